@@ -1,0 +1,42 @@
+# Each target makes .venv itself when it is missing; uv is used when present, else pip.
+SHELL := /bin/bash
+PY := .venv/bin/python
+OUT ?= snapshot
+
+.PHONY: run test check bench schemas clean
+
+run: .venv/.ready
+	.venv/bin/lemur curate lemur --out $(OUT)
+
+test: .venv/.ready-dev
+	$(PY) -P -m pytest -n 2 --dist loadgroup
+
+check: .venv/.ready-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+bench: .venv/.ready-dev
+	$(PY) -P -m benchmarks.all
+
+schemas: .venv/.ready
+	$(PY) -P -m manifests.schemas
+
+clean:
+	rm -rf .venv build *.egg-info
+
+.venv/bin/python:
+	@if command -v uv >/dev/null; then uv venv -q --python python3 .venv; else python3 -m venv .venv; fi
+
+.venv/.ready: pyproject.toml | .venv/bin/python
+	@echo "installing lemur-curator into .venv"
+	@if command -v uv >/dev/null; then uv pip install -q --python $(PY) -e . pip; \
+	else $(PY) -m pip install -q --disable-pip-version-check -e .; fi
+	@touch $@
+
+# The peer comes without its dependencies (they include PyTorch); the tests hand it records directly.
+.venv/.ready-dev: pyproject.toml | .venv/.ready
+	@echo "installing the development tools into .venv"
+	@if command -v uv >/dev/null; then uv pip install -q --python $(PY) -e '.[dev]' && uv pip install -q --python $(PY) --no-deps nn-dup==2.2.4; \
+	else $(PY) -m pip install -q --disable-pip-version-check -e '.[dev]' && $(PY) -m pip install -q --disable-pip-version-check --no-deps nn-dup==2.2.4; fi
+	@touch $@

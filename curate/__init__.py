@@ -1,0 +1,1 @@
+"""Records in, a deduplicated, split, explained snapshot out."""

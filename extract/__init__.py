@@ -1,0 +1,1 @@
+"""Source code in, validated blocks and neutral specs out."""

@@ -1,0 +1,1 @@
+"""What is written down: records, schemas, manifests, dataset folders."""

@@ -1,0 +1,1 @@
+"""Blocks in, trained CIFAR-10 models, ablation tables and LEMUR records out."""
