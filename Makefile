@@ -30,7 +30,7 @@ clean:
 
 .venv/.ready: pyproject.toml | .venv/bin/python
 	@echo "installing lemur-curator into .venv"
-	@if command -v uv >/dev/null; then uv pip install -q --python $(PY) -e . pip; \
+	@if command -v uv >/dev/null; then uv pip install -q --python $(PY) -e .; \
 	else $(PY) -m pip install -q --disable-pip-version-check -e .; fi
 	@touch $@
 

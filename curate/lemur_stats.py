@@ -1,0 +1,142 @@
+"""The training statistics of a LEMUR release, by the row rules of its own API.
+
+A folder `ab/nn/stat/train/TASK_DATASET_METRIC_NN` holds one `EPOCH.json` per epoch: a list of trials. The API loads
+them all into SQLite and returns, for each (task, dataset, metric, nn, epoch), every trial that reaches the maximum
+accuracy. Three things of that database are visible in its rows and kept here: ties come in the order of the index that
+SQLite builds for the query (transform, duration, trial id); hyperparameters belong to a trial's `uid` (trials that
+share one share the union, the greatest value winning); and its numeric columns turn 1.0 into 1.
+
+Source: `ab/nn/util/db/{Write,Read}.py` of https://github.com/ABrain-One/nn-dataset
+"""
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from curate.workers import process_pool
+from manifests.progress import progress
+
+_CODES = "ab/nn/nn/"
+#: Up to release 2.0.6 the folders lay in `stat/` itself; `stat/run/` holds measurements on phones, not training.
+_STATS = re.compile(r"ab/nn/stat/(?:train/)?([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
+_PARTS = 16
+
+
+class _Best(NamedTuple):
+    task: str
+    dataset: str
+    metric: str
+    nn: str
+    epoch: int
+    tie: tuple[str, bool, float, str]  # order among the trials of one file with the same accuracy
+    accuracy: float
+    duration: float | None
+    uid: str
+
+
+def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """Network codes by name, with the newlines that Python's text mode would give."""
+    codes = {}
+    for name in archive.namelist():
+        stem = name.removeprefix(_CODES)
+        if stem != name and stem.endswith(".py") and "/" not in stem and stem != "__init__.py":
+            codes[stem.removesuffix(".py")] = archive.read(name).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return codes
+
+
+def read_stats(wheel: Path, codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table]:
+    """Rows without their code (column `code` is an index) and the table of codes (column `code`), one for each name."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = sorted(name for name in archive.namelist() if _STATS.fullmatch(name))
+    best: list[_Best] = []
+    parameters: dict[str, dict[str, Any]] = {}
+    step = -(-len(files) // _PARTS) if files else 1
+    parts = [files[i : i + step] for i in range(0, len(files), step)]
+    with process_pool() as pool, progress("reading LEMUR statistics", len(files), "files") as advance:
+        for part, (rows, found) in zip(parts, _read_parts(pool, wheel, parts), strict=True):
+            best += rows
+            for uid, values in found.items():
+                _merge(parameters, uid, values)
+            advance(len(part))
+    best.sort(key=lambda row: row[:6])
+    names = sorted({row.nn for row in best})
+    index = {name: i for i, name in enumerate(names)}
+    prm = {uid: json.dumps(values, sort_keys=True) for uid, values in parameters.items()}
+    rows_table = pa.table(
+        {
+            "nn": pa.array([row.nn for row in best], pa.string()),
+            "task": pa.array([row.task for row in best], pa.string()),
+            "dataset": pa.array([row.dataset for row in best], pa.string()),
+            "metric": pa.array([row.metric for row in best], pa.string()),
+            "epoch": pa.array([row.epoch for row in best], pa.int64()),
+            "accuracy": pa.array([row.accuracy for row in best], pa.float64()),
+            "duration": pa.array([row.duration for row in best], pa.float64()),
+            "prm": pa.array([prm[row.uid] for row in best], pa.string()),
+            "code": pa.array([index[row.nn] for row in best], pa.int32()),
+        }
+    )
+    texts = [codes[name].decode("utf-8", errors="strict") if name in codes else None for name in names]
+    return rows_table, pa.table({"code": pa.array(texts, pa.large_string())})
+
+
+def _read_parts(
+    pool: ProcessPoolExecutor, wheel: Path, parts: list[list[str]]
+) -> Iterable[tuple[list[_Best], dict[str, dict[str, Any]]]]:
+    return pool.map(_read_part, [wheel] * len(parts), parts)
+
+
+def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, dict[str, Any]]]:
+    best: list[_Best] = []
+    parameters: dict[str, dict[str, Any]] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for file in files:
+            match = _STATS.fullmatch(file)
+            assert match is not None
+            task, dataset, metric, nn, epoch = match.groups()
+            trials = json.loads(archive.read(file))
+            highest = max(trial["accuracy"] for trial in trials)
+            config = (task, dataset, metric, nn, int(epoch))
+            for place, trial in enumerate(trials):
+                accuracy, duration = trial.pop("accuracy"), trial.pop("duration", None)
+                uid = trial.pop("uid", None) or f"{file}#{place}"
+                _merge(parameters, uid, trial)
+                if accuracy == highest:
+                    transform = trial.get("transform", "")
+                    trial_id = _trial_id([transform, uid, *config, duration, accuracy])
+                    tie = (transform, duration is not None, duration or 0, trial_id)
+                    best.append(_Best(*config, tie, float(accuracy), duration, uid))
+    return best, {uid: {name: _stored(value) for name, value in values.items()} for uid, values in parameters.items()}
+
+
+def _trial_id(values: list[Any]) -> str:
+    """The id that LEMUR gives a trial: MD5 of the printed values without white space."""
+    return hashlib.md5("".join(str(values).split()).encode(), usedforsecurity=False).hexdigest()
+
+
+def _merge(parameters: dict[str, dict[str, Any]], uid: str, values: dict[str, Any]) -> None:
+    """Add a trial's hyperparameters to those of its uid; of two values the one that SQLite orders last stays."""
+    known = parameters.setdefault(uid, values)
+    if known is values or known == values:
+        return
+    for name, value in values.items():
+        if name not in known or _sqlite_order(value) > _sqlite_order(known[name]):
+            known[name] = value
+
+
+def _sqlite_order(value: Any) -> tuple[bool, Any]:
+    stored = _stored(value)
+    return isinstance(stored, str), stored
+
+
+def _stored(value: Any) -> Any:
+    """A value as SQLite's NUMERIC affinity stores it: integral floats and booleans become integers."""
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**51):
+        return int(value)
+    return value

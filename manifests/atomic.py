@@ -1,0 +1,98 @@
+"""Files and folders that are either whole or absent, whatever happens in between."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from manifests.errors import UserError
+
+_CHUNK = 1 << 20
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary sibling of `path` to write to; renamed to `path` on success, removed on failure."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        _sync(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
+    """A temporary sibling folder of `out` to fill; renamed to `out` on success, removed on failure.
+
+    An older `out` is replaced only with `force`, only once the new one is whole, and is put back if the last rename
+    fails. Two runs with the same `out` never mix: each fills a folder of its own, and the later one to finish finds
+    `out` taken.
+
+    Raises: UserError if `out` exists and `force` is not given, or the folder above it cannot be written.
+    """
+    out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
+    check_free(out, force=force)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+    try:
+        yield part
+        for file in sorted(part.rglob("*")):
+            if file.is_file():
+                _sync(file)
+        part.chmod(0o755)
+        _swap(part, out, force=force)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def check_free(out: Path, *, force: bool) -> None:
+    """Refuse early, before hours of work, an output that could not be put in place at the end.
+
+    Raises: UserError if `out` exists and is not an empty folder, unless `force` is given and it is a folder.
+    """
+    if not out.exists() and not out.is_symlink():
+        return
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file, not a folder; choose another --out")
+    if any(out.iterdir()) and not force:
+        raise UserError(f"{out}: exists already; choose another --out, or add --force to replace it")
+    if force and any(out.iterdir()) and not (out / "manifest.json").is_file():
+        raise UserError(f"{out}: holds no manifest.json, so it was not made by lemur; choose another --out")
+
+
+def _swap(part: Path, out: Path, *, force: bool) -> None:
+    check_free(out, force=force)
+    older = part.with_suffix(".old")
+    if out.exists():
+        out.rename(older)
+    try:
+        part.rename(out)
+    except OSError:
+        if older.exists():
+            older.rename(out)
+        raise
+    shutil.rmtree(older, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,53 @@
+"""Progress on stderr: a bar on a terminal, plain lines elsewhere. Nothing here reaches an output file."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+_LINE_EVERY_SECONDS = 5.0
+
+
+def note(text: str) -> None:
+    """One plain line."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    """A function to call with the count done since its last call; `total` is None when it is not known."""
+    if sys.stderr.isatty():
+        with _bar(label, total, unit) as advance:
+            yield advance
+    else:
+        with _lines(label, total, unit) as advance:
+            yield advance
+
+
+@contextlib.contextmanager
+def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextlib.contextmanager
+def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    started = last = time.monotonic()
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done, last
+        done += count
+        now = time.monotonic()
+        if now - last >= _LINE_EVERY_SECONDS:
+            last = now
+            of = f" of {total:,}" if total is not None else ""
+            note(f"{label}: {done:,}{of} {unit}")
+
+    yield advance
+    note(f"{label}: {done:,} {unit} in {time.monotonic() - started:.1f} s")
