@@ -1,19 +1,23 @@
 """The token stream on which nn-dup 2.2.4 compares code, quirks included.
 
-nn-dup cuts the network classes out of a file, rebuilds that text from token columns without comments and docstrings, and
-tokenises the rebuilt text once more. The rebuilding is lossy: tabs become single blanks and backslash continuations
-disappear, so that some valid files tokenise badly the second time and end with no tokens at all. Such files take the
-same two steps here; for all others one pass gives the same stream (see `_plain_stream`).
+nn-dup cuts the network classes out of a file, puts that text together again from token columns without comments and
+docstrings, and tokenises the result. The rebuilding is lossy: tabs become single blanks and backslash continuations
+disappear, so that some valid files fail the second time and end with no tokens. Files with such layout, or that do not
+parse, take the same steps here (`_rebuilt`, `_scan`); for all others one regular expression gives the same stream at a
+fraction of the cost (`_plain_stream`).
 """
 
 import io
 import re
+import sys
 import tokenize
 from bisect import bisect_right
 from collections.abc import Set as AbstractSet
 from keyword import iskeyword
+from token import EXACT_TOKEN_TYPES
+from typing import NamedTuple
 
-from curate.nndup_outline import Outline, outline
+from curate.nndup_outline import Outline, outline, whole_statements
 
 #: Beginnings of names that stay in the stream, besides keywords, names that the text declares, and names with a capital
 #: letter after the first (which covers the rest of nn-dup's lists: LSTM, ReLU, SEBlock, ModuleList, ...).
@@ -23,9 +27,37 @@ _KEPT_BEGINNINGS = tuple(
 )
 _FAILURES = (SyntaxError, tokenize.TokenError)  # IndentationError is a SyntaxError
 _COMMENT = re.compile(r"#.*$", re.MULTILINE)
-#: Layout that the rebuilding of the text changes (tabs, form feeds, carriage returns, continuation lines).
+#: Layout that rebuilding changes: tabs, form feeds, carriage returns, continuation lines.
 _FRAGILE = re.compile(r"[\t\f\r]|\\\n")
-_LAYOUT = frozenset({tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER})
+
+_DIGITS = r"[0-9](?:_?[0-9])*"
+_LEXEMES = (
+    r"(?:\#[^\n]*)?\n(?:\ *(?:\#[^\n]*)?\n)*",  # the end of a line, with comments, empty and comment lines after it
+    r"\#[^\n]*\Z",
+    r'(?:[bB][rR]?|[rR][bBfF]?|[fF][rR]?|[uU])?(?:"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
+    r"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
+    r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+    r"|'[^'\\\n]*(?:\\.[^'\\\n]*)*')",
+    r"[A-Za-z_]\w*",
+    r"0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO](?:_?[0-7])+",
+    rf"(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][-+]?{_DIGITS})?[jJ]?",
+    "|".join(re.escape(operator) for operator in sorted(EXACT_TOKEN_TYPES, reverse=True)),
+    r"[^\ ]",  # anything else: not plain
+)
+_LEXEME = re.compile(r"\ *(" + "|".join(_LEXEMES) + ")", re.DOTALL)
+_LINE_END, _STRING = "\n", "STR"
+
+
+class _NotPlainError(Exception):
+    """The text has something for which the short way is not proven."""
+
+
+class _NetworkPart(NamedTuple):
+    """The text of a file's network classes and their helper functions."""
+
+    text: str
+    declared: AbstractSet[str]  # names of the classes and functions in it
+    parses: bool  # known to consist of whole statements
 
 
 def token_stream(source: str, shape: Outline | None) -> list[str]:
@@ -35,90 +67,115 @@ def token_stream(source: str, shape: Outline | None) -> list[str]:
         source: a whole file.
         shape: its outline, None when the file does not parse (then the whole file is the network part).
     """
-    region, declared = _network_part(source, shape)
-    if not _FRAGILE.search(region):
-        tokens = _plain_stream(region, declared)
-        if tokens is not None:
-            return tokens
-    return _scan(_rebuilt_without_comments(region), declared)
+    part = _network_part(source, shape) if shape else _NetworkPart(source, frozenset(), False)
+    if part.parses and part.text.isascii() and not _FRAGILE.search(part.text):
+        try:
+            return _plain_stream(part.text, part.declared)
+        except _NotPlainError:
+            pass
+    return _scan(_rebuilt(part.text), part.declared)
 
 
-def _network_part(source: str, shape: Outline | None) -> tuple[str, AbstractSet[str]]:
-    """The text of module classes and of the functions that they call, and the names which that text declares."""
-    if shape is None:
-        return source, frozenset()
+def _network_part(source: str, shape: Outline) -> _NetworkPart:
+    """The lines of module classes and of the functions that they call; the whole file when there are none.
+
+    Lines are those of `str.splitlines`, as in nn-dup, which splits at more characters than Python does.
+    """
     spans = shape.network_spans()
     if not spans:
-        return source, {name for name, _, _ in shape.declared}
+        return _NetworkPart(source, {name for name, _ in shape.declared()}, True)
     lines = source.splitlines(keepends=True)
     merged: list[list[int]] = []
-    for first, last in spans:
+    for first, last, _ in spans:
         if merged and first <= merged[-1][1] + 1:
             merged[-1][1] = max(merged[-1][1], last)
         else:
             merged.append([first, last])
-    region = "\n".join("".join(lines[first - 1 : last]) for first, last in merged)
-    return region, _declared_in(region, lines, source, shape, merged)
+    text = "\n".join("".join(lines[first - 1 : last]) for first, last in merged)
+    if not whole_statements(spans) or len(lines) != source.count("\n") + (not source.endswith("\n")):
+        alone = outline(text)  # nn-dup parses the part by itself; when that fails, nothing counts as declared
+        return _NetworkPart(text, {name for name, _ in alone.declared()} if alone else frozenset(), False)
+    firsts = [first for first, _ in merged]
+    inside = ((name, line, bisect_right(firsts, line) - 1) for name, line in shape.declared())
+    declared = {name for name, line, at in inside if at >= 0 and line <= merged[at][1]}
+    return _NetworkPart(text, declared, True)
 
 
-def _declared_in(
-    region: str, lines: list[str], source: str, shape: Outline, merged: list[list[int]]
-) -> AbstractSet[str]:
-    """Names of the classes and functions in the region as nn-dup sees them: none when the region alone does not parse.
+class _Normal(dict[str, str]):
+    """From lexeme to token, filled on demand; line ends become line feeds."""
 
-    Whole top-level statements of a file that parses parse on their own, so the file's own outline answers for them.
+    def __init__(self, declared: AbstractSet[str]) -> None:
+        super().__init__()
+        self.declared = declared
+
+    def __missing__(self, lexeme: str) -> str:
+        first = lexeme[0]
+        if lexeme[-1] in "\"'" and len(lexeme) > 1:
+            if sys.version_info >= (3, 12) and first in "fFrR" and "f" in lexeme[:2].lower():
+                raise _NotPlainError  # formatted strings are several tokens there
+            token = _STRING
+        elif first.isalpha() or first == "_":
+            token = _word(lexeme, self.declared)
+        elif first.isdigit() or (first == "." and lexeme[1:2].isdigit()):
+            token = "NUM"
+        elif first in "#\n":
+            token = _LINE_END
+        elif lexeme in EXACT_TOKEN_TYPES:
+            token = lexeme
+        else:
+            raise _NotPlainError
+        self[lexeme] = token
+        return token
+
+
+def _plain_stream(text: str, declared: AbstractSet[str]) -> list[str]:
+    """The stream of a text of whole statements without fragile layout.
+
+    Rebuilding such a text keeps the column of every token, so nn-dup's second pass sees the same tokens, provided that
+    a docstring that it drops leaves an empty line behind. It drops a string that follows a line end or an indentation
+    immediately: not after an empty line or a dedent.
     """
-    same_lines = len(lines) == source.count("\n") + (not source.endswith("\n"))
-    if same_lines and shape.starts_at_margin(merged) and not _FRAGILE.search(region):
-        firsts = [first for first, _ in merged]
-        names = set()
-        for name, line, _ in shape.declared:
-            at = bisect_right(firsts, line) - 1
-            if at >= 0 and line <= merged[at][1]:
-                names.add(name)
-        return names
-    alone = outline(region)
-    return {name for name, _, _ in alone.declared} if alone else frozenset()
+    lexemes: list[str] = _LEXEME.findall(text)
+    normal = _Normal(declared)
+    tokens = [normal[lexeme] for lexeme in lexemes]
+    depth, counted, dropped = 0, 0, []
+    at = -1
+    while (at := _next_line_string(tokens, at)) >= 0:
+        depth += _opened(tokens[counted:at])
+        counted = at
+        if depth > 0:
+            continue  # a string on a further line of a statement
+        before = tokens[at - 2] if at > 1 else ""
+        if before == ":":
+            if tokens[at + 1 : at + 2] not in ([], [_LINE_END]):
+                raise _NotPlainError
+            dropped.append(at)
+        elif before == "" or lexemes[at - 1].count("\n") == 1:
+            raise _NotPlainError  # the first token of the text, or a bare string that dedents may precede
+    for at in reversed(dropped):
+        del tokens[at]
+    return [token for token in tokens if token != _LINE_END]
 
 
-def _plain_stream(text: str, declared: AbstractSet[str]) -> list[str] | None:
-    """The stream by one pass; None where the two passes of nn-dup could differ from it.
-
-    Rebuilding keeps the column of every token, so the second pass sees the same tokens, provided that nothing but
-    blanks indents, that no line continues by a backslash, and that a dropped docstring leaves an empty line behind.
-    """
-    word_of: dict[str, str] = {}
-    tokens: list[str] = []
-    before = tokenize.INDENT
+def _next_line_string(tokens: list[str], after: int) -> int:
+    """The next place where a string begins a line or the text; -1 if there is none."""
+    at = after
     try:
-        for kind, string, *_ in tokenize.generate_tokens(io.StringIO(text).readline):
-            if kind == tokenize.COMMENT:
-                continue
-            if before == tokenize.COMMENT and kind != tokenize.NEWLINE:
-                return None  # something follows a dropped docstring on its line
-            if kind == tokenize.NAME:
-                word = word_of.get(string)
-                if word is None:
-                    word = word_of[string] = _word(string, declared)
-                tokens.append(word)
-            elif kind == tokenize.OP:
-                tokens.append(string)
-            elif kind == tokenize.NUMBER:
-                tokens.append("NUM")
-            elif kind == tokenize.STRING:
-                if before in (tokenize.INDENT, tokenize.NEWLINE):
-                    before = tokenize.COMMENT  # a docstring: gone like a comment
-                    continue
-                tokens.append("STR")
-            elif kind not in _LAYOUT:
-                return None
-            before = kind
-    except _FAILURES:
-        return None
-    return tokens
+        while True:
+            at = tokens.index(_STRING, at + 1)
+            if at == 0 or tokens[at - 1] == _LINE_END:
+                return at
+    except ValueError:
+        return -1
 
 
-def _rebuilt_without_comments(text: str) -> str:
+def _opened(tokens: list[str]) -> int:
+    """How many more brackets are opened than closed."""
+    count = tokens.count
+    return count("(") + count("[") + count("{") - count(")") - count("]") - count("}")
+
+
+def _rebuilt(text: str) -> str:
     """The text put together again from its tokens by column, without comments and docstrings.
 
     When tokenising fails, the text with everything cut from each number sign to the end of its line.
@@ -145,7 +202,7 @@ def _rebuilt_without_comments(text: str) -> str:
 
 def _scan(text: str, declared: AbstractSet[str]) -> list[str]:
     """The normalised tokens of a text as it stands; an empty list when tokenising fails."""
-    fixed = {tokenize.NUMBER: "NUM", tokenize.STRING: "STR"}
+    placeholders = {tokenize.NUMBER: "NUM", tokenize.STRING: _STRING}
     tokens: list[str] = []
     try:
         for kind, string, *_ in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -153,8 +210,8 @@ def _scan(text: str, declared: AbstractSet[str]) -> list[str]:
                 tokens.append(_word(string, declared))
             elif kind == tokenize.OP:
                 tokens.append(string)
-            elif kind in fixed:
-                tokens.append(fixed[kind])
+            elif kind in placeholders:
+                tokens.append(placeholders[kind])
     except _FAILURES:
         return []
     return tokens

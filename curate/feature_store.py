@@ -1,0 +1,146 @@
+"""Features on disk, by content: a second run, or the next release, works out only what is new.
+
+A shard is a pair of files that never change: `NAME.parquet`, a row for each code, and `NAME.shingles`, the shingle
+sets as raw 64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named by their
+content and renamed into place, so that runs side by side cannot disturb each other.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.feature_table import FeatureTable, TableBuilder
+from curate.features import FEATURES_VERSION, Features
+from curate.tokens import Detail
+from manifests.atomic import atomic_file
+from manifests.cache import cache_folder
+from manifests.progress import note
+
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary(32)),
+        ("problem", pa.string()),
+        ("tree", pa.binary(16)),
+        ("literal", pa.binary(16)),
+        ("shingle_set", pa.binary(16)),
+        ("shingles_at", pa.int64()),
+        ("shingles_count", pa.int32()),
+        ("signature", pa.binary()),
+        ("fingerprint", pa.binary(16)),
+        ("elements", pa.binary()),
+        ("family", pa.string()),
+        ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
+        ("lines", pa.int32()),
+    ]
+)
+
+#: Codes a shard: what a crash may cost, against the number of files.
+SHARD_CODES = 20_000
+
+
+class FeatureStore:
+    """The features of all codes seen so far, for one definition of tokens."""
+
+    def __init__(self, detail: Detail) -> None:
+        self._folder = cache_folder("features", f"v{FEATURES_VERSION}-{detail}")
+        self._pending: list[tuple[bytes, Features | str]] = []
+        self._shards: list[Path] = []
+        self._known: dict[bytes, tuple[int, int]] = {}
+        for path in sorted(self._folder.glob("*.parquet")):
+            self._open(path)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._known
+
+    def add(self, digest: bytes, features: Features | str) -> None:
+        """Take the features of one code; they are on disk after the next `flush`, at the latest a shard later."""
+        self._pending.append((digest, features))
+        if len(self._pending) >= SHARD_CODES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added since the last shard."""
+        if not self._pending:
+            return
+        rows, blob = _shard_rows(self._pending)
+        table = pa.Table.from_pylist(rows, schema=_SCHEMA)
+        name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
+        path = self._folder / f"{name}.parquet"
+        with atomic_file(path.with_suffix(".shingles")) as part:
+            part.write_bytes(blob)
+        with atomic_file(path) as part:  # last: a shard exists once this file does
+            pq.write_table(table, part, compression="zstd", compression_level=1)
+        self._pending = []
+        self._open(path)
+
+    def table(self, digests: Sequence[bytes]) -> FeatureTable:
+        """The features of these codes, in this order; all must have been added and flushed."""
+        places = [self._known[digest] for digest in digests]
+        builder = TableBuilder(len(places))
+        by_shard: dict[int, list[tuple[int, int]]] = {}
+        for position, (shard, row) in enumerate(places):
+            by_shard.setdefault(shard, []).append((row, position))
+        for shard, wanted in sorted(by_shard.items()):
+            table = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:])
+            rows = pa.array([row for row, _ in wanted], pa.int64())
+            builder.fill([position for _, position in wanted], table.take(rows), self._blob(shard))
+        return builder.finish()
+
+    def _blob(self, shard: int) -> Path:
+        return self._shards[shard].with_suffix(".shingles")
+
+    def _open(self, path: Path) -> None:
+        try:
+            ids = pq.read_table(path, columns=["id"]).column("id").to_pylist()
+            whole = path.with_suffix(".shingles").is_file()
+        except (OSError, pa.ArrowInvalid):
+            whole = False
+        if not whole:
+            note(f"feature cache: {path.name} is damaged and was dropped; its features are worked out anew")
+            path.unlink(missing_ok=True)
+            return
+        shard = len(self._shards)
+        self._shards.append(path)
+        for row, digest in enumerate(ids):
+            self._known.setdefault(digest, (shard, row))
+
+
+def clear_features() -> None:
+    """Forget all features (for measuring a cold run)."""
+    shutil.rmtree(cache_folder("features"))
+
+
+def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, object]], bytes]:
+    rows: list[dict[str, object]] = []
+    pieces: list[bytes] = []
+    places: dict[bytes, int] = {}
+    end = 0
+    for digest, features in pending:
+        if isinstance(features, str):
+            rows.append({"id": digest, "problem": features})
+            continue
+        if features.shingle_set not in places:
+            pieces.append(features.shingles.tobytes())
+            places[features.shingle_set] = end
+            end += len(pieces[-1])
+        rows.append(
+            {
+                "id": digest,
+                "tree": features.tree,
+                "literal": features.literal,
+                "shingle_set": features.shingle_set,
+                "shingles_at": places[features.shingle_set],
+                "shingles_count": len(features.shingles),
+                "signature": features.signature.tobytes(),
+                "fingerprint": features.fingerprint,
+                "elements": features.elements.tobytes(),
+                "family": features.family,
+                "pretrained": [{"line": item.line, "text": item.text} for item in features.pretrained],
+                "lines": features.lines,
+            }
+        )
+    return rows, b"".join(pieces)

@@ -1,0 +1,79 @@
+"""MinHash signatures of shingle sets, and the bands by which LSH proposes pairs.
+
+The shingles are 64-bit hashes already, so a permutation is one multiply and add modulo 2**64, of which the upper half
+is kept (multiply-shift hashing); a signature takes a fraction of the time of hashing texts anew.
+
+Source: Broder 1997, "On the resemblance and containment of documents"; Dietzfelbinger et al. 1997, "A reliable
+randomized algorithm for the closest-pair problem" (multiply-shift); Leskovec, Rajaraman, Ullman, "Mining of Massive
+Datasets", section 3.4 (bands).
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+#: Permutations a signature, as published.
+PERMUTATIONS = 256
+
+#: The greatest chance that LSH may miss a pair whose Jaccard is just at the threshold.
+MISS_CHANCE = 1e-7
+
+_BLOCK = 32
+
+
+def signature(shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    """The MinHash signature of a non-empty set of 64-bit hashes, shape (256,)."""
+    result = np.empty(PERMUTATIONS, np.uint32)
+    for start in range(0, PERMUTATIONS, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        permuted = shingles[None, :] * _FACTORS[part, None]
+        permuted += _TERMS[part, None]
+        result[part] = permuted.min(axis=1) >> np.uint64(32)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Banding:
+    """How a signature is cut: `bands` keys of `rows` values each."""
+
+    bands: int
+    rows: int
+
+    def miss_chance(self, jaccard: float) -> float:
+        """The chance that two sets of this Jaccard share no band: (1 - s**rows)**bands."""
+        return float((1 - jaccard**self.rows) ** self.bands)
+
+
+def banding_for(threshold: float, *, effort: int = 0) -> Banding:
+    """The coarsest cut that misses a pair at `threshold` at most once in ten million; each `effort` takes a row off."""
+    rows = 32
+    while rows > 1 and Banding(PERMUTATIONS // rows, rows).miss_chance(threshold) > MISS_CHANCE:
+        rows -= 1
+    rows = max(1, rows - effort)
+    return Banding(PERMUTATIONS // rows, rows)
+
+
+def band_keys(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArray[np.uint64]:
+    """One 64-bit key for each band, shape (n, bands); bands of different number never share keys."""
+    used = signatures[:, : banding.bands * banding.rows].astype(np.uint64)
+    cut = used.reshape(len(signatures), banding.bands, banding.rows)
+    keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=np.uint64), cut.shape[:2]) * _MIX
+    for row in range(banding.rows):
+        keys = (keys ^ cut[:, :, row]) * _MIX
+        keys ^= keys >> np.uint64(29)
+    return keys
+
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _constants(purpose: str) -> npt.NDArray[np.uint64]:
+    """256 fixed 64-bit numbers; from a digest, since library generators may change their streams."""
+    texts = [f"{purpose} {place}".encode() for place in range(PERMUTATIONS)]
+    return np.array([int.from_bytes(hashlib.blake2b(t, digest_size=8).digest(), "little") for t in texts], np.uint64)
+
+
+_FACTORS = _constants("factor") | np.uint64(1)
+_TERMS = _constants("term")

@@ -1,0 +1,5 @@
+"""Every SOURCE of `lemur curate` as a stream of Arrow record batches."""
+
+from curate.sources.opening import open_source
+
+__all__ = ["open_source"]

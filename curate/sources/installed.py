@@ -1,0 +1,110 @@
+"""Rows of the LEMUR API that is installed beside this tool."""
+
+import contextlib
+import importlib
+import importlib.metadata
+import sqlite3
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from curate.rows import BATCH_ROWS, InputFile
+from curate.sources.batching import RowDigest, batch_rows, require_rows
+from curate.sources.cells import COLUMNS, check_columns, read_row
+from manifests.errors import UserError
+
+_OWN_MODULES = ("ab", "ab.nn", "ab.nn.api")
+_INSTEAD = "or curate the released corpus: lemur curate lemur"
+
+#: What foreign code raises while it is imported or reads its database; anything else is a bug worth its traceback.
+_FAILURES = (OSError, sqlite3.Error, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
+
+
+class InstalledLemur:
+    """`ab.nn.api.data(only_best_accuracy=True)` of this environment. The API hands over all its rows at once.
+
+    Source: https://github.com/ABrain-One/nn-dataset
+    """
+
+    name = "installed"
+
+    def __init__(self) -> None:
+        self._frame: Any = None
+        self._inputs: list[InputFile] = []
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The API's rows in its order.
+
+        Raises: UserError if the API cannot be imported or fails, or returns no rows.
+        """
+        return require_rows("installed", batch_rows(self._rows()))
+
+    def inputs(self) -> list[InputFile]:
+        """The installed release, with the digest of its rows."""
+        if not self._inputs:
+            deque(self._rows(), maxlen=0)
+        return list(self._inputs)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        if self._frame is None:
+            self._frame = _load()
+        digest = RowDigest()
+        yield from digest.watch(_read_frame(self._frame))
+        self._inputs = [digest.as_input(_describe())]
+
+
+def _load() -> Any:
+    # The API prints while it builds its database; standard output belongs to the summary of --json.
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            api = importlib.import_module("ab.nn.api")
+        except ImportError as error:
+            raise UserError(_explain_import(error)) from error
+        except _FAILURES as error:
+            raise UserError(
+                f"installed: ab.nn.api fails while it is imported: {_line(error)}; mend it, {_INSTEAD}"
+            ) from error
+        try:
+            frame = api.data(only_best_accuracy=True)
+        except _FAILURES as error:
+            raise UserError(f"installed: ab.nn.api.data fails: {_line(error)}; mend it, {_INSTEAD}") from error
+    columns = getattr(frame, "columns", None)
+    if columns is None:
+        raise UserError(f"installed: ab.nn.api.data returned a {type(frame).__name__}, not a table; {_INSTEAD[3:]}")
+    check_columns("installed: ab.nn.api.data", list(columns))
+    return frame[[name for name in COLUMNS if name in columns]]
+
+
+def _explain_import(error: ImportError) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name in _OWN_MODULES:
+        return (
+            f"installed: ab.nn.api cannot be imported: {_line(error)}; "
+            f"pip install nn-dataset==2.1.0 in this environment, {_INSTEAD}"
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return (
+            f"installed: ab.nn.api needs {error.name}, which is not installed here; "
+            f"pip install the package that holds it, or nn-dataset==2.1.0 with its dependencies, {_INSTEAD}"
+        )
+    return f"installed: ab.nn.api cannot be imported: {_line(error)}; pip install nn-dataset==2.1.0 again, {_INSTEAD}"
+
+
+def _read_frame(frame: Any) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(frame), BATCH_ROWS):
+        part = frame.iloc[start : start + BATCH_ROWS].astype(object)
+        for record in part.where(part.notna(), None).to_dict("records"):
+            yield read_row(record)
+
+
+def _describe() -> str:
+    try:
+        return f"installed (nn-dataset {importlib.metadata.version('nn-dataset')})"
+    except importlib.metadata.PackageNotFoundError:
+        return "installed"
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

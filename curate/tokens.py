@@ -1,0 +1,207 @@
+"""The lexical view of a network: its model region as a stream of tokens, and that as a set of hashed shingles.
+
+The definitions are those that nn-dup published (names, numbers and strings abstracted, ten tokens a shingle), mended
+where they break on valid code: the scanner reads any layout (bare continuation lines, tabs), and a model class is
+recognised by what it is, not by a base spelled `Module`. docs/similarity.md lists the differences.
+
+Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
+"""
+
+import ast
+import hashlib
+import re
+from keyword import iskeyword
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from curate.outline import Outline
+
+#: Tokens a shingle, as published.
+SHINGLE_TOKENS = 10
+
+#: How much of the code a token keeps: `abstract` is the published definition; `literal` keeps every name, number and
+#: string, and numbers repeated shingles, so that another activation, width or depth is another network.
+Detail = Literal["abstract", "literal"]
+
+_STRING = (
+    r"(?:[bB][rR]?|[fF][rR]?|[rR][bBfF]?|[uU])?"
+    r"(?:'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|\"\"\"[^\"\\]*(?:(?:\\.|\"(?!\"\"))[^\"\\]*)*\"\"\""
+    r"|'[^\n'\\]*(?:\\.[^\n'\\]*)*'|\"[^\n\"\\]*(?:\\.[^\n\"\\]*)*\")"
+)
+_NUMBER = (
+    r"0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO](?:_?[0-7])+"
+    r"|(?:[0-9](?:_?[0-9])*\.(?:[0-9](?:_?[0-9])*)?|\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*)"
+    r"(?:[eE][-+]?[0-9](?:_?[0-9])*)?[jJ]?"
+)
+_OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|\.\.\.|->|:=|[-+*/%&|^@=<>!]=|[-+*/%&|^@=<>!~()\[\]{},:;.]"
+_TOKEN = re.compile(rf"{_STRING}|\#[^\n]*|{_NUMBER}|\w+|{_OPERATOR}", re.DOTALL)
+_STRING_START = re.compile(_STRING, re.DOTALL)
+
+_KEPT_PREFIXES = tuple(
+    "Conv Batch Layer Group Instance Max Avg Adaptive Dropout Linear Flatten LSTM GRU Multihead Transformer Upsample "
+    "SE Squeeze Sequential Module Fractal ResNet Dense VGG".split()
+)
+
+
+def is_model_class(outline: Outline) -> list[bool]:
+    """For each class of the outline, whether it is a network or a part of one.
+
+    It is when it derives from `Module`, from a class of the same file that is one, or when it defines `forward`
+    itself (which catches bases such as `nn.Sequential`, `ResNet` or a `BasicBlock` imported from elsewhere).
+    """
+    model = [item.has_forward or "Module" in item.bases for item in outline.classes]
+    by_name = {item.node.name: place for place, item in enumerate(outline.classes)}
+    changed = True
+    while changed:
+        changed = False
+        for place, item in enumerate(outline.classes):
+            if not model[place] and any(base in by_name and model[by_name[base]] for base in item.bases):
+                model[place] = changed = True
+    return model
+
+
+def region_lines(outline: Outline) -> list[tuple[int, int]]:
+    """Line spans (1-based, inclusive, merged) of the model classes and of the functions that they call by name.
+
+    Empty when there is no model class: the whole source is the region then.
+    """
+    model = is_model_class(outline)
+    spans = [
+        (item.node.lineno, item.node.end_lineno or item.node.lineno)
+        for item, chosen in zip(outline.classes, model, strict=True)
+        if chosen
+    ]
+    called = {
+        call.node.func.id
+        for call in outline.calls
+        if isinstance(call.node.func, ast.Name) and any(model[owner] for owner in call.owners)
+    }
+    spans += [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in outline.functions
+        if isinstance(node, ast.FunctionDef) and node.name in called
+    ]
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def region_tokens(code: str, outline: Outline) -> tuple[list[str], frozenset[str]]:
+    """Tokens of the model region as written (comments and docstrings dropped), and the names declared in it."""
+    code = code.replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
+    starts = [0]
+    for line in code.split("\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    spans = region_lines(outline) or [(1, len(starts) - 1)]
+    cuts = _docstring_spans(code, starts, outline)
+    text = "\n".join(_without(code, starts[first - 1], starts[last], cuts) for first, last in spans)
+    declared = {
+        node.name
+        for node in [item.node for item in outline.classes] + outline.functions
+        if not isinstance(node, ast.AsyncFunctionDef) and any(first <= node.lineno <= last for first, last in spans)
+    }
+    return [token for token in _TOKEN.findall(text) if token[0] != "#"], frozenset(declared)
+
+
+def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) -> npt.NDArray[np.uint64]:
+    """The set of shingles as sorted distinct 64-bit hashes, shape (n,); empty only when there are no tokens.
+
+    Two different shingles share a hash with a chance of 2**-64.
+    """
+    if detail == "abstract":
+        table = _ABSTRACT
+        own = {name: _hash(name) for name in declared}
+        ids = [own.get(token) or table[token] for token in tokens]
+    else:
+        ids = [_LITERAL[token] for token in tokens]
+    if not ids:
+        return np.empty(0, np.uint64)
+    values = np.array(ids, np.uint64)
+    width = min(SHINGLE_TOKENS, len(values))
+    count = len(values) - width + 1
+    mixed = np.zeros(count, np.uint64)
+    with np.errstate(over="ignore"):
+        for place in range(width):
+            mixed = mixed * _MULTIPLIER + values[place : place + count]
+        mixed = _finish(mixed + np.uint64(width))
+        unique, counts = np.unique(mixed, return_counts=True)
+        if detail == "literal" and counts.max() > 1:
+            extra = [_finish(unique[counts > nth] + np.uint64(nth)) for nth in range(1, int(counts.max()))]
+            unique = np.unique(np.concatenate([unique, *extra]))
+    return unique
+
+
+def literal_digest(tokens: list[str]) -> bytes:
+    """16 bytes that two token streams share only when they are the same, names and numbers included."""
+    return hashlib.blake2b("\x1f".join(tokens).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _docstring_spans(code: str, starts: list[int], outline: Outline) -> list[tuple[int, int]]:
+    """Character spans of the strings that the outline marked, in order."""
+    spans = []
+    for line, column in sorted(outline.docstrings):
+        start = starts[line - 1]
+        text = code[start : starts[line]]
+        match = _STRING_START.match(code, start + len(text.encode("utf-8", "surrogatepass")[:column].decode()))
+        if match is not None:
+            spans.append(match.span())
+    return spans
+
+
+def _without(code: str, start: int, end: int, cuts: list[tuple[int, int]]) -> str:
+    pieces = []
+    for first, last in cuts:
+        if start <= first and last <= end:
+            pieces.append(code[start:first])
+            start = last
+    return "".join(pieces) + code[start:end]
+
+
+def _hash(token: str) -> int:
+    return int.from_bytes(hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") | 1
+
+
+class _TokenTable(dict[str, int]):
+    """Token to 64-bit value, worked out once per distinct token and process."""
+
+    def __init__(self, detail: Detail) -> None:
+        super().__init__()
+        self._detail = detail
+
+    def __missing__(self, token: str) -> int:
+        value = _hash(token if self._detail == "literal" else _abstract(token))
+        if len(self) < 200_000:
+            self[token] = value
+        return value
+
+
+def _abstract(token: str) -> str:
+    """The published abstraction of one token: names that carry architecture stay, the rest becomes a placeholder."""
+    first = token[0]
+    if first in "'\"" or (token[-1] in "'\"" and first.isalpha()):
+        return "STR"
+    if first.isdigit() or (first == "." and len(token) > 1 and token != "..."):
+        return "NUM"
+    if first.isalpha() or first == "_":
+        if iskeyword(token) or token.startswith(_KEPT_PREFIXES):
+            return token
+        return token if any(char.isupper() for char in token[1:]) else "ID"
+    return token
+
+
+def _finish(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser: every input bit reaches every output bit. Source: https://prng.di.unimi.it/splitmix64.c"""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_ABSTRACT = _TokenTable("abstract")
+_LITERAL = _TokenTable("literal")

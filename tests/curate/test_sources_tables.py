@@ -1,0 +1,284 @@
+"""Tables as SOURCE: every row comes out, whatever its bytes, in little memory."""
+
+import csv
+import gzip
+import hashlib
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
+from curate.sources import open_source
+from curate.sources.batching import BATCH_CHARACTERS
+from manifests.errors import UserError
+
+GOOD = b'{"nn": "good", "nn_code": "x = 1"}\n'
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def rows_of(source: Source) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for batch in source.batches():
+        assert batch.schema == ROW_SCHEMA
+        assert 0 < batch.num_rows <= BATCH_ROWS
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    for row in found:
+        assert (row["nn_code"] is None) == (row["problem"] is not None)
+        assert row["nn"] is not None
+    return found
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return rows_of(open_source(str(path)))
+
+
+def read_bytes(path: Path, content: bytes) -> list[dict[str, Any]]:
+    path.write_bytes(content)
+    return read(path)
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- one line, one row ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"nn": "a", "nn_code": "y = 1"}', None),
+        (b'{"nn": "a"}', "nn_code is missing"),
+        (b'{"nn": "a", "nn_code": null}', "nn_code is missing"),
+        (b'{"nn": "a", "nn_code": " \\n\\t"}', "nn_code is empty"),
+        (b'{"nn": "a", "nn_code": 7}', "nn_code is not a string (int)"),
+        (b'{"nn": "a", "nn_code": ["x"]}', "nn_code is not a string (list)"),
+        (b'{"nn": "a", "nn_code": "\\ud800 = 1"}', "nn_code has a lone surrogate, not valid Unicode"),
+        (b'{"nn": "a", "nn_code": "\\ud83d\\ude00"}', None),
+        (b'{"nn": "a", "nn_code": "\xff"}', "invalid UTF-8 at byte 24"),
+        (b'{"nn": "a", "nn_code": "x', "line 2: not a JSON object: Invalid control character at character 25"),
+        (b"[1, 2]", "line 2: not a JSON object: it is a list"),
+        (b"null", "line 2: not a JSON object: it is a NoneType"),
+        (b"[" * 200_000, "line 2: not a JSON object: nested too deeply"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "line 2: not a JSON object: a number has too many digits"),
+        (b"\0\0", "line 2: not a JSON object: Expecting value at character 0"),
+    ],
+)
+def test_jsonl_line(tmp_path: Path, line: bytes, problem: str | None) -> None:
+    found = read_bytes(tmp_path / "a.jsonl", GOOD + line + b"\n" + GOOD)
+    assert [row["problem"] for row in found] == [None, problem, None]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "problem"),
+    [
+        (b"a,y = 1", "y = 1", None),
+        (b'a,"y = ""1""\nz = 2\r\n"', 'y = "1"\nz = 2\r\n', None),
+        (b"a,", None, "nn_code is empty"),
+        (b"a", None, "line 3: 1 fields, the header names 2"),
+        (b"a,b,c", None, "line 3: 3 fields, the header names 2"),
+        (b"a,x = '\xc3\xa9'", "x = 'é'", None),
+        (b"a,x = '\xff'", None, "invalid UTF-8 at byte 5"),
+        (b"\xff,x = 1", "x = 1", None),
+        (b"a,x\0y", "x\0y", None),
+        (b"a,\xed\xa0\x80", None, "invalid UTF-8 at byte 0"),
+        (b"a," + b"x" * 300_000, "x" * 300_000, None),
+    ],
+)
+def test_csv_record(tmp_path: Path, line: bytes, code: str | None, problem: str | None) -> None:
+    found = read_bytes(tmp_path / "a.csv", b"nn,nn_code\ngood,x = 1\n" + line + b"\ngood,x = 1\n")
+    assert [(row["nn_code"], row["problem"]) for row in found] == [("x = 1", None), (code, problem), ("x = 1", None)]
+
+
+def test_csv_quote_never_closed(tmp_path: Path) -> None:
+    found = read_bytes(tmp_path / "a.csv", b'nn,nn_code\na,x = 1\nb,"y = 1\nc,z = 1\n')
+    assert [row["nn_code"] for row in found] == ["x = 1", "y = 1\nc,z = 1\n"]
+
+
+def test_csv_field_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.sources.csv_file._FIELD_LIMIT", 100)
+    found = read_bytes(tmp_path / "a.csv", b"nn,nn_code\na," + b"x" * 101 + b"\nb,y = 1\n")
+    assert [row["problem"] for row in found] == ["line 2: not a CSV record: field larger than field limit (100)", None]
+
+
+@QUICK
+@given(lines=st.lists(st.binary(max_size=60).map(lambda line: line.replace(b"\n", b""))))
+def test_jsonl_loses_no_line(tmp_path: Path, lines: list[bytes]) -> None:
+    found = read_bytes(tmp_path / "a.jsonl", GOOD + b"\n".join(lines))
+    assert len(found) == 1 + sum(bool(line.strip()) for line in lines)
+
+
+@QUICK
+@given(values=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40))))
+def test_csv_loses_no_record(tmp_path: Path, values: list[tuple[bytes, bytes]]) -> None:
+    quoted = [b",".join(b'"' + field.replace(b'"', b'""') + b'"' for field in pair) for pair in values]
+    found = read_bytes(tmp_path / "a.csv", b"\n".join([b"nn,nn_code", b"good,x = 1", *quoted]))
+    assert len(found) == 1 + len(values)
+    for row, (_, code) in zip(found[1:], values, strict=True):
+        assert row["nn_code"] is None or row["nn_code"].encode() == code
+
+
+@QUICK
+@given(content=st.binary(max_size=200))
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "csv.gz", "jsonl.gz"])
+def test_any_bytes_are_rows_or_one_error(tmp_path: Path, suffix: str, content: bytes) -> None:
+    file, said = tmp_path / f"a.{suffix}", ""
+    try:
+        found = read_bytes(file, content)
+    except UserError as error:
+        said = str(error)
+    assert said.startswith(f"{file}: ") if said else found
+
+
+# --- files that are no tables of rows ---------------------------------------------------------------------------
+
+
+def _write_parquet(path: Path, names: list[str], values: list[str]) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array(values, pa.string())] * len(names), names), path)
+
+
+def _write_csv(path: Path, names: list[str], values: list[str]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([names, *([value] * len(names) for value in values)])
+
+
+def _write_jsonl(path: Path, names: list[str], values: list[str]) -> None:
+    path.write_text("".join(json.dumps(dict.fromkeys(names, value)) + "\n" for value in values), encoding="utf-8")
+
+
+Writer = Callable[[Path, list[str], list[str]], None]
+WRITERS = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_jsonl}
+
+
+@pytest.mark.parametrize(("suffix", "write"), WRITERS.items())
+def test_missing_column(tmp_path: Path, suffix: str, write: Writer) -> None:
+    file = tmp_path / f"a.{suffix}"
+    write(file, ["nn", "code"], ["x"])
+    assert error_of(file) == (
+        f"{file}: no column 'nn_code'; it has nn, code; rename the column that holds it to 'nn_code'"
+    )
+
+
+@pytest.mark.parametrize(("suffix", "write"), WRITERS.items())
+def test_no_rows(tmp_path: Path, suffix: str, write: Writer) -> None:
+    file = tmp_path / f"a.{suffix}"
+    write(file, ["nn", "nn_code"], [])
+    assert error_of(file) == f"{file}: holds no rows; name a SOURCE that does"
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_column_twice(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a.{suffix}"
+    WRITERS[suffix](file, ["nn", "nn_code", "nn_code"], ["x"])
+    assert error_of(file) == f"{file}: column 'nn_code' is there 2 times; keep one of them"
+
+
+def test_not_parquet(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    file.write_text("nn,nn_code")
+    assert error_of(file).startswith(f"{file}: cannot be read as Parquet: ")
+
+
+def test_gzip(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl.gz"
+    file.write_bytes(gzip.compress(GOOD * 3, mtime=0))
+    source = open_source(str(file))
+    assert [row["nn_code"] for row in rows_of(source)] == ["x = 1"] * 3
+    [given_input] = source.inputs()
+    assert given_input.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_bytes(file.read_bytes()[:-9])
+    assert error_of(file).startswith(f"{file}: not a whole gzip file: ")
+    file.write_bytes(b"plain")
+    assert error_of(file).startswith(f"{file}: not a whole gzip file: ")
+
+
+def test_folder_of_parquet_files(tmp_path: Path) -> None:
+    for name in ("b", "a/c", ".cache/d"):
+        file = tmp_path / f"{name}.parquet"
+        file.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"nn": [name], "nn_code": ["x = 1"]}), file)
+    source = open_source(str(tmp_path))
+    assert [row["nn"] for row in rows_of(source)] == ["a/c", "b"]
+    assert [(i.name, i.bytes > 0) for i in source.inputs()] == [(tmp_path.name, True)]
+    (tmp_path / "model.py").write_text("y = 1")
+    assert [row["nn"] for row in read(tmp_path)] == ["model"]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("suffix", "write"), WRITERS.items())
+def test_batches_are_cut_and_repeatable(tmp_path: Path, suffix: str, write: Writer) -> None:
+    file = tmp_path / f"a.{suffix}"
+    write(file, ["nn", "nn_code"], [f"x = {i}" for i in range(2 * BATCH_ROWS + 1)])
+    source = open_source(str(file))
+    assert [batch.num_rows for batch in source.batches()] == [BATCH_ROWS, BATCH_ROWS, 1]
+    assert rows_of(source) == rows_of(source)
+    assert [row["nn_code"] for row in rows_of(source)] == [f"x = {i}" for i in range(2 * BATCH_ROWS + 1)]
+    assert source.name == "a." + suffix
+    [described] = source.inputs()
+    assert (described.name, described.bytes) == ("a." + suffix, file.stat().st_size)
+    assert described.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_huge_codes_are_passed_on_in_small_batches(tmp_path: Path, suffix: str) -> None:
+    huge = "x" * (BATCH_CHARACTERS + 1)
+    codes = ["x" * (12 << 20)] * 3 + [huge] + ["y = 1"] * 2
+    file = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.table({"nn": ["a"] * 6, "nn_code": codes}), file, compression="zstd")
+    else:
+        file.write_text("".join(f'{{"nn": "a", "nn_code": "{code}"}}\n' for code in codes))
+    batches = list(open_source(str(file)).batches())
+    assert [batch.num_rows for batch in batches] == [2, 1, 1, 2]
+    assert [len(code) for batch in batches for code in batch.column("nn_code").to_pylist()] == list(map(len, codes))
+
+
+def test_memory_stays_bounded(tmp_path: Path) -> None:
+    file, count = tmp_path / "a.parquet", 200_000
+    codes = pa.chunked_array([pa.array([f"x = {i % 10}\n" * 170 for i in range(1000)])] * (count // 1000))
+    options = {"use_dictionary": False, "compression": "none", "row_group_size": count}  # one part of 200 MB
+    pq.write_table(pa.table({"nn": ["a"] * count, "nn_code": codes}), file, **options)
+    assert file.stat().st_size > 200e6
+    usual, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        assert sum(batch.num_rows for batch in open_source(str(file)).batches()) == count
+        python_peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(usual)
+        file.unlink()
+    assert pool.max_memory() < 40 << 20
+    assert python_peak < 10 << 20
+
+
+def test_memory_of_repeated_large_codes(tmp_path: Path) -> None:
+    """A dictionary in the file hides how large its codes are."""
+    file = tmp_path / "a.parquet"
+    code = pa.DictionaryArray.from_arrays(pa.array([0] * BATCH_ROWS, pa.int32()), pa.array(["x" * (1 << 19)]))
+    pq.write_table(pa.table({"nn": ["a"] * BATCH_ROWS, "nn_code": code}), file)
+    assert file.stat().st_size < 1e6
+    usual, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        sizes = [(batch.num_rows, batch.nbytes) for batch in open_source(str(file)).batches()]
+    finally:
+        pa.set_memory_pool(usual)
+    assert sum(rows for rows, _ in sizes) == BATCH_ROWS
+    assert max(size for _, size in sizes) <= BATCH_CHARACTERS + 100_000
+    assert pool.max_memory() < 600 << 20  # unfolded: 1 GB
