@@ -116,7 +116,7 @@ THING: Value = (Mark.THING,)
 
 #: Bounds that keep any tree cheap: nesting of what is read at once, values read in all, possibilities of one value.
 MAX_DEPTH = 100
-MAX_STEPS = 60_000
+MAX_STEPS = 30_000
 MAX_ATOMS = 12
 
 
@@ -208,7 +208,7 @@ def referenced_names(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Attribute) and node.attr not in inside:
             found.add(node.attr)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inside = (*inside, node.name)
+            inside = (node.name, *inside[: MAX_DEPTH - 1])
         for name, child in ast.iter_fields(node):
             if name in ("annotation", "returns"):
                 continue
@@ -276,7 +276,8 @@ class Follower:
 
     def block(self, body: list[ast.stmt], scope: Scope) -> bool:
         """Read statements in order, up to one that leaves."""
-        if self.depth >= MAX_DEPTH:
+        self.steps += 1
+        if self.depth >= MAX_DEPTH or self.steps > MAX_STEPS:
             return True
         self.depth += 1
         try:

@@ -1,42 +1,41 @@
 """The profile `nn-dup`: the decisions of the released package nn-dup 2.2.4, record for record.
 
-It is an oracle for the default profile and a way to move from the peer. Its known weaknesses are kept on purpose. LSH
-groups are those of the installed datasketch release, as with the peer. The peer walks every row and every pair; here the
-work is done on distinct token streams and sets, of which there are far fewer than codes.
+It is an oracle for the default profile and a way to move from the peer, so the peer's weaknesses are kept on purpose.
+LSH groups are those of the installed datasketch release, as with the peer. The peer walks every record and every pair;
+here the work is done on distinct token streams and sets, of which there are far fewer.
 
-Where the peer depends on hash order, this is the rule: of rows that tie in quality, the lexical stage prefers the earlier
-one, and both rescues the one that was removed first (by stage, and there in the order of the rows that were still kept).
+Only where the peer depends on hash order (ties of accuracy, code length and name; which row a removal names) there is a
+rule of our own: see `nndup_stages`, `nndup_rescue` and `nndup_witness`.
 """
 
-import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.nndup_features import NnDupFeatures, family_of
-from curate.nndup_rescue import Pool, first_prefix, normalised, rescue_for_prefixes, top_up
-from curate.nndup_sets import DistinctSets, layer_sets, shingle_sets
+from curate.nndup_features import NnDupFeatures
+from curate.nndup_rescue import rescue_for_prefixes, top_up
+from curate.nndup_rows import Rows, first_prefix, normalised, prepare_rows
 from curate.nndup_stages import Near, Removed, remove_equal_code, remove_lexical, remove_structural
 from curate.nndup_witness import Witness, name_witnesses
 from manifests.errors import UserError
 
-#: What the top-up falls back to when no prefix is given for it: included prefixes that begin so.
-_TOPUP_BY_DEFAULT = "fractalnet"
-_SPLIT_RATIOS = (("train", 0.80), ("validation", 0.10))  # the rest: test
+#: Shares of the structural fingerprints; the rest is test.
+_TRAIN, _VALIDATION = 0.80, 0.10
 _REASONS = {
     "exact": "same code as a better row",
-    "lexical": "in a lexical near-duplicate group, not among its best",
+    "lexical": "lexically near-duplicate, not among the best of its group",
     "structural": "same or similar layer calls as a better row",
+    "prefix": "brought back: its prefix had too few rows",
+    "topup": "brought back: unlike the kept rows of its prefix",
 }
-_RESCUES = {"prefix": "brought back: its prefix had too few rows", "topup": "brought back: unlike the kept rows of its prefix"}
 
 
 @dataclass(frozen=True, slots=True)
 class NnDupOptions:
-    """The options of nn-dup and its module constants, with its defaults."""
+    """The options and module constants of nn-dup, with its defaults."""
 
     include: tuple[str, ...] = ()
-    prefer: tuple[str, ...] = ()  # of several rows with the same code; empty: as include
+    prefer: tuple[str, ...] = ()  # among rows with the same code; empty: as include
     min_per_prefix: int = 1
     keep_per_family: int = 5
     lexical_threshold: float = 0.90
@@ -57,7 +56,7 @@ class NnDupDecision:
 
     stage: str | None  # None: kept; else filter, invalid, exact, lexical or structural
     canonical: int | None  # the kept row that stands for it, its own when kept; None for filter and invalid
-    similarity: float | None  # of the stage, to the canonical; 1.0 for exact; None when kept, filter or invalid
+    similarity: float | None  # Jaccard of the stage to the canonical, 1.0 for exact; None for kept, filter, invalid
     rescued: str | None  # None, prefix or topup
     reason: str
 
@@ -71,21 +70,6 @@ class NnDupResult:
     families: dict[int, str]
 
 
-@dataclass(slots=True)
-class _Rows:
-    """The input as the stages use it; every list has one entry a row. Rows without code have number -1."""
-
-    names: list[str]  # normalised
-    code: list[str]  # digest
-    families: list[str]
-    quality: list[int]  # smaller is better: accuracy, then length of the code, then name; equal for ties
-    fingerprint: list[int]
-    shingles: DistinctSets
-    shingles_of: list[int]
-    layers: DistinctSets
-    layers_of: list[int]
-
-
 def curate_nndup(
     names: Sequence[str],
     code_index: Sequence[int],
@@ -96,58 +80,94 @@ def curate_nndup(
 ) -> NnDupResult:
     """Decide about every row as nn-dup 2.2.4 does.
 
-    The canonical of a removed row is a kept one: the best kept row with the same code if there is one (a rescued twin), else
-    the best by nn-dup's quality (accuracy, length of the code, name) of what the row's stage kept and is kept in the end;
-    when nothing of that is left, the canonical of the best of it, and so on.
+    The canonical of a removed row is the best kept row with the same code if there is one, else the best kept row, by
+    nn-dup's quality (accuracy, length of the code, name), of those that the row's stage kept; when none of these is
+    kept in the end, the canonical of the best of them.
 
     Args:
         names: the network's name of each row, in the order of the LEMUR API.
-        code_index: the place of each row's code in `features` and `code_sha`; -1 for a row without usable code (nn-dup:
-            blank).
+        code_index: where the code of each row is in `features` and `code_sha`; -1 for a row without usable code (for
+            nn-dup: blank).
         accuracies: of each row; None or NaN ranks last.
         features: of each code.
-        code_sha: digest of each code; equal digests mean equal code.
+        code_sha: digest of each code; rows with equal digests have equal code.
 
-    Raises: UserError when fewer than one record of a group is to be kept, on which nn-dup fails.
+    Raises: UserError when `keep_per_family` is below 1 (nn-dup fails then).
     """
     if options.keep_per_family < 1:
-        raise UserError(f"keep_per_family is {options.keep_per_family}; nn-dup needs at least 1")
-    rows = _prepare(names, code_index, accuracies, features, code_sha)
+        raise UserError(f"keep_per_family is {options.keep_per_family}, but nn-dup keeps at least 1 record of a group")
+    rows = prepare_rows(names, code_index, accuracies, features, code_sha)
     include = [normalised(prefix) for prefix in options.include]
-    prefer = [normalised(prefix) for prefix in options.prefer or options.include]
+    prefer = [normalised(prefix) for prefix in options.prefer] or include
     near = Near(
-        options.lexical_threshold,
-        options.fractal_threshold,
-        options.lsh_threshold,
-        options.num_perm,
-        options.keep_per_family,
+        threshold=options.lexical_threshold,
+        fractal_threshold=options.fractal_threshold,
+        lsh_threshold=options.lsh_threshold,
+        num_perm=options.num_perm,
+        keep=options.keep_per_family,
     )
-
-    def preference(row: int) -> tuple[int, int]:
-        place = first_prefix(rows.names[row], prefer)
-        return len(prefer) if place is None else place, rows.quality[row]
-
-    def included_as(row: int) -> int | None:
-        return first_prefix(rows.names[row], include)
-
-    selected = [row for row in range(len(names)) if not include or included_as(row) is not None]
+    selected = [row for row, name in enumerate(rows.names) if not include or first_prefix(name, include) is not None]
     usable = [row for row in selected if code_index[row] >= 0]
-    exact = remove_equal_code(usable, rows.code, preference)
-    kept = _first_appearance(usable, exact, rows.code)
-    lexical = remove_lexical(kept, rows.shingles, rows.shingles_of, rows.families, rows.quality, included_as, near)
+
+    kept, exact = remove_equal_code(rows, usable, prefer)
+    lexical = remove_lexical(rows, kept, include, near)
     kept = [row for row in kept if row not in lexical]
-    structural = remove_structural(
-        kept, rows.layers, rows.layers_of, rows.fingerprint, rows.quality, options.structural_threshold
-    )
+    structural = remove_structural(rows, kept, options.structural_threshold)
     kept = [row for row in kept if row not in structural]
-    stages: dict[str, Removed] = {"exact": exact, "lexical": lexical, "structural": structural}
-    rescued = _rescue(rows, kept, stages, near, options)
-    kept = [*kept, *rescued]
-    witnesses = name_witnesses(kept, stages, rows)
+    stages = {"exact": exact, "lexical": lexical, "structural": structural}
+    rescued = _bring_back(rows, kept, [*exact, *lexical, *structural], near, options)
+    kept += rescued
+
+    fates = dict.fromkeys(
+        range(len(names)), NnDupDecision("filter", None, None, None, "name begins with no included prefix")
+    )
+    fates.update(dict.fromkeys(selected, NnDupDecision("invalid", None, None, None, "no code")))
+    fates.update((row, _kept(row, rescued.get(row))) for row in kept)
+    fates.update(_removed(stages, name_witnesses(rows, kept, stages)))
     return NnDupResult(
-        decisions=[
-            _decide(row, row in usable_rows, rescued, stages, witnesses)
-        ],
+        decisions=[fates[row] for row in range(len(names))],
         splits=_split(kept, rows.fingerprint, options.seed),
         families={row: rows.families[row] for row in kept},
     )
+
+
+def _bring_back(
+    rows: Rows, kept: Sequence[int], removed: Sequence[int], near: Near, options: NnDupOptions
+) -> dict[int, str]:
+    """Rows brought back, in order, each with what for."""
+    rescued = rescue_for_prefixes(rows, kept, removed, options.include, options.min_per_prefix, near.threshold_for)
+    added = top_up(
+        rows,
+        [*kept, *rescued],
+        removed,
+        options.topup_prefixes or [name for name in options.include if normalised(name).startswith("fractalnet")],
+        options.topup_per_prefix,
+        options.topup_lexical_max,
+        options.topup_structural_max,
+    )
+    return dict.fromkeys(rescued, "prefix") | dict.fromkeys(added, "topup")
+
+
+def _kept(row: int, rescued: str | None) -> NnDupDecision:
+    return NnDupDecision(None, row, None, rescued, _REASONS[rescued] if rescued else "kept")
+
+
+def _removed(stages: Mapping[str, Removed], witnesses: Mapping[int, Witness]) -> dict[int, NnDupDecision]:
+    """The decisions about removed rows that were not brought back."""
+    return {
+        row: NnDupDecision(stage, witnesses[row].canonical, witnesses[row].similarity, None, _REASONS[stage])
+        for stage, removed in stages.items()
+        for row in removed
+        if row in witnesses
+    }
+
+
+def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[int, str]:
+    """The split of each kept row: fingerprints, in the order of their first row, shuffled and cut."""
+    drawn = list(dict.fromkeys(fingerprint[row] for row in kept))
+    random.Random(seed).shuffle(drawn)
+    train = round(len(drawn) * _TRAIN)
+    validation = train + round(len(drawn) * _VALIDATION)
+    names = ["train"] * train + ["validation"] * (validation - train) + ["test"] * (len(drawn) - validation)
+    split_of = dict(zip(drawn, names, strict=True))
+    return {row: split_of[fingerprint[row]] for row in kept}

@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 #: Keyword arguments that count as hyperparameters.
-_HYPERPARAMETERS = frozenset(
-    "kernel_size stride padding groups num_heads heads expansion hidden_size in_channels out_channels dim width depth".split()
-)
+_SIZES = ("kernel_size", "stride", "padding", "groups", "in_channels", "out_channels", "dim", "width", "depth")
+_HYPERPARAMETERS = frozenset({*_SIZES, "num_heads", "heads", "expansion", "hidden_size"})
 _SEQUENCE_LIMIT = 256
 #: Node types that hold no call, class or function, and fields that hold no node worth visiting.
 _LEAVES = frozenset(
     {ast.Load, ast.Store, ast.Del, ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue}
     | {ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal}
 )
-_PLAIN_FIELDS = frozenset({"id", "attr", "ctx", "op", "ops", "name", "type_comment", "kind", "conversion", "type_ignores"})
+_PLAIN_FIELDS = frozenset(
+    {"id", "attr", "ctx", "op", "ops", "name", "type_comment", "kind", "conversion", "type_ignores"}
+)
 _CHILD_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
 
 
@@ -130,7 +131,9 @@ def _walk(tree: ast.AST) -> Outline:
         for name in fields:
             child = getattr(node, name, None)
             if child.__class__ is list:
-                stack += [item for item in reversed(child) if item.__class__ not in _LEAVES and isinstance(item, ast.AST)]
+                stack += [
+                    item for item in reversed(child) if item.__class__ not in _LEAVES and isinstance(item, ast.AST)
+                ]
             elif child.__class__ not in _LEAVES and isinstance(child, ast.AST):
                 stack.append(child)
     return found
@@ -151,7 +154,7 @@ def _callee(call: ast.Call) -> str | None:
 
 
 def _bucket(value: ast.expr) -> str | None:
-    """A number as the nearest power of two (0 for what is below one half or not positive); tuples element by element."""
+    """A number as the nearest power of two (0 for small and negative ones); tuples element by element."""
     if isinstance(value, ast.Tuple):
         return "(" + ",".join(_bucket(item) or "X" for item in value.elts) + ")"
     if not (isinstance(value, ast.Constant) and isinstance(value.value, int | float)):

@@ -1,56 +1,15 @@
-"""The two stages of nn-dup 2.2.4 that bring removed rows back: a minimum for each prefix, and a diverse few on top."""
+"""The two stages of nn-dup 2.2.4 that bring removed rows back: a minimum for each prefix, and a diverse few on top.
 
-import re
+Both take candidates by quality. Of rows that tie in it, the one that was removed first comes first (in nn-dup hash
+order decides in the rescue by prefix, and among lexical removals in the top-up).
+"""
+
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from curate.nndup_sets import DistinctSets, Floats, Ints
-
-_OTHER = re.compile("[^a-z0-9]")
-
-
-def normalised(name: str) -> str:
-    """A name or prefix as nn-dup compares it: lower case, letters and digits only."""
-    return _OTHER.sub("", name.lower())
-
-
-def first_prefix(name: str, prefixes: Sequence[str]) -> int | None:
-    """The place of the first prefix with which a normalised name begins (both normalised); None without one."""
-    return next((place for place, prefix in enumerate(prefixes) if name.startswith(prefix)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """What both rescues look at. All sequences are indexed by row.
-
-    `removed` lists the removed rows in the order of the stages and, within one, of its removals; rows of equal quality
-    come back in this order (in nn-dup the lexical ones, and all of them in the rescue by prefix, in hash order).
-    """
-
-    removed: Sequence[int]
-    names: Sequence[str]  # normalised
-    code: Sequence[str]
-    quality: Sequence[int]
-    shingles: DistinctSets
-    shingles_of: Sequence[int]
-    layers: DistinctSets
-    layers_of: Sequence[int]
-
-    def candidates(self, prefix: str, kept: Sequence[int]) -> list[int]:
-        """Removed rows of a normalised prefix whose code is not kept, best first."""
-        present = {self.code[row] for row in kept}
-        rows = (row for row in self.removed if self.names[row].startswith(prefix) and self.code[row] not in present)
-        return sorted(rows, key=self.quality.__getitem__)
-
-    def has_tokens(self, row: int) -> bool:
-        """Whether nn-dup gets tokens for the row's code."""
-        return bool(self.shingles.sizes[self.shingles_of[row]])
-
-    def of_prefix(self, prefix: str, kept: Sequence[int]) -> list[int]:
-        """The kept rows of a normalised prefix."""
-        return [row for row in kept if self.names[row].startswith(prefix)]
+from curate.nndup_rows import Rows, first_prefix, normalised
+from curate.nndup_sets import DistinctSets, Ints
 
 
 class _Screen:
@@ -61,43 +20,52 @@ class _Screen:
         self.numbers: Ints = np.unique(np.array(candidates, dtype=np.int64))
         self.barred: set[int] = set()
 
-    def bar(self, kept: Sequence[int], limits: Sequence[float] | Floats) -> None:
+    def bar(self, kept: Sequence[int], limits: Sequence[float]) -> None:
         """Bar the candidates that have at least the limit of a kept set as their Jaccard to it."""
+        if not kept:
+            return
         rest = self.numbers[[number not in self.barred for number in self.numbers.tolist()]]
         for start, block in self.sets.jaccards(rest, np.array(kept, dtype=np.int64)):
-            near = (block >= np.asarray(limits, dtype=np.float64)).any(axis=1)
+            near = (block >= np.array(limits)).any(axis=1)
             self.barred.update(rest[start : start + len(block)][near].tolist())
 
 
 def rescue_for_prefixes(
-    pool: Pool, kept: Sequence[int], prefixes: Sequence[str], minimum: int, threshold_of: Callable[[int], float]
+    rows: Rows,
+    kept: Sequence[int],
+    removed: Sequence[int],
+    prefixes: Sequence[str],
+    minimum: int,
+    threshold_for: Callable[[str], float],
 ) -> list[int]:
     """Rows to bring back so that each prefix has its minimum: the best that are near no kept row of the prefix.
 
-    Rows without tokens are near nothing. A kept row counts for the first prefix as written that it begins with.
+    Rows without tokens are near nothing. A kept row counts for the first prefix that it begins with.
 
     Args:
-        threshold_of: the Jaccard from which something is near a kept row.
+        removed: in the order of removal.
+        threshold_for: the Jaccard from which something is near a kept row of a family.
     """
     rescued: list[int] = []
     beginnings = [normalised(prefix) for prefix in prefixes]
-    have = [first_prefix(pool.names[row], beginnings) for row in kept]
+    have = [first_prefix(rows.names[row], beginnings) for row in kept]
     for prefix, beginning in zip(prefixes, beginnings, strict=True):
         need = minimum - have.count(prefixes.index(prefix))
         if need <= 0:
             continue
-        candidates = pool.candidates(beginning, [*kept, *rescued])
-        screen = _Screen(pool.shingles, [pool.shingles_of[row] for row in candidates])
-        present = [row for row in pool.of_prefix(beginning, [*kept, *rescued]) if pool.has_tokens(row)]
-        screen.bar([pool.shingles_of[row] for row in present], [threshold_of(row) for row in present])
+        candidates = _candidates(rows, removed, beginning, [*kept, *rescued])
+        screen = _Screen(rows.shingles, [rows.shingles_of[row] for row in candidates])
+        fresh = _of_prefix(rows, [*kept, *rescued], beginning)
         for row in candidates:
-            if not pool.has_tokens(row):
-                rescued.append(row)
-            elif pool.shingles_of[row] not in screen.barred:
-                rescued.append(row)
-                screen.bar([pool.shingles_of[row]], [threshold_of(row)])
-            else:
+            filled = [other for other in fresh if rows.has_tokens(other)]
+            screen.bar(
+                [rows.shingles_of[other] for other in filled], [threshold_for(rows.families[other]) for other in filled]
+            )
+            fresh = []
+            if rows.has_tokens(row) and rows.shingles_of[row] in screen.barred:
                 continue
+            rescued.append(row)
+            fresh = [row]
             need -= 1
             if need == 0:
                 break
@@ -105,31 +73,38 @@ def rescue_for_prefixes(
 
 
 def top_up(
-    pool: Pool, kept: Sequence[int], prefixes: Sequence[str], most: int, lexical_max: float, structural_max: float
+    rows: Rows,
+    kept: Sequence[int],
+    removed: Sequence[int],
+    prefixes: Sequence[str],
+    most: int,
+    lexical_max: float,
+    structural_max: float,
 ) -> list[int]:
     """Rows to add for diversity: per prefix the best few that exceed neither Jaccard to any kept row of the prefix.
 
     Rows without tokens count as lexically unlike everything.
 
     Args:
+        removed: in the order of removal.
         most: rows added per prefix.
     """
     added: list[int] = []
     if most <= 0 or lexical_max < 0.0 or structural_max < 0.0:
         return added
+    above_lexical, above_structural = (float(np.nextafter(limit, np.inf)) for limit in (lexical_max, structural_max))
     for beginning in map(normalised, prefixes):
-        candidates = pool.candidates(beginning, [*kept, *added])
-        lexical = _Screen(pool.shingles, [pool.shingles_of[row] for row in candidates])
-        structural = _Screen(pool.layers, [pool.layers_of[row] for row in candidates])
-        fresh = pool.of_prefix(beginning, [*kept, *added])
+        candidates = _candidates(rows, removed, beginning, [*kept, *added])
+        lexical = _Screen(rows.shingles, [rows.shingles_of[row] for row in candidates])
+        structural = _Screen(rows.layers, [rows.layers_of[row] for row in candidates])
+        fresh = _of_prefix(rows, [*kept, *added], beginning)
         count = 0
         for row in candidates:
-            if fresh:
-                filled = [pool.shingles_of[other] for other in fresh if pool.has_tokens(other)]
-                lexical.bar(filled, [np.nextafter(lexical_max, np.inf)] * len(filled))
-                structural.bar([pool.layers_of[other] for other in fresh], [np.nextafter(structural_max, np.inf)])
-                fresh = []
-            if pool.shingles_of[row] in lexical.barred or pool.layers_of[row] in structural.barred:
+            filled = [rows.shingles_of[other] for other in fresh if rows.has_tokens(other)]
+            lexical.bar(filled, [above_lexical] * len(filled))
+            structural.bar([rows.layers_of[other] for other in fresh], [above_structural] * len(fresh))
+            fresh = []
+            if rows.shingles_of[row] in lexical.barred or rows.layers_of[row] in structural.barred:
                 continue
             added.append(row)
             fresh = [row]
@@ -137,3 +112,14 @@ def top_up(
             if count == most:
                 break
     return added
+
+
+def _candidates(rows: Rows, removed: Sequence[int], beginning: str, kept: Sequence[int]) -> list[int]:
+    """Removed rows whose name begins so and whose code is not kept, best first."""
+    present = {rows.code[row] for row in kept}
+    fitting = [row for row in _of_prefix(rows, removed, beginning) if rows.code[row] not in present]
+    return sorted(fitting, key=rows.quality.__getitem__)
+
+
+def _of_prefix(rows: Rows, some: Sequence[int], beginning: str) -> list[int]:
+    return [row for row in some if rows.names[row].startswith(beginning)]

@@ -71,7 +71,9 @@ def distinct_sets(items: Iterable[Iterable[Hashable]], both_empty: float) -> Dis
     sizes = np.array([len(ids) for ids in columns], dtype=np.int64)
     indices = np.concatenate(columns) if columns else np.empty(0, dtype=np.int32)
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    matrix = csr_matrix((np.ones(len(indices), dtype=np.int32), indices, starts), shape=(len(sizes), max(1, len(column_of))))
+    matrix = csr_matrix(
+        (np.ones(len(indices), dtype=np.int32), indices, starts), shape=(len(sizes), max(1, len(column_of)))
+    )
     return DistinctSets(np.array(number, dtype=np.int64), matrix, sizes, list(column_of), both_empty)
 
 

@@ -1,7 +1,8 @@
 """The three removing stages of nn-dup 2.2.4: equal code, lexical near-duplicates, structural duplicates.
 
-Each takes the rows that are still kept, in nn-dup's order, and returns the removed ones with the rows that the stage kept
-in their place, best first.
+Each takes the rows that are still kept, in nn-dup's order, and returns the removed ones, each with the rows that the
+stage kept instead, best first. Removals are in the order in which nn-dup records them (lexical ones: in the order of
+the rows that were kept, where nn-dup has hash order).
 """
 
 from collections import defaultdict
@@ -13,9 +14,10 @@ from datasketch import MinHash, MinHashLSH
 from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
-from curate.nndup_sets import DistinctSets, Ints
+from curate.nndup_rows import Rows, first_prefix
+from curate.nndup_sets import DistinctSets
 
-#: Removed row -> the rows kept instead of it, best first; in the order in which nn-dup records removals.
+#: Removed row -> the rows that its stage kept instead, best first.
 Removed = dict[int, Sequence[int]]
 
 
@@ -34,66 +36,90 @@ class Near:
         return self.fractal_threshold if family.startswith("fractal") else self.threshold
 
 
-def remove_equal_code(rows: Sequence[int], code_of: Callable[[int], str], rank: Callable[[int], tuple[int, int]]) -> Removed:
-    """Of rows with the same code, all but the first by rank (among equals, the first row).
+def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
+    """Of rows with the same code, keep the best of the most preferred prefix (among equals, the first row).
 
-    Removals are in the order in which the codes appear, then in row order.
+    Returns: the kept rows, in the order in which their codes appear first, and the removed ones.
     """
     groups: dict[str, list[int]] = {}
-    for row in rows:
-        groups.setdefault(code_of(row), []).append(row)
-    removed: Removed = {}
-    for group in groups.values():
-        best = [min(group, key=rank)]
-        removed.update((row, best) for row in group if row != best[0])
-    return removed
+    for row in given:
+        groups.setdefault(rows.code[row], []).append(row)
+
+    def rank(row: int) -> tuple[int, int]:
+        place = first_prefix(rows.names[row], prefer)
+        return len(prefer) if place is None else place, rows.quality[row]
+
+    return _best_of_each(list(groups.values()), rank)
 
 
-def remove_lexical(
-    kept: Sequence[int],
-    sets: DistinctSets,
-    set_of: Sequence[int],
-    families: Sequence[str],
-    quality: Sequence[int],
-    prefix_of: Callable[[int], str | None],
-    near: Near,
-) -> Removed:
-    """Of each group of near-duplicates (chained, within one family), all but the best few.
+def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], near: Near) -> Removed:
+    """Of each group of near-duplicates (chained, within one family), remove all but the best few.
 
-    A group also keeps the best row of every included prefix that would otherwise have none in it. Ties in quality go to
-    the earlier row. Removals are in the order of `kept` (in nn-dup: in hash order).
-
-    Args:
-        set_of: the number of each row's shingle set.
+    A group also keeps the best row of every included prefix that has none among these. Of rows that tie in quality, the
+    earlier is better (in nn-dup: the one that hash order puts first).
     """
     rows_of: dict[tuple[int, str], list[int]] = defaultdict(list)
     for row in kept:
-        rows_of[set_of[row], families[row]].append(row)
+        rows_of[rows.shingles_of[row], rows.families[row]].append(row)
     stands: Removed = {}
-    for nodes in _near_groups(sets, sorted(rows_of), near):
-        rank = {row: (quality[row], row) for node in nodes for row in rows_of[node]}
-        ranked = sorted(rank, key=rank.__getitem__)
-        chosen = ranked[: near.keep]
-        covered = {prefix_of(row) for row in chosen}
-        for row in ranked[near.keep :]:
-            prefix = prefix_of(row)
-            if prefix is not None and prefix not in covered:
+    for nodes in _near_groups(rows.shingles, sorted(rows_of), near):
+        members = [row for node in nodes for row in rows_of[node]]
+        members.sort(key=lambda row: (rows.quality[row], row))
+        chosen, rest = members[: near.keep], members[near.keep :]
+        covered = {first_prefix(rows.names[row], include) for row in chosen} | {None}
+        for row in rest:
+            prefix = first_prefix(rows.names[row], include)
+            if prefix not in covered:
                 covered.add(prefix)
                 chosen.append(row)
-        stands.update(dict.fromkeys(rank.keys() - set(chosen), sorted(chosen, key=rank.__getitem__)))
+        stands.update(dict.fromkeys(set(rest).difference(chosen), chosen))
     return {row: stands[row] for row in kept if row in stands}
 
 
-def _near_groups(sets: DistinctSets, nodes: list[tuple[int, str]], near: Near) -> Iterator[list[tuple[int, str]]]:
+def remove_structural(rows: Rows, kept: Sequence[int], threshold: float) -> Removed:
+    """Remove rows with the fingerprint of a better one, then rows like another one, in a sweep that depends on order.
+
+    The sweep takes the pairs of rows in order, each while both are there, and removes the worse one (the later of
+    equals).
+    """
+    quality = rows.quality
+    groups: dict[int, list[int]] = {}
+    for row in kept:
+        groups.setdefault(rows.fingerprint[row], []).append(row)
+    _, removed = _best_of_each(list(groups.values()), quality.__getitem__)
+    for row, others in _alike(rows, [row for row in kept if row not in removed], threshold):
+        for other in others if row not in removed else ():
+            if other in removed:
+                continue
+            if quality[row] > quality[other]:
+                removed[row] = [other]
+                break
+            removed[other] = [row]
+    return removed
+
+
+def _best_of_each(
+    groups: Sequence[Sequence[int]], rank: Callable[[int], int | tuple[int, int]]
+) -> tuple[list[int], Removed]:
+    """The best row of each group (the first of equals), and all others, removed in its favour."""
+    best = [min(group, key=rank) for group in groups]
+    removed: Removed = {}
+    for row, group in zip(best, groups, strict=True):
+        instead = [row]
+        removed.update((other, instead) for other in group if other != row)
+    return best, removed
+
+
+def _near_groups(sets: DistinctSets, nodes: Sequence[tuple[int, str]], near: Near) -> Iterator[list[tuple[int, str]]]:
     """Connected groups of (set number, family) nodes; single nodes too, since several rows may share one."""
-    by_candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
     group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), near)
+    candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, family in nodes:
-        by_candidates[group_of[number], family].append(number)
-    for (_, family), numbers in by_candidates.items():
+        candidates[group_of[number], family].append(number)
+    for (_, family), numbers in candidates.items():
         threshold = near.threshold_for(family)
         if threshold > 1.0:
-            continue  # not even equal sets are near then
+            continue  # then not even equal sets are near
         places = np.array(numbers, dtype=np.int64)
         links = vstack([csr_matrix(block >= threshold) for _, block in sets.jaccards(places, places)])
         count, labels = connected_components(links, directed=False)
@@ -104,7 +130,9 @@ def _near_groups(sets: DistinctSets, nodes: list[tuple[int, str]], near: Near) -
 
 
 def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], near: Near) -> dict[int, int]:
-    """Groups of sets chained by shared LSH buckets, as the installed datasketch draws them. Equal sets share buckets."""
+    """Groups of sets chained by shared LSH buckets, as the installed datasketch draws them."""
+    if not numbers:
+        return {}
     texts = ([str(shingle).encode() for shingle in sets.members(number)] for number in numbers)
     sketch_of = dict(zip(numbers, MinHash.generator(texts, num_perm=near.num_perm), strict=True))
     lsh = MinHashLSH(threshold=near.lsh_threshold, num_perm=near.num_perm)
@@ -120,48 +148,9 @@ def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], near: Near) ->
     return group_of
 
 
-def remove_structural(
-    kept: Sequence[int],
-    sets: DistinctSets,
-    set_of: Sequence[int],
-    fingerprint_of: Callable[[int], int],
-    quality: Sequence[int],
-    threshold: float,
-) -> Removed:
-    """Rows with the fingerprint of a better row, then rows that are like another in an order-dependent sweep.
-
-    The sweep takes each pair of rows in order while both are there and removes the worse one (the later of equals).
-
-    Args:
-        set_of: the number of each row's layer set.
-    """
-    groups: dict[int, list[int]] = {}
-    for row in kept:
-        groups.setdefault(fingerprint_of(row), []).append(row)
-    removed: Removed = {}
-    for group in groups.values():
-        best = [min(group, key=quality.__getitem__)]
-        removed.update((row, best) for row in group if row != best[0])
-    left = [row for row in kept if row not in removed]
-    for row, others in _alike(left, sets, set_of, threshold):
-        if row in removed:
-            continue
-        for other in others:
-            if other in removed:
-                continue
-            if quality[row] <= quality[other]:
-                removed[other] = [row]
-            else:
-                removed[row] = [other]
-                break
-    return removed
-
-
-def _alike(
-    rows: Sequence[int], sets: DistinctSets, set_of: Sequence[int], threshold: float
-) -> Iterator[tuple[int, Sequence[int]]]:
-    """Each row with the later rows whose layer sets have at least the Jaccard, in order."""
-    numbers: Ints = np.array([set_of[row] for row in rows], dtype=np.int64)
-    for start, block in sets.jaccards(numbers, numbers):
-        for place, near in enumerate(block >= threshold, start):
-            yield rows[place], [rows[other] for other in (np.flatnonzero(near[place + 1 :]) + place + 1).tolist()]
+def _alike(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator[tuple[int, list[int]]]:
+    """Each row with the later rows whose layer sets have at least this Jaccard, in order."""
+    numbers = np.array([rows.layers_of[row] for row in kept], dtype=np.int64)
+    for start, block in rows.layers.jaccards(numbers, numbers):
+        for place, is_near in enumerate(block >= threshold, start):
+            yield kept[place], [kept[other] for other in np.flatnonzero(is_near).tolist() if other > place]

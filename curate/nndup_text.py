@@ -21,9 +21,9 @@ from curate.nndup_outline import Outline, outline, whole_statements
 
 #: Beginnings of names that stay in the stream, besides keywords, names that the text declares, and names with a capital
 #: letter after the first (which covers the rest of nn-dup's lists: LSTM, ReLU, SEBlock, ModuleList, ...).
-_KEPT_BEGINNINGS = tuple(
-    "Conv Batch Layer Group Instance Max Avg Adaptive Dropout Linear Flatten Multihead Transformer Upsample Squeeze "
-    "Sequential Module Fractal Dense".split()
+_KEPT_BEGINNINGS = (
+    *("Conv", "Batch", "Layer", "Group", "Instance", "Max", "Avg", "Adaptive", "Dropout", "Linear", "Flatten"),
+    *("Multihead", "Transformer", "Upsample", "Squeeze", "Sequential", "Module", "Fractal", "Dense"),
 )
 _FAILURES = (SyntaxError, tokenize.TokenError)  # IndentationError is a SyntaxError
 _COMMENT = re.compile(r"#.*$", re.MULTILINE)
@@ -45,7 +45,7 @@ _LEXEMES = (
     r"[^\ ]",  # anything else: not plain
 )
 _LEXEME = re.compile(r"\ *(" + "|".join(_LEXEMES) + ")", re.DOTALL)
-_LINE_END, _STRING = "\n", "STR"
+_LINE_END, _STRING, _NUMBER = "\n", "STR", "NUM"
 
 
 class _NotPlainError(Exception):
@@ -117,7 +117,7 @@ class _Normal(dict[str, str]):
         elif first.isalpha() or first == "_":
             token = _word(lexeme, self.declared)
         elif first.isdigit() or (first == "." and lexeme[1:2].isdigit()):
-            token = "NUM"
+            token = _NUMBER
         elif first in "#\n":
             token = _LINE_END
         elif lexeme in EXACT_TOKEN_TYPES:
@@ -202,7 +202,7 @@ def _rebuilt(text: str) -> str:
 
 def _scan(text: str, declared: AbstractSet[str]) -> list[str]:
     """The normalised tokens of a text as it stands; an empty list when tokenising fails."""
-    placeholders = {tokenize.NUMBER: "NUM", tokenize.STRING: _STRING}
+    placeholders = {tokenize.NUMBER: _NUMBER, tokenize.STRING: _STRING}
     tokens: list[str] = []
     try:
         for kind, string, *_ in tokenize.generate_tokens(io.StringIO(text).readline):

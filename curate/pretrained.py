@@ -42,10 +42,23 @@ from curate._follow import (
 
 #: Without one of these there is nothing to follow: 98 files in 100 of LEMUR stop here.
 _HINTS = (
-    *("pretrained", "load_state_dict(", "weights=", "weights =", "weights_backbone", "torchvision.models"),
-    *("torchvision import", "import torchvision", "timm import", "import timm", "timm.models", "segmentation_models"),
-    *(".load(", " load(", "hub import", "load_file", "load_model", "load_url", "from_url", "sentence_transformers"),
-    *("import pipeline", "transformers.pipeline"),
+    *(
+        "pretrained",
+        "load_state_dict(",
+        "weights=",
+        "from torchvision.models",
+        "torchvision import",
+        "import torchvision",
+    ),
+    *(
+        "from timm",
+        "import timm",
+        "segmentation_models_pytorch",
+        "sentence_transformers",
+        "transformers import pipeline",
+    ),
+    *("transformers.pipeline", ".load(", " load(", "torch.hub", "hub.load", "load_file", "load_model", "load_url"),
+    *("from_url", "load_safetensors"),
 )
 
 #: Calls that return trained weights, or a model that has them.
@@ -70,7 +83,7 @@ _WITH_BACKBONE = re.compile(
 )
 _ENUM = re.compile(r"_Weights(\.|$)|\.get_(model_)?weights?\b|^get_(model_)?weights?\b|WeightsEnum\.")
 _BUILDER = re.compile(
-    r"^torchvision\.models\.(?!_[a-z]|.*\._[a-z])(?!feature_extraction\.)([a-z0-9_]+\.)*([a-z][a-z0-9_]*|\*)$"
+    r"^torchvision\.models\.(?!_[a-z]|.*\._[a-z])(?!feature_extraction\.|get_(?!model$)|list_)([a-z0-9_]+\.)*([a-z][a-z0-9_]*|\*)$"
 )
 _USED_AS_MODEL = frozenset(("eval", "train", "parameters", "named_parameters", "children", "named_children", "modules"))
 _SAME = frozenset(("to", "eval", "train", "cuda", "cpu", "half", "float", "apply", "requires_grad_", "double"))
@@ -141,6 +154,8 @@ class _Rules:
             return LOADED
         if name == "get_state_dict":
             return LOADED if _ENUM.search(owner) else UNKNOWN
+        if name in ("load_state_dict", "copy_"):
+            return self.method(Outside(owner), name, args, node, keywords)
         if name == "from_pretrained":
             tensors = _is_torch_nn(owner)
             if not _NO_WEIGHTS.search(owner) and (not tensors or any(map(is_loaded, args))):

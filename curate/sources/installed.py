@@ -93,10 +93,12 @@ def _explain_import(error: ImportError) -> str:
 
 
 def _read_frame(frame: Any) -> Iterator[dict[str, Any]]:
+    names = list(frame.columns)
     for start in range(0, len(frame), BATCH_ROWS):
-        part = frame.iloc[start : start + BATCH_ROWS].astype(object)
-        for record in part.where(part.notna(), None).to_dict("records"):
-            yield read_row(record)
+        part = frame.iloc[start : start + BATCH_ROWS]
+        tables = (part, part.notna())
+        for values, known in zip(*(table.itertuples(index=False, name=None) for table in tables), strict=True):
+            yield read_row({name: value for name, value, there in zip(names, values, known, strict=True) if there})
 
 
 def _describe() -> str:

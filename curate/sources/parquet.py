@@ -16,7 +16,7 @@ from curate.sources.files import describe_file
 from curate.sources.folder import FolderDigest, find_files
 from manifests.errors import UserError
 
-#: Read through a buffer of this size: without one, a column of a whole row group is held in memory.
+#: Read through a buffer of this size, and nothing ahead: else a column of a whole row group is held in memory.
 _READ_BYTES = 1 << 20
 #: Rows decoded at a time at most. The sizes that a file states are those before its dictionaries are unfolded: a
 #: repeated code of a megabyte costs next to nothing there, and a megabyte each time here.
@@ -70,7 +70,7 @@ class ParquetFolder:
 
 
 def _read_file(path: Path) -> Iterator[pa.RecordBatch]:
-    with _parquet_errors(path), pq.ParquetFile(path, buffer_size=_READ_BYTES) as file:
+    with _parquet_errors(path), pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         names = file.schema_arrow.names
         check_columns(str(path), names)
         wanted = [name for name in COLUMNS if name in names]

@@ -146,6 +146,14 @@ def test_parquet_codes(tmp_path: Path, codes: pa.Array, problems: list[str | Non
     assert {row["nn"] for row in found} == {""}
 
 
+@pytest.mark.skipif(not hasattr(pa, "json_"), reason="this pyarrow has no JSON type")
+def test_parquet_extension_type(tmp_path: Path) -> None:
+    prm = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"lr": 1}']))
+    code = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["x = 1"]))
+    [row] = read_table(tmp_path / "a.parquet", {"nn": ["a"], "nn_code": code, "prm": prm})
+    assert (row["nn_code"], row["prm"]) == ("x = 1", '{"lr": 1}')
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

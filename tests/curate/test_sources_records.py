@@ -154,6 +154,12 @@ def test_hub_columns_known_only_from_rows(monkeypatch: pytest.MonkeyPatch) -> No
     serve(monkeypatch, {"train": datasets.IterableDataset.from_generator(make)})
     assert [row["nn_code"] for row in rows_of(open_source("hf://datasets/owner/name"))] == ["x = 1"]
 
+    def make_others() -> Any:
+        yield {"nn": "a", "code": "x = 1"}
+
+    serve(monkeypatch, {"train": datasets.IterableDataset.from_generator(make_others)})
+    assert error_of("hf://datasets/o/n").startswith("hf://datasets/o/n, split train: no column 'nn_code'; it has nn, ")
+
 
 @pytest.mark.parametrize(
     "spec", ["hf://owner/name", "hf://datasets/name", "hf://datasets/owner/name/file.parquet", "hf://datasets/o/n@"]
@@ -212,6 +218,18 @@ def test_hub_answers_with_an_error(monkeypatch: pytest.MonkeyPatch, status: int,
     assert type(caught.value) is kind
 
 
+def test_hub_connection_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    from huggingface_hub.errors import HfHubHTTPError
+
+    def load_dataset(*_: object, **__: object) -> None:
+        raise HfHubHTTPError.__bases__[0]("connection reset")  # what the HTTP library itself raises
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(RetryableError, match=r"^hf://datasets/o/n: the Hub cannot be read: connection reset; "):
+        rows_of(open_source("hf://datasets/o/n"))
+
+
 def test_hub_has_no_such_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
@@ -219,6 +237,6 @@ def test_hub_has_no_such_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
         raise datasets.exceptions.DatasetNotFoundError("no such dataset")  # a FileNotFoundError too
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(UserError, match="^hf://datasets/o/n: no such dataset; check the name") as caught:
+    with pytest.raises(UserError, match=r"^hf://datasets/o/n: no such dataset; check the name") as caught:
         rows_of(open_source("hf://datasets/o/n"))
     assert type(caught.value) is UserError

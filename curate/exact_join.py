@@ -1,0 +1,72 @@
+"""The exact all-pairs Jaccard join, against which the recall of LSH is measured."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from curate.feature_table import FeatureTable
+
+#: Multiply-adds that a measurement may take; a corpus that needs more is measured on a sample of its sets.
+BUDGET = 2_000_000_000
+
+_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPairs:
+    """All pairs (a, b), a < b, of distinct shingle sets with a Jaccard at or above a threshold."""
+
+    a: npt.NDArray[np.int64]
+    b: npt.NDArray[np.int64]
+    jaccard: npt.NDArray[np.float64]
+    asked: int  # sets whose pairs with all others were worked out
+    sets: int
+
+
+def exact_pairs(features: FeatureTable, sets: npt.NDArray[np.int64], threshold: float, seed: int = 0) -> ExactPairs:
+    """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.
+
+    Shingles that occur in exactly the same sets become one weighted column, which leaves about an eighth of them.
+    Beyond BUDGET, only a random sample of the sets is joined with all (`asked` says how many).
+    """
+    incidence, weights = _incidence(features, sets)
+    sizes = features.set_sizes[sets]
+    count = len(sets)
+    frequency = np.diff(incidence.tocsc().indptr).astype(np.float64)
+    cost = float((frequency**2).sum())
+    asked = count if cost <= BUDGET else max(1, int(count * BUDGET / cost))
+    rows = np.arange(count) if asked == count else np.sort(np.random.default_rng(seed).permutation(count)[:asked])
+    weighted = incidence @ sp.diags_array(weights)
+    transposed = incidence.T.tocsr()
+    found: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]] = []
+    for start in range(0, asked, _BLOCK):
+        block = rows[start : start + _BLOCK]
+        shared = (weighted[block] @ transposed).tocoo()
+        a, b = block[shared.row], shared.col.astype(np.int64)
+        similarity = shared.data / (sizes[a] + sizes[b] - shared.data)
+        once = (a < b) | ~np.isin(b, rows) if asked < count else a < b
+        chosen = once & (a != b) & (similarity >= threshold)
+        low, high = np.minimum(a, b)[chosen], np.maximum(a, b)[chosen]
+        found.append((sets[low], sets[high], similarity[chosen]))
+    a, b, similarity = (np.concatenate(column) for column in zip(*found, strict=True))
+    return ExactPairs(a, b, similarity, asked, count)
+
+
+def _incidence(
+    features: FeatureTable, sets: npt.NDArray[np.int64]
+) -> tuple[sp.csr_array[np.float64], npt.NDArray[np.float64]]:
+    """Sets by column groups, and the number of shingles that each group stands for."""
+    values = np.concatenate([features.shingles(int(item)) for item in sets])
+    owners = np.repeat(np.arange(len(sets)), features.set_sizes[sets])
+    shingles, column = np.unique(values, return_inverse=True)
+    marks = np.random.default_rng(0).integers(0, 2**63, len(sets), dtype=np.uint64)
+    mark = np.zeros(len(shingles), np.uint64)
+    np.add.at(mark, column, marks[owners])  # equal sums: the same sets, but for a chance of 2**-63
+    _, first, group, size = np.unique(mark, return_index=True, return_inverse=True, return_counts=True)
+    representative = np.zeros(len(shingles), bool)
+    representative[first] = True
+    chosen = representative[column]
+    entries = (np.ones(int(chosen.sum())), (owners[chosen], group[column[chosen]]))
+    return sp.csr_array(entries, shape=(len(sets), len(first))), size.astype(np.float64)

@@ -1,0 +1,85 @@
+"""What a user may ask of a curation, and the names' prefixes that the options speak of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from curate.tokens import Detail
+from manifests.errors import UserError
+
+Profile = Literal["strict", "nn-dup"]
+
+#: Records with at least this Jaccard stay in one split.
+LEAK_THRESHOLD = 0.70
+
+SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
+
+
+@dataclass(frozen=True, slots=True)
+class CurateOptions:
+    """The options of `lemur curate`; None stands for the default of the profile."""
+
+    profile: Profile = "strict"
+    include: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
+    lexical_threshold: float = 0.90
+    structural_threshold: float | None = None  # strict 0.95, nn-dup 0.90
+    min_per_prefix: int | None = None  # strict 0, nn-dup 1
+    topup_prefix: tuple[str, ...] = ()
+    topup_family: tuple[str, ...] = ()
+    topup_per_prefix: int = 10
+    upweight: tuple[tuple[str, float], ...] = ()
+    from_scratch: bool = False
+    tokens: Detail = "abstract"
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        for name, value in (("lexical", self.lexical_threshold), ("structural", self.structural)):
+            if not 0.5 <= value <= 1.0:
+                raise UserError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
+        if self.min_prefix < 0 or self.topup_per_prefix < 0:
+            raise UserError("--min-per-prefix and --topup-per-prefix: must not be negative")
+
+    @property
+    def structural(self) -> float:
+        """The structural threshold in force."""
+        if self.structural_threshold is not None:
+            return self.structural_threshold
+        return 0.95 if self.profile == "strict" else 0.90
+
+    @property
+    def min_prefix(self) -> int:
+        """The minimum number of kept records a prefix."""
+        if self.min_per_prefix is not None:
+            return self.min_per_prefix
+        return 0 if self.profile == "strict" else 1
+
+
+def prefix_of(nn: str) -> str:
+    """The text of a network's name before its first `-`."""
+    return nn.split("-", 1)[0]
+
+
+def matching_prefix(nn: str, prefixes: Sequence[str]) -> int | None:
+    """The place of the first of `prefixes` that the name starts with, whole segments between `-`, case ignored."""
+    name = nn.casefold()
+    for place, prefix in enumerate(prefixes):
+        wanted = prefix.casefold()
+        if name == wanted or name.startswith(f"{wanted}-"):
+            return place
+    return None
+
+
+def parse_upweight(text: str) -> tuple[str, float]:
+    """`PREFIX:FACTOR` as a pair.
+
+    Raises: UserError if it is not of that form, or the factor is not a positive number.
+    """
+    prefix, colon, factor = text.rpartition(":")
+    try:
+        value = float(factor)
+    except ValueError:
+        value = 0.0
+    if not colon or not prefix or not 0 < value < float("inf"):
+        raise UserError(f"--upweight {text}: must be PREFIX:FACTOR with a factor above 0, for example FractalNet:3")
+    return prefix, value

@@ -1,0 +1,67 @@
+"""Splits without leakage: what is lexically close or structurally equal goes to one split, group by group.
+
+Groups are the connected components of the kept records under "Jaccard >= 0.70 or the same fingerprint". They fill test,
+then validation, in an order drawn from the seed and the group itself, so that adding or removing a record moves hardly
+any other; a group larger than half a held-out split goes to train, whatever its draw.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from curate.exact_join import exact_pairs
+from curate.feature_table import FeatureTable
+from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS
+
+
+def leak_groups(kept: Sequence[int], features: FeatureTable) -> list[int]:
+    """The group number of each kept code; equal numbers must share a split."""
+    count = len(kept)
+    codes = np.array(kept, np.int64)
+    sets, set_place = np.unique(features.shingle_set[codes], return_inverse=True)
+    structures, structure_place = np.unique(features.fingerprint[codes], return_inverse=True)
+    pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
+    place_of = {int(number): place for place, number in enumerate(sets)}
+    # nodes: records, then shingle sets, then fingerprints; a record is tied to its set and its fingerprint
+    own = np.arange(count)
+    left = np.concatenate([own, own, [count + place_of[int(a)] for a in pairs.a]]).astype(np.int64)
+    right = np.concatenate(
+        [count + set_place, count + len(sets) + structure_place, [count + place_of[int(b)] for b in pairs.b]]
+    ).astype(np.int64)
+    nodes = count + len(sets) + len(structures)
+    graph = coo_array((np.ones(len(left), np.int8), (left, right)), shape=(nodes, nodes))
+    _, labels = connected_components(graph, directed=False)
+    found: list[int] = labels[:count].tolist()
+    return found
+
+
+def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int) -> list[str]:
+    """A split for each record: about 80 / 10 / 10 by records, whole groups only.
+
+    Args:
+        groups: group number of each record. ids: its SHA-256. seed: another seed draws another order.
+    """
+    members: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    draw = {group: min(_draw(seed, ids[place]) for place in places) for group, places in members.items()}
+    order = sorted(members, key=lambda group: (draw[group], min(ids[place] for place in members[group])))
+    split_of = dict.fromkeys(members, "train")
+    for split in ("test", "validation"):
+        quota = round(len(groups) * SPLIT_RATIOS[split])
+        for group in order:
+            size = len(members[group])
+            if quota <= 0:
+                break
+            if split_of[group] == "train" and size <= max(1, round(len(groups) * SPLIT_RATIOS[split]) // 2):
+                if size <= quota:
+                    split_of[group] = split
+                    quota -= size
+    return [split_of[group] for group in groups]
+
+
+def _draw(seed: int, text: str) -> bytes:
+    return hashlib.sha256(f"{seed}:{text}".encode()).digest()

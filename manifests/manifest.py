@@ -1,0 +1,133 @@
+"""The manifest: what went in, what was asked, what came out, so that a folder can be checked and made again."""
+
+import importlib.metadata
+import platform
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from manifests.atomic import atomic_file, sha256_file
+from manifests.errors import UserError
+from manifests.records import Record, Sha256
+
+FILE_NAME = "manifest.json"
+
+#: Packages whose releases may change results.
+_VERSIONED = ("lemur-curator", "numpy", "scipy", "pyarrow", "datasketch", "datasets", "pydantic", "matplotlib")
+
+
+class Input(Record):
+    """One thing that was read."""
+
+    name: str
+    sha256: Sha256
+    bytes: int
+
+
+class Output(Record):
+    """One file of the folder."""
+
+    path: str = Field(description="relative to the folder, with forward slashes")
+    sha256: Sha256
+    bytes: int
+    rows: int | None = Field(default=None, description="rows of a table")
+
+
+class Measured(Record):
+    """What no second run can reproduce."""
+
+    seconds: float
+    stage_seconds: dict[str, float]
+    peak_memory_bytes: int = Field(description="largest resident set of the main process")
+    platform: str
+
+
+class Manifest(Record):
+    """All but `measured` is the same for the same input, parameters and versions."""
+
+    kind: str
+    versions: dict[str, str]
+    parameters: dict[str, Any]
+    inputs: list[Input]
+    counts: dict[str, Any]
+    details: dict[str, Any]
+    outputs: list[Output]
+    measured: Measured
+
+
+class Stopwatch:
+    """Seconds since it was made, and since its last lap, by stage."""
+
+    def __init__(self) -> None:
+        self._started = self._lap = time.monotonic()
+        self._stages: dict[str, float] = {}
+
+    def lap(self, stage: str) -> None:
+        """Book the time since the last lap under a stage."""
+        now = time.monotonic()
+        self._stages[stage] = round(self._stages.get(stage, 0.0) + now - self._lap, 3)
+        self._lap = now
+
+    def measured(self) -> Measured:
+        """The figures so far."""
+        return Measured(
+            seconds=round(time.monotonic() - self._started, 3),
+            stage_seconds=dict(self._stages),
+            peak_memory_bytes=peak_memory(),
+            platform=f"{platform.system()} {platform.machine()}",
+        )
+
+
+def peak_memory() -> int:
+    """The largest resident set of this process so far, bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def package_versions() -> dict[str, str]:
+    """Python's and the result-bearing packages' versions."""
+    found = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
+    """Every file of a folder but the manifest, with digests, sorted by path."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / FILE_NAME)
+    names = [path.relative_to(folder).as_posix() for path in files]
+    return [
+        Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
+        for name, path in sorted(zip(names, files, strict=True))
+    ]
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest; the last file of a folder."""
+    with atomic_file(folder / FILE_NAME) as part:
+        part.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a finished folder.
+
+    Raises: UserError if there is none, or it is not one.
+    """
+    path = folder / FILE_NAME
+    try:
+        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder") from None
+    except NotADirectoryError:
+        raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: not a valid manifest: {where} {first['msg']}; make the folder anew") from None

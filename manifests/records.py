@@ -1,0 +1,106 @@
+"""The record types that cross folders and packages. Their JSON Schemas lie beside this file, their tables are Parquet."""
+
+import types
+import typing
+from typing import Annotated, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Split = Literal["train", "validation", "test"]
+Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural"]
+
+
+class Record(BaseModel):
+    """Base of all records: immutable, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LemurRecord(Record):
+    """One distinct network code, shown by its best row; the first nine columns are those of the LEMUR API."""
+
+    nn: str = Field(description="name of the network")
+    nn_code: str = Field(description="Python source of the network")
+    task: str | None = Field(description="for example img-classification")
+    dataset: str | None = Field(description="for example cifar-10")
+    metric: str | None = Field(description="for example acc")
+    epoch: int | None = Field(description="epochs trained")
+    accuracy: float | None = Field(description="value of the metric; comparable within one task, dataset, metric, epoch")
+    duration: float | None = Field(description="duration of an epoch, nanoseconds")
+    prm: str | None = Field(description="hyperparameters, a JSON object")
+    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    prefix: str = Field(description="text of nn before the first '-'")
+    family: str = Field(description="architecture family, told from the code's identifiers")
+    split: Split
+    weight: float = Field(ge=0, description="sampling weight")
+    cluster: str = Field(description="group that must stay in one split: the smallest id of its members, 16 digits")
+    score: Ratio | None = Field(description="percentile of accuracy among the networks of the same benchmark")
+    pretrained: bool = Field(description="the code loads trained weights")
+
+
+class Decision(Record):
+    """What became of one input row, and why."""
+
+    row: int = Field(ge=0, description="number of the input row, from 0")
+    id: Sha256 | None = Field(description="SHA-256 of the row's code; null when it has none")
+    nn: str
+    kept: bool = Field(description="true for one row of each kept record")
+    stage: Stage | None = Field(description="stage that removed the row; null when kept")
+    rescued: Literal["prefix", "topup"] | None = Field(description="kept for its prefix's or family's support")
+    canonical: Sha256 | None = Field(description="id of the kept record that stands for it")
+    similarity: Ratio | None = Field(description="Jaccard to the canonical at that stage; 1.0 for equal code")
+    reason: str
+
+
+class Stat(Record):
+    """One evaluation of a kept network: a row of the input without its code."""
+
+    id: Sha256
+    nn: str
+    task: str | None
+    dataset: str | None
+    metric: str | None
+    epoch: int | None
+    accuracy: float | None
+    duration: float | None
+    prm: str | None
+
+
+class Removed(Record):
+    """The code of a record that was removed, so that the snapshot can explain and prove every removal by itself."""
+
+    id: Sha256
+    nn: str
+    nn_code: str
+
+
+RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed)
+
+
+def arrow_schema(record: type[Record]) -> pa.Schema:
+    """The Parquet columns of a record type, in the order of its fields."""
+    fields = []
+    for name, info in record.model_fields.items():
+        kinds, nullable = _kinds(info.annotation)
+        fields.append(pa.field(name, _ARROW[kinds], nullable=nullable))
+    return pa.schema(fields)
+
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+
+def _kinds(annotation: object) -> tuple[type, bool]:
+    """The plain type behind an annotation (Annotated, Literal and Optional unwrapped), and whether it may be null."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        inner = [item for item in typing.get_args(annotation) if item is not type(None)]
+        return _kinds(inner[0])[0], True
+    if origin is Annotated:
+        return _kinds(typing.get_args(annotation)[0])
+    if origin is Literal:
+        return type(typing.get_args(annotation)[0]), False
+    assert isinstance(annotation, type), annotation
+    return annotation, False

@@ -1,0 +1,24 @@
+"""Writes the JSON Schemas of all record types: `python -m manifests.schemas`."""
+
+import json
+from pathlib import Path
+
+from manifests.manifest import Manifest
+from manifests.records import RECORD_TYPES
+
+FOLDER = Path(__file__).with_name("schemas")
+
+
+def schema_texts() -> dict[str, str]:
+    """File name to text, for every record type and the manifest."""
+    models = (*RECORD_TYPES, Manifest)
+    return {
+        f"{model.__name__}.json": json.dumps(model.model_json_schema(), indent=2, sort_keys=True) + "\n"
+        for model in models
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in schema_texts().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
