@@ -342,6 +342,8 @@ class Follower:
             case ast.AnnAssign():
                 if node.value is not None:
                     self.assign(node.target, self.value(node.value, scope), scope)
+                elif scope.body_of and isinstance(node.target, ast.Name):  # a field without default
+                    scope.names.setdefault(node.target.id, SETTING)
             case ast.AugAssign():
                 self.assign(node.target, LOADED if is_loaded(self.value(node.value, scope)) else UNKNOWN, scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -685,6 +687,10 @@ class Follower:
             return items.get(_key(args[0]), default)
         if isinstance(atom, Table) and name in ("items", "values", "copy", "keys"):
             return (atom,)
+        if isinstance(atom, Table) and name == "update":
+            given = (a for a in join((), *args) if isinstance(a, Table))
+            atom.items.update({k: v for table in given for k, v in table.items.items()} | keywords)
+            return const(None)
         if isinstance(atom, Instance | Class | Super):
             own = atom.attrs.get(name) if isinstance(atom, Instance) else None
             cls = atom if isinstance(atom, Class) else atom.cls
@@ -749,7 +755,8 @@ class Follower:
             if isinstance(atom, Function):
                 self.enter(atom, instance, args, keywords)
         if init is None:
-            instance.attrs.update(keywords)
+            fields = [n for n in self.members(cls) if not any(isinstance(a, Function) for a in cls.attrs.get(n, ()))]
+            instance.attrs.update({**dict(zip(fields, args, strict=False)), **keywords})
             self.rules.call(f"{self.parent(cls)}.__init__", args, keywords, node)
         if not self.muted:
             self.instances.append(instance)

@@ -56,6 +56,10 @@ class LexicalIndex:
         self.verified = 0  # exact Jaccards worked out
         self._features = features
         self._buckets = buckets(features.signatures, banding)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was kept."""
         self._kept_in: dict[int, list[int]] = {}
         self._kept_sets: list[int] = []  # by place among the kept sets
         self._places: list[int] = []  # of those, the place among the kept records

@@ -24,6 +24,10 @@ class NearIndex(Protocol):
         """The kept item most similar to this one, if any is at or above the threshold; the first kept of equals."""
         ...
 
+    def clear(self) -> None:
+        """Forget what was kept."""
+        ...
+
     def keep(self, item: int, place: int) -> None:
         """Add an item under its place; places grow."""
         ...

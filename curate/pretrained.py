@@ -5,7 +5,7 @@ leave the file, and those calls decide:
 
 - `pretrained=`, `weights=`, `weights_backbone=`, `encoder_weights=` with a value that is not False or None, by keyword
   or where the signature is known (`torchvision.models`, `timm.create_model`) by position or default: the detection and
-  segmentation builders of torchvision take an ImageNet backbone unless told not to;
+  segmentation builders of torchvision, and segmentation_models_pytorch, take an ImageNet backbone unless told not to;
 - `X.from_pretrained(...)`, except for tokenizers, configurations, processors and schedulers;
 - `torch.hub.load(...)` unless it says `pretrained=False` or `weights=None`, `load_state_dict_from_url`, `load_url`,
   safetensors' `load_file`, `torch.jit.load`;
@@ -195,7 +195,7 @@ class _Rules:
             return self.call(f"{owner.path}.{name}", args, keywords, node)
         if isinstance(owner, Instance) and name in _SAME:
             return (owner,)
-        if self.builds_trained("", name, [], keywords):
+        if name != "update" and self.builds_trained("", name, [], keywords):
             self.follower.report(node)
         return LOADED if loaded else SETTING if owner is Mark.SETTING else UNKNOWN
 
@@ -219,6 +219,8 @@ class _Rules:
             second = args[1] if name == "create_model" and len(args) > 1 else args[0] if args else None
             path_given = _counts(keywords.get("checkpoint_path"))
             return path_given or (second is not None and Const(True, "bool") in second) or _is_weights(weights)
+        if path.startswith("segmentation_models_pytorch.") and (name == "create_model" or name[:1].isupper()):
+            return _counts(args[2]) if len(args) > 2 and name != "create_model" else "encoder_weights" not in keywords
         if not _BUILDER.match(path):
             return _is_weights(weights) or _is_weights(keywords.get("weights_backbone"))
         if _counts(weights) or _counts(keywords.get("weights_backbone")):

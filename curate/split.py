@@ -47,19 +47,17 @@ def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int) -> list[
     members: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
-    draw = {group: min(_draw(seed, ids[place]) for place in places) for group, places in members.items()}
-    order = sorted(members, key=lambda group: (draw[group], min(ids[place] for place in members[group])))
+    # the smallest id stands for a group: another member coming or going leaves its draw alone
+    order = sorted(members, key=lambda group: _draw(seed, min(ids[place] for place in members[group])))
     split_of = dict.fromkeys(members, "train")
     for split in ("test", "validation"):
         quota = round(len(groups) * SPLIT_RATIOS[split])
+        largest = max(1, quota // 2)
         for group in order:
             size = len(members[group])
-            if quota <= 0:
-                break
-            if split_of[group] == "train" and size <= max(1, round(len(groups) * SPLIT_RATIOS[split]) // 2):
-                if size <= quota:
-                    split_of[group] = split
-                    quota -= size
+            if split_of[group] == "train" and size <= min(quota, largest):
+                split_of[group] = split
+                quota -= size
     return [split_of[group] for group in groups]
 
 

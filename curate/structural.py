@@ -33,6 +33,10 @@ class StructuralIndex:
             sorted(elements.tolist(), key=lambda element: (frequency[element], element))
             for elements in features.elements
         ]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was kept."""
         self._kept_with: dict[int, list[int]] = {}
         self._kept: list[frozenset[int]] = []
         self._places: list[int] = []

@@ -18,10 +18,7 @@ _TRY_AGAIN = (408, 425, 429)
 
 
 class HubDataset:
-    """All splits of one dataset, in the order of their names.
-
-    Source: https://huggingface.co/docs/datasets/stream
-    """
+    """All splits of one dataset, in the order of their names."""
 
     def __init__(self, spec: str) -> None:
         match = _SPEC.fullmatch(spec)

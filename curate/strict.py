@@ -1,0 +1,153 @@
+"""The profile `strict`: the whole of the curation on one page."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from curate.corpus import Corpus
+from curate.exact_join import exact_pairs
+from curate.lexical import LexicalIndex
+from curate.minhash import Banding, banding_for
+from curate.options import CurateOptions, matching_prefix
+from curate.outcome import Outcome, RowDecision
+from curate.recall import Recall, measure_recall
+from curate.records import Records, build_records
+from curate.rescue import Rescue, Select, Support, rescue
+from curate.select import Verdict, select
+from curate.split import assign_splits, leak_groups
+from curate.structural import StructuralIndex
+
+
+def curate_strict(corpus: Corpus, options: CurateOptions) -> Outcome:
+    """Decide every row by the guarantees of the strict profile."""
+    records = build_records(corpus, options)
+    recall = _enough_effort(corpus, records, options)
+    chosen = rescue(records.order, _supports(records, options), corpus.features, _selector(corpus, options, recall))
+    rank = records.rank
+    kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
+    groups = leak_groups(kept, corpus.features)
+    splits = assign_splits(groups, [corpus.ids[code] for code in kept], options.seed)
+    names: dict[int, str] = {}
+    for code, group in zip(kept, groups, strict=True):
+        names[group] = min(names.get(group, "z"), corpus.ids[code][:16])
+    return Outcome(
+        decisions=_decisions(corpus, records, chosen),
+        kept=kept,
+        shown={code: records.shown[code] for code in kept},
+        splits=dict(zip(kept, splits, strict=True)),
+        clusters={code: names[group] for code, group in zip(kept, groups, strict=True)},
+        families=records.families,
+        scores={code: _known(records.scores[records.shown[code]]) for code in kept},
+        weights={code: weight_of(records.names[code], options.upweight) for code in kept},
+        notes=chosen.shortfalls,
+        details={"lsh": recall.facts(), "split_groups": len(set(groups))},
+    )
+
+
+def weight_of(name: str, upweight: Sequence[tuple[str, float]]) -> float:
+    """The sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
+    place = matching_prefix(name, [prefix for prefix, _ in upweight])
+    return 1.0 if place is None else upweight[place][1]
+
+
+def _enough_effort(corpus: Corpus, records: Records, options: CurateOptions) -> Recall:
+    """Measure LSH's recall on this corpus, raising its effort until no true pair is missed."""
+    features = corpus.features
+    sets = np.unique(features.shingle_set[np.array(records.order, np.int64)])
+    truth = exact_pairs(features, sets, options.lexical_threshold)
+    effort = 0
+    while True:
+        banding = banding_for(options.lexical_threshold, effort=effort)
+        measured = measure_recall(features, truth, banding, options.lexical_threshold)
+        if measured.found == measured.pairs or banding.rows == 1:
+            return measured
+        effort += 1
+
+
+def _selector(corpus: Corpus, options: CurateOptions, recall: Recall) -> Select:
+    banding = Banding(recall.bands, recall.rows)
+    lexical = LexicalIndex(corpus.features, options.lexical_threshold, banding)
+    structural = StructuralIndex(corpus.features, options.structural)
+
+    def run(order: Sequence[int]) -> dict[int, Verdict]:
+        lexical.clear()
+        structural.clear()
+        return select(order, corpus.features, lexical, structural)
+
+    return run
+
+
+def _supports(records: Records, options: CurateOptions) -> list[Support]:
+    """Minimum prefixes first, then top-ups, each over the records in best-first order."""
+    supports = []
+    if options.min_prefix:
+        named = list(dict.fromkeys([*options.prefer, *options.include]))
+        prefixes = named or sorted(set(records.prefixes.values()))
+        supports += [_by_prefix("prefix", text, records, options.min_prefix) for text in prefixes]
+    supports += [_by_prefix("topup", text, records, options.topup_per_prefix) for text in options.topup_prefix]
+    for family in options.topup_family:
+        members = tuple(code for code in records.order if records.families[code] == family.casefold())
+        supports.append(Support(f"top-up of family {family}", members, options.topup_per_prefix, "topup"))
+    return supports
+
+
+def _by_prefix(kind: str, text: str, records: Records, minimum: int) -> Support:
+    members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
+    return Support(f"{'minimum' if kind == 'prefix' else 'top-up'} of prefix {text}", members, minimum, kind)
+
+
+def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[RowDecision]:
+    """One decision for every input row, in input order."""
+    rows = corpus.rows.num_rows
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    first_row: dict[tuple[str, int], int] = {}  # the row that speaks for a name and code: the shown one, else the first
+    for code, row in records.shown.items():
+        first_row[names[row], code] = row
+    for row, code in enumerate(corpus.code_of_row.tolist()):
+        if row not in corpus.problems and row not in records.filtered:
+            first_row.setdefault((names[row], code), row)
+    decisions = []
+    for row in range(rows):
+        code = int(corpus.code_of_row[row])
+        if row in corpus.problems:
+            decisions.append(RowDecision(False, "invalid", None, None, corpus.problems[row]))
+        elif row in records.filtered:
+            decisions.append(RowDecision(False, "filter", None, None, records.filtered[row]))
+        else:
+            verdict = chosen.verdicts[code]
+            speaks = first_row[names[row], code]
+            if row != speaks:
+                reason = f"further row of {names[row]}, see row {speaks}"
+                decisions.append(RowDecision(False, "repeat", verdict.canonical, verdict.similarity, reason))
+            elif verdict.stage is None and row != records.shown[code]:
+                reason = f"same code as {records.names[code]}"
+                decisions.append(RowDecision(False, "exact", code, 1.0, reason))
+            else:
+                decisions.append(_record_decision(code, corpus, records, chosen))
+    return decisions
+
+
+def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue) -> RowDecision:
+    verdict, features = chosen.verdicts[code], corpus.features
+    other = verdict.canonical
+    name = records.names[other]
+    if verdict.stage is None:
+        rescued = chosen.rescued.get(code)
+        reason = "kept" if rescued is None else f"kept for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
+        return RowDecision(True, None, code, 1.0, reason, rescued)
+    if verdict.stage == "exact":
+        reason = f"same code as {name} but for comments, docstrings and layout"
+    elif verdict.stage == "lexical" and features.literal[code] == features.literal[other]:
+        reason = f"same model code as {name}"
+    elif verdict.stage == "lexical" and features.shingle_set[code] == features.shingle_set[other]:
+        reason = f"same shingles as {name}; names, numbers or repetitions differ"
+    elif verdict.stage == "structural" and features.fingerprint[code] == features.fingerprint[other]:
+        reason = f"same fingerprint as {name}"
+    else:
+        reason = f"{verdict.stage} Jaccard {math.floor(verdict.similarity * 1000) / 1000:.3f} to {name}"
+    return RowDecision(False, verdict.stage, other, verdict.similarity, reason)
+
+
+def _known(score: float) -> float | None:
+    return None if math.isnan(score) else float(score)
