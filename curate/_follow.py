@@ -112,7 +112,6 @@ Value: TypeAlias = tuple[Atom, ...]  # the possibilities, without repeats
 UNKNOWN: Value = (Mark.UNKNOWN,)
 SETTING: Value = (Mark.SETTING,)
 LOADED: Value = (Mark.LOADED,)
-THING: Value = (Mark.THING,)
 
 #: Bounds that keep any tree cheap: nesting of what is read at once, values read in all, possibilities of one value.
 MAX_DEPTH = 100

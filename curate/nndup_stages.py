@@ -121,7 +121,7 @@ def _near_groups(sets: DistinctSets, nodes: Sequence[tuple[int, str]], near: Nea
         if threshold > 1.0:
             continue  # then not even equal sets are near
         places = np.array(numbers, dtype=np.int64)
-        links = vstack([csr_matrix(block >= threshold) for _, block in sets.jaccards(places, places)])
+        links = vstack([csr_matrix((block >= threshold).astype(np.int8)) for _, block in sets.jaccards(places, places)])
         count, labels = connected_components(links, directed=False)
         groups: list[list[tuple[int, str]]] = [[] for _ in range(count)]
         for number, label in zip(numbers, labels.tolist(), strict=True):

@@ -31,6 +31,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield part
         _sync(part)
+        part.chmod(0o666 & ~_umask())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -58,7 +59,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         for file in sorted(part.rglob("*")):
             if file.is_file():
                 _sync(file)
-        part.chmod(0o755)
+        part.chmod(0o777 & ~_umask())
         _swap(part, out, force=force)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -91,6 +92,13 @@ def _swap(part: Path, out: Path, *, force: bool) -> None:
             older.rename(out)
         raise
     shutil.rmtree(older, ignore_errors=True)
+
+
+def _umask() -> int:
+    """The permissions that this process withholds from new files; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _sync(path: Path) -> None:

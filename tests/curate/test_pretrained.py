@@ -8,12 +8,6 @@ import pytest
 
 from curate.pretrained import Evidence, find_pretrained
 
-NET = """
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-"""
-
 #: (what the case shows, code, texts of the lines that count)
 LOADS: list[tuple[str, str, list[str]]] = [
     (
@@ -349,6 +343,60 @@ LOADS: list[tuple[str, str, list[str]]] = [
         """,
         ["return resnet18(True), 1", "self.b =", "return resnet18(True), 2", "return resnet18(pretrained)"],
     ),
+    ("smp, by default", "import segmentation_models_pytorch as smp\nm = smp.Unet('resnet34')", ["m = smp.Unet"]),
+    (
+        "an option added",
+        "import timm\nC = {}\nC.update(pretrained=True)\nm = timm.create_model('x', **C)",
+        ["m = timm"],
+    ),
+    (
+        "a table of lambdas",
+        "import timm\nT = {'a': lambda: timm.create_model('x', True)}\nm = T.get(name)()",
+        ["T = {'a': lambda: timm"],
+    ),
+    (
+        "a field of a dataclass",
+        """
+        import timm
+        @dataclass
+        class Options:
+            name: str
+            pretrained: bool = True
+        o = Options('x')
+        m = timm.create_model(o.name, pretrained=o.pretrained)
+        """,
+        ["m = timm.create_model"],
+    ),
+    (
+        "a method called on parts that cannot be told apart",
+        """
+        import timm
+        class Part(nn.Module):
+            def __init__(self, pretrained=True):
+                self.pretrained = pretrained
+            def setup(self):
+                self.m = timm.create_model('a', self.pretrained)
+        class Net(nn.Module):
+            def __init__(self, in_shape, out_shape, prm, device):
+                self.parts = nn.ModuleList([Part(False), Part()])
+                for part in self.parts:
+                    part.setup()
+        """,
+        ["self.m = timm.create_model('a', self.pretrained)"],
+    ),
+    (
+        "the same call under a switch, then without",
+        """
+        from torchvision.models import resnet18
+        def build():
+            return resnet18(True)
+        def both(prm):
+            if prm['twice']:
+                build()
+            return build()
+        """,
+        ["return resnet18(True)"],
+    ),
     (
         "over several lines",
         "import timm\nm = timm.create_model(\n    'x',\n    pretrained=True,\n)",
@@ -474,6 +522,33 @@ SCRATCH: list[tuple[str, str]] = [
     (
         "weights that the caller gives",
         "def f(m, weights):\n    if weights is not None:\n        m.load_state_dict(weights.get_state_dict())",
+    ),
+    ("smp", "import segmentation_models_pytorch as smp\nm = smp.Unet('resnet34', encoder_weights=None)"),
+    (
+        "a field of a dataclass",
+        """
+        import timm
+        @dataclass
+        class Options:
+            name: str
+            pretrained: bool = True
+        o, p = Options('x', False), Options('x', pretrained=False)
+        m = timm.create_model(o.name, pretrained=o.pretrained or p.pretrained)
+        """,
+    ),
+    (
+        "a method that only dead code calls",
+        """
+        import torch
+        class Net(nn.Module):
+            def __init__(self, in_shape, out_shape, prm, device):
+                if in_shape is None:
+                    self.restore()
+                if False:
+                    self.restore()
+            def restore(self, path='a.pth'):
+                self.load_state_dict(torch.load(path))
+        """,
     ),
     ("and, not", "import timm\nA = True\nm = timm.create_model('x', pretrained=A and not A)"),
     ("bool(None)", "import timm\nm = timm.create_model('x', pretrained=bool(None))"),

@@ -1,0 +1,49 @@
+"""The counts of a run, all taken from its decisions: rows and networks apart."""
+
+from collections import Counter
+from typing import Any
+
+from curate.corpus import Corpus
+from curate.options import prefix_of
+from curate.outcome import Outcome
+
+STAGES = ("invalid", "filter", "repeat", "exact", "lexical", "structural")
+
+
+def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
+    """Counts by stage, split, prefix and family, for the manifest and the report.
+
+    `rows` counts input rows by stage (they add up to `rows.input`); `networks` counts distinct (name, code) pairs, and
+    `codes` distinct codes, so that further evaluations of one network never pass for duplicates.
+    """
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    code_of_row = corpus.code_of_row.tolist()
+    rows: Counter[str] = Counter(decision.stage or "kept" for decision in outcome.decisions)
+    usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
+    networks = {(names[row], code_of_row[row]) for row in usable}
+    codes = {code for _, code in networks}
+    speaking = [row for row in usable if outcome.decisions[row].stage != "repeat"]
+    before_prefix: Counter[str] = Counter(prefix_of(names[row]) for row in speaking)
+    before_family: Counter[str] = Counter(corpus.features.family[code] for code in codes)
+    kept_rows = [outcome.shown[code] for code in outcome.kept]
+    return {
+        "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
+        "networks": len(networks),
+        "names": len({name for name, _ in networks}),
+        "codes": len(codes),
+        "trees": len({int(corpus.features.tree[code]) for code in codes}),
+        "shingle_sets": len({int(corpus.features.shingle_set[code]) for code in codes}),
+        "pretrained": {
+            "codes": sum(code in corpus.features.pretrained for code in codes),
+            "kept": sum(code in corpus.features.pretrained for code in outcome.kept),
+        },
+        "rescued": dict(sorted(Counter(d.rescued for d in outcome.decisions if d.rescued is not None).items())),
+        "splits": {split: sum(s == split for s in outcome.splits.values()) for split in ("train", "validation", "test")},
+        "prefixes": _before_after(before_prefix, Counter(prefix_of(names[row]) for row in kept_rows)),
+        "families": _before_after(before_family, Counter(outcome.families[code] for code in outcome.kept)),
+    }
+
+
+def _before_after(before: Counter[str], after: Counter[str]) -> dict[str, dict[str, int]]:
+    order = sorted(before, key=lambda name: (-before[name], name))
+    return {name: {"before": before[name], "kept": after[name]} for name in order}

@@ -1,0 +1,134 @@
+"""Writes the tables of a snapshot folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from curate.corpus import Corpus
+from curate.options import SPLIT_RATIOS, prefix_of
+from curate.outcome import Outcome
+from manifests.folder import card_yaml, write_table, write_tables
+from manifests.records import Decision, LemurRecord, Removed, Stat, arrow_schema
+
+_API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
+
+
+def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dict[str, int]:
+    """Write all tables. Returns: rows by path below `folder`."""
+    rows: dict[str, int] = {}
+    for split in SPLIT_RATIOS:
+        codes = [code for code in outcome.kept if outcome.splits[code] == split]
+        written = write_tables(
+            folder / "data" / "records", split, LemurRecord, _records(corpus, outcome, codes), len(codes)
+        )
+        rows |= {f"data/records/{name}": count for name, count in written.items()}
+    kept = set(outcome.kept)
+    stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in kept]
+    written = write_tables(folder / "data" / "stats", "train", Stat, _stats(corpus, stat_rows), len(stat_rows))
+    rows |= {f"data/stats/{name}": count for name, count in written.items()}
+    write_table(folder / "decisions.parquet", arrow_schema(Decision), _decisions(corpus, outcome))
+    rows["decisions.parquet"] = len(outcome.decisions)
+    removed = removed_rows(corpus, outcome)
+    write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, removed))
+    rows["removed.parquet"] = len(removed)
+    return rows
+
+
+def snapshot_card(name: str, outcome: Outcome, rows: int) -> str:
+    """The README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users."""
+    configs: list[dict[str, object]] = [
+        {
+            "config_name": "records",
+            "default": True,
+            "data_files": {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS},
+        },
+        {"config_name": "stats", "data_files": {"train": "data/stats/*.parquet"}},
+        {"config_name": "decisions", "data_files": {"train": "decisions.parquet"}},
+        {"config_name": "removed", "data_files": {"train": "removed.parquet"}},
+    ]
+    head = card_yaml(
+        configs,
+        pretty_name=f"Curated snapshot of {name}",
+        tags=["neural-architecture", "pytorch", "code", "deduplicated", "lemur"],
+        size=len(outcome.kept),
+    )
+    counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
+    return head + f"""
+# Curated snapshot of {name}
+
+{len(outcome.kept):,} distinct PyTorch networks, chosen from {rows:,} rows of {name}: no two are near-duplicates, every
+removed row names the kept record that stands for it, and nothing close crosses the splits ({counts}).
+
+```python
+from datasets import load_dataset
+
+records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
+stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of the kept networks
+decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
+```
+
+`report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
+`lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable;
+`score` is the percentile within one. Records with `pretrained` start from trained weights.
+"""
+
+
+def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
+    """One row for each distinct code that was usable and is not among the kept, in input order."""
+    seen = set(outcome.kept)
+    rows = []
+    for row, code in enumerate(corpus.code_of_row.tolist()):
+        if code >= 0 and code not in seen and row not in corpus.problems:
+            seen.add(code)
+            rows.append(row)
+    return rows
+
+
+def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dict[str, object]]:
+    columns = corpus.rows.take([outcome.shown[code] for code in codes]).select(_API_COLUMNS).to_pylist()
+    for code, row in zip(codes, columns, strict=True):
+        row["nn"] = row["nn"] or ""
+        yield {
+            **row,
+            "nn_code": corpus.codes[code],
+            "id": corpus.ids[code],
+            "prefix": prefix_of(row["nn"]),
+            "family": outcome.families[code],
+            "split": outcome.splits[code],
+            "weight": outcome.weights[code],
+            "cluster": outcome.clusters[code],
+            "score": outcome.scores[code],
+            "pretrained": code in corpus.features.pretrained,
+        }
+
+
+def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
+    columns = corpus.rows.take(rows).select(_API_COLUMNS)
+    at = 0
+    for batch in columns.to_batches(max_chunksize=5_000):
+        for stat in batch.to_pylist():
+            stat["nn"] = stat["nn"] or ""
+            yield {**stat, "id": corpus.ids[int(corpus.code_of_row[rows[at]])]}
+            at += 1
+
+
+def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
+    names = corpus.rows.column("nn").to_pylist()
+    for row, decision in enumerate(outcome.decisions):
+        code = int(corpus.code_of_row[row])
+        yield {
+            "row": row,
+            "id": corpus.ids[code] if code >= 0 else None,
+            "nn": names[row] or "",
+            "kept": decision.kept,
+            "stage": decision.stage,
+            "rescued": decision.rescued,
+            "canonical": None if decision.canonical is None else corpus.ids[decision.canonical],
+            "similarity": decision.similarity,
+            "reason": decision.reason,
+        }
+
+
+def _removed(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
+    for row in rows:
+        code = int(corpus.code_of_row[row])
+        yield {"id": corpus.ids[code], "nn": corpus.rows.column("nn")[row].as_py() or "", "nn_code": corpus.codes[code]}

@@ -1,0 +1,490 @@
+"""The profile nn-dup against the released package, and the quirks of that package one by one.
+
+The package runs untouched in a process of its own; only its supplier of rows is replaced.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from datasketch import MinHash
+
+import curate.nndup_text as text
+from curate.nndup import NnDupOptions, NnDupResult, curate_nndup
+from curate.nndup_features import NnDupFeatures, family_of, nndup_features
+from manifests.errors import UserError
+
+PEER = """
+import json, pathlib, sys, types
+import pandas
+folder = pathlib.Path(sys.argv[1])
+rows = json.loads((folder / "rows.json").read_text())
+api = types.ModuleType("ab.nn.api")
+api.data = lambda only_best_accuracy: pandas.DataFrame(rows, columns=["nn", "nn_code", "accuracy"])
+nn = types.ModuleType("ab.nn")
+nn.api, nn.__path__ = api, []
+import ab
+ab.nn = sys.modules["ab.nn"] = nn
+sys.modules["ab.nn.api"] = api
+import ab.dup.preprocessing as peer
+import ab.dup.utils.lsh as lsh
+for name, (arguments, constants) in json.loads((folder / "runs.json").read_text()).items():
+    before = {key: getattr(peer, key) for key in constants}
+    for module in (peer, lsh):
+        for key in constants.keys() & vars(module).keys():
+            setattr(module, key, constants[key])
+    peer.curate_from_lemur(folder / name, **arguments)
+    for module in (peer, lsh):
+        for key in constants.keys() & vars(module).keys():
+            setattr(module, key, before[key])
+"""
+ARGUMENT_OF = {
+    "include": "includes",
+    "prefer": "prefer_order",
+    "min_per_prefix": "min_per_prefix",
+    "keep_per_family": "keep_per_family",
+    "fractal_threshold": "lex_thresh_fractal",
+    "topup_prefixes": "topup_prefixes",
+    "topup_per_prefix": "topup_per_prefix",
+    "topup_lexical_max": "topup_lex_max",
+    "topup_structural_max": "topup_struct_max",
+}
+CONSTANT_OF = {
+    "lexical_threshold": "JACCARD_THRESH_LEX",
+    "structural_threshold": "JACCARD_THRESH_STRUCT",
+    "lsh_threshold": "LSH_THRESH",
+    "num_perm": "NUM_PERM",
+    "seed": "RANDOM_SEED",
+}
+STAGE_OF = {
+    "exact_duplicate": "exact",
+    "lexical_near_duplicate": "lexical",
+    "structural_duplicate_exact": "structural",
+    "structural_duplicate_near": "structural",
+}
+RUNS = {
+    "defaults": NnDupOptions(),
+    "included": NnDupOptions(include=("rag", "FractalNet")),
+    "thresholds": NnDupOptions(
+        lexical_threshold=0.8, structural_threshold=0.8, fractal_threshold=0.9, keep_per_family=2, lsh_threshold=0.7
+    ),
+    "no_fractal": NnDupOptions(fractal_threshold=1.01, num_perm=128, seed=7, keep_per_family=1),
+    "rescued": NnDupOptions(
+        include=("alt", "FractalNet", "rag", "ra", "RAG"),
+        prefer=("ast", "FractalNet-", "alt"),
+        min_per_prefix=9,
+        topup_prefixes=("alt", "-"),
+        topup_per_prefix=4,
+        topup_lexical_max=0.97,
+        topup_structural_max=0.9,
+        keep_per_family=1,
+    ),
+    "nothing": NnDupOptions(include=("absent",)),
+}
+
+
+class Row(NamedTuple):
+    """One input row."""
+
+    name: str
+    code: str
+    accuracy: float | None
+
+
+def run_ours(rows: list[Row], options: NnDupOptions) -> NnDupResult:
+    codes = list(dict.fromkeys(row.code for row in rows))
+    index = [codes.index(row.code) if row.code.strip() else -1 for row in rows]
+    digests = [hashlib.sha256(code.encode()).hexdigest() for code in codes]
+    features = [nndup_features(code) for code in codes]
+    return curate_nndup([row.name for row in rows], index, [row.accuracy for row in rows], features, digests, options)
+
+
+def run_peer(rows: list[Row], runs: dict[str, NnDupOptions], folder: Path) -> None:
+    """Run nn-dup once with each of the options; its output is then in folders of these names."""
+    for package, bound in (("nn-dup", None), ("tqdm", None), ("pandas", 3)):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{package} is not installed")
+        if (package == "nn-dup" and version != "2.2.4") or (bound and int(version.split(".")[0]) >= bound):
+            pytest.skip(f"{package} {version} is installed; nn-dup 2.2.4 and pandas below 3 are needed")
+    calls = {}
+    for name, options in runs.items():
+        values = {key: value for key, value in dataclasses.asdict(options).items() if value != ()}
+        arguments = {ARGUMENT_OF[key]: value for key, value in values.items() if key in ARGUMENT_OF}
+        calls[name] = arguments, {CONSTANT_OF[key]: value for key, value in values.items() if key in CONSTANT_OF}
+    (folder / "rows.json").write_text(json.dumps(rows))
+    (folder / "runs.json").write_text(json.dumps(calls))
+    done = subprocess.run([sys.executable, "-P", "-c", PEER, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def assert_same(rows: list[Row], ours: NnDupResult, peer: Path) -> None:
+    """Same rows kept, same stage for each removed one, same splits and families; and our own witnesses are sound."""
+
+    def read(file: str) -> Any:
+        return json.loads((peer / file).read_text()) if (peer / file).exists() else {}
+
+    def number(record: str) -> int:
+        digest, _, row = record.rpartition("_")
+        assert digest == hashlib.sha256(rows[int(row)].code.encode()).hexdigest()
+        return int(row)
+
+    families = {number(record["id"]): record["family_tag"] for record in read("kept_records.json")}
+    stages = {number(record): STAGE_OF[tomb["reason"]] for record, tomb in read("tombstones.json").items()}
+    expected = {row: None if row in families else stages.get(row) for row in range(len(rows))}
+    found = {
+        row: None if decision.stage in ("filter", "invalid") else decision.stage
+        for row, decision in enumerate(ours.decisions)
+    }
+    assert {row: (found[row], stage) for row, stage in expected.items() if found[row] != stage} == {}
+    assert ours.families == families
+    assert ours.splits == {
+        number(record): {"dev": "validation"}.get(split, split) for record, split in read("splits.json").items()
+    }
+    for row, decision in enumerate(ours.decisions):
+        assert (decision.stage is None) == (row in families)
+        assert (decision.rescued is not None) == (row in families and row in stages)
+        if decision.stage is None:
+            assert decision.canonical == row
+        elif decision.stage in ("filter", "invalid"):
+            assert (decision.canonical, row in stages) == (None, False)
+        else:
+            assert decision.canonical in families
+            assert decision.similarity is not None
+            assert 0.0 <= decision.similarity <= 1.0
+
+
+# Networks written for these tests.
+
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
+TAIL = """
+def train_setup(model, prm):
+    model.optimizer = torch.optim.SGD(model.parameters(), lr=prm["lr"])
+"""
+
+
+def plain_net(rng: random.Random) -> str:
+    depth, act = rng.randrange(2, 7), rng.choice(["relu", "gelu", "silu"])
+    sizes = [(rng.choice([3, 16, 32]), rng.choice([16, 32, 64]), rng.choice([1, 3, 5])) for _ in range(depth)]
+    layers = "".join(
+        f"        self.conv{i} = nn.Conv2d({a}, {b}, kernel_size={k})\n" for i, (a, b, k) in enumerate(sizes)
+    )
+    calls = "".join(f"        x = F.{act}(self.conv{i}(x))\n" for i in range(depth))
+    pool = rng.choice(["", "        x = F.max_pool2d(x, 2)\n", "        x = nn.AvgPool2d(2, stride=2)(x)\n"])
+    return (
+        f'{HEAD}class Net(nn.Module):\n    """A stack of {depth} convolutions."""\n\n    def __init__(self):\n'
+        f"        super().__init__()\n{layers}        self.head = nn.Linear(64, 10)\n\n    def forward(self, x):\n"
+        f"{calls}{pool}        return self.head(x.mean((2, 3)))\n{TAIL}"
+    )
+
+
+def residual_net(rng: random.Random) -> str:
+    extra = rng.choice(["", "        y = self.norm(y)\n", "        y = self.drop(self.norm(y))\n", "        y = -y\n"])
+    norm = rng.choice(["BatchNorm2d", "GroupNorm", "InstanceNorm2d"])
+    return f"""{HEAD}def scaled(x, s={rng.random():.3f}):
+    # residual scaling
+    return x * s
+
+
+class Block(nn.Module):
+    def __init__(self, dim, stride=1):
+        super(Block, self).__init__()
+        self.conv = nn.Conv2d(dim, dim, 3, padding=1, stride=stride, groups={rng.choice([1, 2, 4])})
+        self.norm = nn.{norm}({rng.choice([8, 16])})
+        self.drop = nn.Dropout(0.{rng.randrange(1, 9)})
+
+    def forward(self, x):
+        y = self.conv(x)
+{extra}        return F.relu(x + scaled(y))
+
+
+class Net(nn.Module):
+    def __init__(self, depth={rng.randrange(2, 9)}):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, kernel_size={rng.choice(["3", "(3, 3)", "7"])}, stride=2, padding=1)
+        self.blocks = nn.Sequential(*[Block(dim=32) for _ in range(depth)])
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+{TAIL}"""
+
+
+def fractal_net(rng: random.Random) -> str:
+    join = rng.choice(["sum(parts) / len(parts)", "torch.stack(parts).mean(0)", "torch.stack(parts).max(0)[0]"])
+    steps = rng.choice(["self.deep", "self.wide"])
+    return f"""{HEAD}class FractalBlock(nn.Module):
+    def __init__(self, n, dim):
+        super().__init__()
+        self.flat = nn.Conv2d(dim, dim, kernel_size={rng.choice([1, 3])}, padding={rng.choice([0, 1])})
+        self.deep = nn.Sequential(FractalBlock(n - 1, dim), FractalBlock(n - 1, dim)) if n > 1 else None
+        self.wide = nn.ModuleList([nn.Conv2d(dim, dim, 1) for _ in range({rng.randrange(1, 5)})])
+
+    def forward(self, x):
+        parts = [self.flat(x)]
+        if {steps} is not None:
+            parts.append(self.deep(x))
+        return {join}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, {rng.choice([16, 24])}, 3), FractalBlock({rng.randrange(2, 5)}, 16))
+
+    def forward(self, x):
+        return self.body(x)
+{TAIL}"""
+
+
+def attention_net(rng: random.Random) -> str:
+    mix = rng.choice(["x + a", "x + self.mlp(a)", "self.norm(x + a)", "x * torch.sigmoid(a) + x"])
+    width, act = rng.choice([64, 128]), rng.choice(["GELU", "ReLU"])
+    return f"""{HEAD}class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.att = nn.MultiheadAttention(embed_dim={width}, num_heads={rng.choice([2, 4, 8])}, batch_first=True)
+        self.norm = nn.LayerNorm({width})
+        self.mlp = nn.Sequential(nn.Linear({width}, {2 * width}), nn.{act}(), nn.Linear({2 * width}, {width}))
+
+    def forward(self, x):
+        a, _ = self.att(x, x, x)
+        return {mix}
+{TAIL}"""
+
+
+def edited(code: str, rng: random.Random) -> str:
+    """The code changed in one of the ways that networks of a corpus differ from each other."""
+    lines = code.split("\n")
+    at = rng.randrange(len(lines))
+    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+    insert = [
+        '"a bare string"',
+        '"""several\n   lines"""',
+        '"""doc""" .strip()',
+        "# a comment",
+        "x = 1; y = 0x1F + 1_0.5e3j",
+        'print(f"{x} {3:>{y}}" "more")',
+        "x = [1,\n  'two',\n   3]",
+        "pass  # done",
+    ]
+    kind = rng.randrange(14)
+    if kind < 4:
+        return "\n".join([*lines[:at], indent + rng.choice(insert), *lines[at:]])
+    if kind == 4:
+        return code.replace("    ", "\t")
+    if kind == 5:
+        return code.replace("    ", "\t", rng.randrange(1, 8))
+    if kind == 6:
+        return code.replace(" = ", rng.choice([" = \\\n", " = \\\n        "]), rng.randrange(1, 4))
+    if kind == 7:
+        return code.replace("\n", "\r\n")
+    if kind == 8:
+        return code.replace(rng.choice(["(", ")", '"', ":"]), "", 1)
+    if kind == 9:
+        return code.replace("nn.Module", rng.choice(["Module", "nn.Modul", "torch.nn.Module"]))
+    if kind == 10:
+        return code.replace("self.", f"self.{rng.choice(['_', 'my', 'K'])}", rng.randrange(2, 20))
+    if kind == 11:
+        return code.replace("\n\n", rng.choice(["\n", "\n\f\n", "\n    # é\n", "\n\x0b\n", "\n'é'\n"]), 2)
+    if kind == 12:
+        return code + rng.choice(["    ", "# end", "\\", "x = '", "$", "\n\nclass Other(Net):\n    pass"])
+    return "\n".join(lines[:at])
+
+
+def written_rows(codes: int) -> list[Row]:
+    """Rows of generated networks: several a network, codes under two names, blanks, unknown accuracies; no ties."""
+    rng = random.Random(20)
+    rows, fresh, older = [], 0, [plain_net(rng)]
+    for count in range(codes):
+        make = rng.choice([plain_net, residual_net, fractal_net, attention_net])
+        code = edited(rng.choice(older), rng) if rng.random() < 0.5 else make(rng)
+        older.append(code)
+        prefix = rng.choice(["rag", "ast", "alt", "alt", "FractalNet", "ga", "ResNet", "GPT", "RA_G"])
+        names = [f"{prefix}-{count:03d}", *([f"ast-twin{count}"] if rng.random() < 0.2 else [])]
+        for name in names:
+            for _ in range(rng.randrange(1, 4)):
+                fresh += 1
+                unknown = rng.random()
+                accuracy = None if unknown < 0.02 else round(rng.random(), 2) + fresh / 1e6
+                rows.append(Row(name, rng.choice(["", " \n\t"]) if unknown > 0.97 else code, accuracy))
+    rng.shuffle(rows)
+    unknown_once = {row.name: row for row in reversed(rows) if row.accuracy is None}
+    return [row for row in rows if row.accuracy is not None or unknown_once[row.name] is row]
+
+
+def real_rows(codes: int) -> list[Row]:
+    """All rows of a sample of real networks, without those that tie with another of the same network."""
+    import pyarrow.parquet as pq
+
+    path = os.environ.get("LEMUR_CURATOR_TEST_ROWS")
+    if not path:
+        pytest.skip("LEMUR_CURATOR_TEST_ROWS names no parquet file of LEMUR rows")
+    table = pq.read_table(path, columns=["nn", "nn_code", "accuracy"], read_dictionary=["nn_code"])
+    names = table["nn"].to_pylist()
+    chosen = set(random.Random(3).sample(sorted(set(names)), codes))
+    places = [place for place, name in enumerate(names) if name in chosen]
+    rows = [Row(row["nn"], row["nn_code"], row["accuracy"]) for row in table.take(places).to_pylist()]
+    return list({(row.name, row.accuracy): row for row in rows}.values())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], Path]:
+    rows, folder = written_rows(160), tmp_path_factory.mktemp("nn-dup")
+    run_peer(rows, RUNS, folder)
+    return rows, folder
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_decides_like_the_released_package(run: str, written: tuple[list[Row], Path]) -> None:
+    rows, folder = written
+    assert_same(rows, run_ours(rows, RUNS[run]), folder / run)
+
+
+def test_the_written_rows_reach_every_outcome() -> None:
+    rows = written_rows(160)
+    outcomes = Counter(
+        (decision.stage, decision.rescued) for run in RUNS.values() for decision in run_ours(rows, run).decisions
+    )
+    stages = ["filter", "invalid", "exact", "lexical", "structural", None]
+    assert {(stage, None) for stage in stages} | {(None, "prefix"), (None, "topup")} == outcomes.keys()
+
+
+@pytest.mark.slow
+def test_decides_like_the_released_package_on_real_networks(tmp_path: Path) -> None:
+    rows = real_rows(400)
+    runs = {name: RUNS[name] for name in ("defaults", "included", "thresholds", "rescued")}
+    run_peer(rows, runs, tmp_path)
+    for name, options in runs.items():
+        assert_same(rows, run_ours(rows, options), tmp_path / name)
+
+
+# The quirks, one by one.
+
+BODY = "class Net(Module):\n    def forward(self, x):\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        ("relu(x)", "ID ( ID )"),
+        ("gelu(y, 3, 'a')  # of no interest", "ID ( ID , NUM , STR )"),
+        ('"""doc"""\n        x', "ID"),
+        ('# note\n\n        """doc"""\n        x', "ID"),
+        ("x\n        'gone'\n        x", "ID ID"),
+        ("x\n\n        'stays'", "ID STR"),
+        ("f(\n        'stays')", "ID ( STR )"),
+        ('"""doc""".strip()\n        x', None),  # what follows the docstring counts as too deeply indented
+        ("return\\\n x", "return ID"),
+        ("return\\\nx", "ID"),  # glued together: returnx
+        ("x = 0x1F + 1_0.5e3j @ b''", "ID = NUM + NUM @ STR"),
+        ("Conv(ConvX, xConv, linear, Net, self)", "Conv ( ConvX , xConv , ID , Net , ID )"),
+    ],
+)
+def test_tokens_of_a_method(body: str, tokens: str | None) -> None:
+    found = nndup_features(f"{BODY}        {body}\n").tokens
+    assert found == ("" if tokens is None else f"class Net ( Module ) : def forward ( ID , ID ) : {tokens}")
+
+
+@pytest.mark.parametrize(
+    ("code", "tokens"),
+    [
+        ("", ""),
+        ("x = Conv(1)\nif y == 'a': pass\n", "ID = Conv ( NUM ) if ID == STR : pass"),  # no network: the whole file
+        ("class Net(Module): f()\ndef f(): 1\ndef g(): 2\n", "class Net ( Module ) : f ( ) def f ( ) : NUM"),
+        # The indented function that "f" names makes the part unparseable by itself: nothing is declared.
+        ("class A:\n  def f(): 1\nclass Net(Module): f()\n", "def ID ( ) : NUM class ID ( Module ) : ID ( )"),
+        ("x = class Net(f)\n", "ID = class ID ( ID )"),  # does not parse: the whole file, nothing is declared
+        ("class Net(Module):\n\tx = 1\n", "class Net ( Module ) : ID = NUM"),
+        ("class Net(Module):\n\tx = 1\n\ty\n", ""),  # tabs become single blanks on all but a block's first line
+        ("class Net(Module):\n  x = (1\n", ""),
+        ("x = 'open\n", "ID = ID"),
+    ],
+)
+def test_tokens_of_a_file(code: str, tokens: str) -> None:
+    assert nndup_features(code).tokens == tokens
+
+
+def test_one_pass_and_two_passes_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = sorted({row.code for row in written_rows(300)})
+    fast = [nndup_features(code).tokens for code in codes]
+    slow_way = []
+
+    def refuse(part: str, declared: object) -> list[str]:
+        slow_way.append(part)
+        raise text._NotPlainError
+
+    monkeypatch.setattr(text, "_plain_stream", refuse)
+    assert [nndup_features(code).tokens for code in codes] == fast
+    assert len(slow_way) > len(codes) / 2
+
+
+def test_fingerprint() -> None:
+    arguments = "kernel_size=3, stride=(2, s, 0.1)), padding=-1, groups=0, width=1e999, dim=True, other=3"
+    features = nndup_features(f"f(Conv(1, {arguments})\n(lambda: 0)()\n")
+    assert features.layer_sequence == ("f", "Conv")
+    assert features.layer_bag == (("Conv", 1), ("f", 1))
+    assert features.hyperparameters == (("dim", "1"), ("groups", "0"), ("kernel_size", "4"), ("stride", "(2,X,0)"))
+    assert nndup_features("f(\n").layer_sequence == ()
+    assert len(nndup_features("f()\n" * 300).layer_sequence) == 256
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "family"),
+    [
+        ("FractalNet-1", "", "fractal"),
+        ("fractal-1", "vgg = Fractal_FN", "fractal"),
+        ("rag-1", "FractalBlock", "generic"),
+        ("EfficientNet", "class ResNet", "resnet"),
+        ("BERT-1", "vgg", "transformer"),
+        ("alt", "condensed VGG", "densenet"),
+        ("alt", "x", "generic"),
+    ],
+)
+def test_family(name: str, code: str, family: str) -> None:
+    assert family_of(name, nndup_features(code)) == family
+
+
+def test_sketches_in_bulk_are_those_made_one_by_one() -> None:
+    texts = [[f"shingle {i} {j}".encode() for j in range(i)] for i in range(30)]
+    for items, sketch in zip(texts, MinHash.generator(texts, num_perm=64), strict=True):
+        single = MinHash(num_perm=64)
+        for item in items:
+            single.update(item)
+        assert (single.hashvalues == sketch.hashvalues).all()
+
+
+def test_the_witness_is_kept_and_carries_the_similarity_of_the_stage() -> None:
+    rows = [
+        Row("alt-1", BODY + "        return relu(x)\n", 0.5),
+        Row("alt-2", BODY + "        return gelu(x)\n", 0.9),
+        Row("alt-1", BODY + "        return relu(x)\n", math.nan),
+    ]
+    decisions = run_ours(rows, NnDupOptions(keep_per_family=1)).decisions
+    assert [(d.stage, d.canonical, d.similarity) for d in decisions] == [
+        ("lexical", 1, 1.0),
+        (None, 1, None),
+        ("exact", 1, 1.0),
+    ]
+
+
+def test_a_group_must_keep_something() -> None:
+    with pytest.raises(UserError, match="keep_per_family is 0"):
+        run_ours([Row("a", "x\n", 1.0)], NnDupOptions(keep_per_family=0))
+
+
+def test_features_of_unusual_text() -> None:
+    odd = ["\0", "x = " + "+".join("1" * 5_000), "(" * 500, "f" + "()" * 2_000, "\ufeffx = 1\n", '"\\d"\n']
+    assert [isinstance(nndup_features(code), NnDupFeatures) for code in odd] == [True] * len(odd)
