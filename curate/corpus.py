@@ -4,7 +4,7 @@ Codes go to a file as they stream in, so that a million of them need no memory.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -70,16 +70,7 @@ def read_corpus(source: Source, codes: CodeFile, detail: Detail, jobs: int | Non
     """
     store = FeatureStore(detail)
     reader = _Reader(source, codes, store)
-    computed = 0
-    try:
-        with progress("features", None, "codes") as advance:
-            for result in compute_features(reader.new_codes(), detail, jobs):
-                for digest, features in result:
-                    store.add(digest, features)
-                computed += len(result)
-                advance(len(result))
-    finally:
-        store.flush()  # also when interrupted: the next run goes on from here
+    computed = fill_store(store, reader.new_codes(), detail, jobs)
     if not reader.problem_of_row:
         raise UserError(f"{source.name}: no rows; nothing to curate")
     code_of_row = np.concatenate(reader.code_of_row)
@@ -89,6 +80,21 @@ def read_corpus(source: Source, codes: CodeFile, detail: Detail, jobs: int | Non
         problems[int(row)] = features_table.problems[int(code_of_row[row])]
     ids = [digest.hex() for digest in reader.digests]
     return Corpus(pa.concat_tables(reader.tables), code_of_row, problems, ids, codes, features_table, computed)
+
+
+def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> int:
+    """Work out and store the features of (digest, code) pairs. Returns: how many there were."""
+    computed = 0
+    try:
+        with progress("features", None, "new codes") as advance:
+            for result in compute_features(codes, detail, jobs):
+                for digest, features in result:
+                    store.add(digest, features)
+                computed += len(result)
+                advance(len(result))
+    finally:
+        store.flush()  # also when interrupted: the next run goes on from here
+    return computed
 
 
 class _Reader:

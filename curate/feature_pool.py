@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from curate.features import Features, code_features
 from curate.tokens import Detail
-from curate.workers import available_cores, process_pool
+from curate.workers import available_cores, process_pool, submit
 
 _CHUNK_CODES = 48
 _AHEAD = 4
@@ -40,7 +40,7 @@ def compute_features(codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: i
 
 def _submit(pool: ProcessPoolExecutor, chunk: Chunk, detail: Detail) -> Future[Result]:
     try:
-        return pool.submit(_features_of, chunk, detail)
+        return submit(pool, _features_of, chunk, detail)
     except BrokenProcessPool as error:  # a worker died meanwhile: told where the result is awaited
         failed: Future[Result] = Future()
         failed.set_exception(error)
@@ -56,7 +56,7 @@ def _one_by_one(chunk: Chunk, detail: Detail) -> Result:
     for item in chunk:
         try:
             with process_pool(1) as pool:
-                result += pool.submit(_features_of, [item], detail).result()
+                result += submit(pool, _features_of, [item], detail).result()
         except BrokenProcessPool:
             result.append((item[0], "Python's parser crashed on it"))
     return result

@@ -13,14 +13,12 @@ import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from curate.workers import process_pool
+from curate.workers import process_pool, submit
 from manifests.progress import progress
 
 _CODES = "ab/nn/nn/"
@@ -60,7 +58,9 @@ def read_stats(wheel: Path, codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table
     step = -(-len(files) // _PARTS) if files else 1
     parts = [files[i : i + step] for i in range(0, len(files), step)]
     with process_pool() as pool, progress("reading LEMUR statistics", len(files), "files") as advance:
-        for part, (rows, found) in zip(parts, _read_parts(pool, wheel, parts), strict=True):
+        running = [submit(pool, _read_part, wheel, part) for part in parts]
+        for part, future in zip(parts, running, strict=True):
+            rows, found = future.result()
             best += rows
             for uid, values in found.items():
                 _merge(parameters, uid, values)
@@ -84,12 +84,6 @@ def read_stats(wheel: Path, codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table
     )
     texts = [codes[name].decode("utf-8", errors="strict") if name in codes else None for name in names]
     return rows_table, pa.table({"code": pa.array(texts, pa.large_string())})
-
-
-def _read_parts(
-    pool: ProcessPoolExecutor, wheel: Path, parts: list[list[str]]
-) -> Iterable[tuple[list[_Best], dict[str, dict[str, Any]]]]:
-    return pool.map(_read_part, [wheel] * len(parts), parts)
 
 
 def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, dict[str, Any]]]:

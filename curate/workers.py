@@ -5,8 +5,12 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -23,6 +27,17 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """`pool.submit`, with Ctrl-C held back for the moment: a worker that it may start inherits the blocked signal."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return pool.submit(work, *args, **kwargs)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(work, *args, **kwargs)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def available_cores() -> int:

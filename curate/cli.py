@@ -1,0 +1,199 @@
+"""The commands of curation: they parse, call and print. Heavy imports wait for the command that needs them."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from manifests.manifest import Manifest
+
+app = typer.Typer()
+_PANEL = "Curate: LEMUR records in, a snapshot out"
+
+_SOURCE = "lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, a folder of .py files, or hf://datasets/OWNER/NAME."
+
+SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
+FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)]
+OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
+JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
+
+
+class ProfileName(StrEnum):
+    """The profiles by name."""
+
+    strict = "strict"
+    nn_dup = "nn-dup"
+
+
+class DetailName(StrEnum):
+    """How much of the code a token keeps."""
+
+    abstract = "abstract"
+    literal = "literal"
+
+
+@app.command(rich_help_panel=_PANEL)
+def curate(
+    source: SourceArg,
+    out: OutOption,
+    profile: Annotated[
+        ProfileName, typer.Option(help="strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")
+    ] = ProfileName.strict,
+    include: Annotated[
+        list[str] | None, typer.Option(metavar="PREFIX", help="Only names with this prefix (repeatable).")
+    ] = None,
+    prefer: Annotated[
+        list[str] | None, typer.Option(metavar="PREFIX", help="Rank this prefix before others (repeatable, in order).")
+    ] = None,
+    lexical_threshold: Annotated[float, typer.Option(help="Token Jaccard from which two codes are duplicates.")] = 0.90,
+    structural_threshold: Annotated[
+        float | None, typer.Option(help="Fingerprint Jaccard likewise; default 0.95, nn-dup 0.90.")
+    ] = None,
+    min_per_prefix: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep at least N of each prefix; default 0, nn-dup 1.")
+    ] = None,
+    topup_prefix: Annotated[
+        list[str] | None, typer.Option(metavar="P", help="Raise this prefix to the top-up number (repeatable).")
+    ] = None,
+    topup_family: Annotated[
+        list[str] | None, typer.Option(metavar="F", help="Raise this architecture family likewise (repeatable).")
+    ] = None,
+    topup_per_prefix: Annotated[int, typer.Option(metavar="N", help="The top-up number.")] = 10,
+    upweight: Annotated[
+        list[str] | None, typer.Option(metavar="P:FACTOR", help="Sampling weight of a prefix (repeatable).")
+    ] = None,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Leave out codes that load weights.")] = False,
+    tokens: Annotated[
+        DetailName, typer.Option(help="abstract: as published; literal: names and numbers count too.")
+    ] = DetailName.abstract,
+    seed: Annotated[int, typer.Option(help="Draws the splits.")] = 42,
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Deduplicate, split and explain a corpus of network codes."""
+    from curate.options import CurateOptions, parse_upweight
+    from manifests.atomic import check_free
+
+    options = CurateOptions(
+        profile=profile.value,
+        include=tuple(include or ()),
+        prefer=tuple(prefer or ()),
+        lexical_threshold=lexical_threshold,
+        structural_threshold=structural_threshold,
+        min_per_prefix=min_per_prefix,
+        topup_prefix=tuple(topup_prefix or ()),
+        topup_family=tuple(topup_family or ()),
+        topup_per_prefix=topup_per_prefix,
+        upweight=tuple(parse_upweight(text) for text in upweight or ()),
+        from_scratch=from_scratch,
+        tokens=tokens.value,
+        seed=seed,
+    )
+    check_free(out, force=force)
+
+    from curate.pipeline import curate as run
+    from curate.sources import open_source
+
+    manifest = run(open_source(source), out, options, jobs=jobs, force=force)
+    _print_summary(out, manifest, as_json=as_json)
+
+
+@app.command(rich_help_panel=_PANEL)
+def explain(
+    folder: FolderArg,
+    name_or_id: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="A network's name, or 6 digits of its id.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Why one record was kept or removed, with a diff to the record that stands for it."""
+    from curate.explain import explain as run
+
+    explanation = run(folder, name_or_id)
+    print(json.dumps(explanation.facts, indent=2) if as_json else "\n".join(explanation.lines))
+
+
+@app.command(rich_help_panel=_PANEL)
+def sensitivity(
+    source: SourceArg,
+    out: OutOption,
+    lexical: Annotated[list[float] | None, typer.Option(help="Lexical thresholds (repeatable).")] = None,
+    structural: Annotated[list[float] | None, typer.Option(help="Structural thresholds (repeatable).")] = None,
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Kept counts over a grid of lexical and structural thresholds."""
+    from manifests.atomic import check_free
+
+    check_free(out, force=force)
+
+    from curate.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID
+    from curate.sensitivity import sensitivity as run
+    from curate.sources import open_source
+
+    manifest = run(
+        open_source(source),
+        out,
+        lexical=lexical or LEXICAL_GRID,
+        structural=structural or STRUCTURAL_GRID,
+        jobs=jobs,
+        force=force,
+    )
+    if as_json:
+        _print_json(out, manifest)
+    else:
+        print((out / "report.md").read_text(encoding="utf-8"))
+
+
+@app.command(rich_help_panel="Any folder")
+def verify(folder: FolderArg, jobs: JobsOption = None, as_json: JsonOption = False) -> None:
+    """Re-read a finished folder: digests, schemas, counts, guarantees. Exit 1 when any fails."""
+    from curate.verify import verify as run
+
+    checks = run(folder, jobs=jobs)
+    if as_json:
+        print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
+    else:
+        for check in checks:
+            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")
+    failed = sum(not check.ok for check in checks)
+    if failed:
+        print(f"lemur: {folder}: {failed} of {len(checks)} checks failed", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _print_json(out: Path, manifest: "Manifest") -> None:
+    facts: dict[str, Any] = manifest.model_dump(include={"kind", "parameters", "counts", "details", "measured"})
+    print(json.dumps({"out": str(out), **facts}))
+
+
+def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
+    if as_json:
+        _print_json(out, manifest)
+        return
+    counts, rows = manifest.counts, manifest.counts["rows"]
+    print(f"{rows['input']:,} rows of {counts['networks']:,} networks, {counts['codes']:,} distinct codes")
+    for stage in ("invalid", "filter", "repeat", "exact", "lexical", "structural"):
+        if rows[stage]:
+            print(f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}")
+    splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
+    print(f"  {'kept':<10} {rows['kept']:>9,}  {splits}")
+    for note in manifest.details.get("notes", ()):
+        print(f"  note: {note}")
+    print(f"{out}: {manifest.measured.seconds:.1f} s, {manifest.measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md")
+
+
+_STAGES = {
+    "invalid": "rows without usable code",
+    "filter": "rows left out by an option",
+    "repeat": "further rows of the same network",
+    "exact": "same code, or the same but for comments and layout",
+    "lexical": "near-duplicates by tokens",
+    "structural": "near-duplicates by structure",
+}

@@ -1,0 +1,81 @@
+"""Checks that hold for every folder: its files are those of the manifest, its tables those of their schemas."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from manifests.atomic import sha256_file
+from manifests.manifest import FILE_NAME, Manifest
+from manifests.records import Record, arrow_schema
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `lemur verify`."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def check_files(folder: Path, manifest: Manifest) -> Check:
+    """Every file has the digest that the manifest states, and there are no others."""
+    listed = {item.path: item for item in manifest.outputs}
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
+    wrong = [f"{name} is missing" for name in sorted(listed.keys() - present)]
+    wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
+    wrong += [
+        f"{name} differs from its digest"
+        for name in sorted(listed.keys() & present)
+        if sha256_file(folder / name) != listed[name].sha256
+    ]
+    return found_check("digests", wrong, f"{len(listed)} files as the manifest states")
+
+
+def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
+    """Tables have the columns of a record type, and every row is one."""
+    name = f"schema {record.__name__}"
+    wrong: list[str] = []
+    rows = 0
+    expected = arrow_schema(record)
+    files = sorted(folder.glob(pattern))
+    for path in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                wrong += _column_faults(path.name, file.schema_arrow, expected)
+                if wrong:
+                    break
+                for batch in file.iter_batches(batch_size=5_000, columns=expected.names):
+                    for row in batch.to_pylist():
+                        record.model_validate(row)
+                    rows += batch.num_rows
+        except (OSError, pa.ArrowInvalid) as error:
+            wrong.append(f"{path.name}: not readable: {str(error).splitlines()[0]}")
+        except ValidationError as error:
+            first = error.errors()[0]
+            wrong.append(f"{path.name}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+    if not files:
+        wrong.append(f"no file {pattern}")
+    return found_check(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")
+
+
+def _column_faults(name: str, found: pa.Schema, expected: pa.Schema) -> list[str]:
+    faults = []
+    for field in expected:
+        place = found.get_field_index(field.name)
+        if place < 0:
+            faults.append(f"{name}: no column {field.name}")
+        elif found.field(place).type != field.type:
+            faults.append(f"{name}: column {field.name} is {found.field(place).type}, not {field.type}")
+    return faults
+
+
+def found_check(name: str, wrong: list[str], fine: str) -> Check:
+    """A check from the faults that were found (the first three are told), or what is fine without any."""
+    if not wrong:
+        return Check(name, ok=True, detail=fine)
+    more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+    return Check(name, ok=False, detail="; ".join(wrong[:3]) + more)
