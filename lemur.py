@@ -7,7 +7,6 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-import click
 import typer
 
 import curate.cli
@@ -30,24 +29,32 @@ def _root(version: bool = typer.Option(False, "--version", help="Show the versio
         raise typer.Exit
 
 
+class _Interrupted(BaseException):
+    """Ctrl-C or a request to end: unwinds everything, so that temporary folders are removed."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
 def main() -> NoReturn:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
-        status = app(standalone_mode=False)
-    except click.exceptions.Abort:
-        _fail("interrupted; no output was written, and features worked out so far are cached: run again to go on", 130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        app()
+    except _Interrupted as interrupted:
+        _fail("interrupted; no output was written, what was worked out so far is cached: run again", interrupted.status)
     except UserError as error:
         _fail(str(error), 1)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone (`| head`): nothing to say, nobody to say it to
+        sys.exit(1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror}; no output was written: free some space or choose another place", 1)
-    sys.exit(status or 0)
+        _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another place", 1)
+    sys.exit(0)
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -55,8 +62,9 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(143)  # unwinds the stack, so that temporary folders are removed
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
+    raise _Interrupted(128 + number)
 
 
 if __name__ == "__main__":

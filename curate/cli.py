@@ -186,7 +186,9 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
     print(f"  {'kept':<10} {rows['kept']:>9,}  {splits}")
     for note in manifest.details.get("notes", ()):
         print(f"  note: {note}")
-    print(f"{out}: {manifest.measured.seconds:.1f} s, {manifest.measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md")
+    print(
+        f"{out}: {manifest.measured.seconds:.1f} s, {manifest.measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md"
+    )
 
 
 _STAGES = {

@@ -38,7 +38,9 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
             "kept": sum(code in corpus.features.pretrained for code in outcome.kept),
         },
         "rescued": dict(sorted(Counter(d.rescued for d in outcome.decisions if d.rescued is not None).items())),
-        "splits": {split: sum(s == split for s in outcome.splits.values()) for split in ("train", "validation", "test")},
+        "splits": {
+            split: sum(s == split for s in outcome.splits.values()) for split in ("train", "validation", "test")
+        },
         "prefixes": _before_after(before_prefix, Counter(prefix_of(names[row]) for row in kept_rows)),
         "families": _before_after(before_family, Counter(outcome.families[code] for code in outcome.kept)),
     }

@@ -36,4 +36,3 @@ def family_of(names: Iterable[str]) -> str:
         if pattern.search(text):
             return family
     return "other"
-

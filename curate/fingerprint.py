@@ -20,8 +20,7 @@ from curate.outline import CallOutline, Outline, last_name
 
 #: Keywords whose numbers describe an architecture, as published.
 SIZE_KEYWORDS = frozenset(
-    "kernel_size stride padding groups num_heads heads expansion hidden_size in_channels out_channels dim width depth"
-    .split()
+    "kernel_size stride padding groups num_heads heads expansion hidden_size in_channels out_channels dim width depth".split()
 )
 
 #: Calls that count for the order of layers, as published.

@@ -157,5 +157,3 @@ def _explain(version: str, stderr: str) -> UserError:
             f"nn-dataset {version}: no such release; releases with network codes: {', '.join(_with_codes())}"
         )
     return RetryableError(f"nn-dataset {version} could not be fetched with pip: {detail}; check the network, run again")
-
-

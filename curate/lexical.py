@@ -32,9 +32,10 @@ def buckets(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArray
     count = len(signatures)
     table = np.full((count, banding.bands), -1, np.int32)
     step = 100_000
-    keys = np.concatenate([band_keys(signatures[i : i + step], banding) for i in range(0, count, step)] or [
-        np.empty((0, banding.bands), np.uint64)
-    ])
+    keys = np.concatenate(
+        [band_keys(signatures[i : i + step], banding) for i in range(0, count, step)]
+        or [np.empty((0, banding.bands), np.uint64)]
+    )
     used = 0
     for band in range(banding.bands):
         _, inverse, sizes = np.unique(keys[:, band], return_inverse=True, return_counts=True)
@@ -104,8 +105,10 @@ class LexicalIndex:
         if not found:
             return []
         numbers = np.array(sorted(found), np.int64)
-        sets = np.array(self._kept_sets, np.int64)[numbers] if len(numbers) > 32 else np.array(
-            [self._kept_sets[number] for number in numbers.tolist()], np.int64
+        sets = (
+            np.array(self._kept_sets, np.int64)[numbers]
+            if len(numbers) > 32
+            else np.array([self._kept_sets[number] for number in numbers.tolist()], np.int64)
         )
         sizes, own = self._features.set_sizes[sets], self._features.set_sizes[item]
         fits = (np.minimum(sizes, own) / np.maximum(sizes, own)) >= self.threshold

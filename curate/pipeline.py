@@ -20,7 +20,9 @@ from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package
 logger = logging.getLogger(__name__)
 
 
-def curate(source: Source, out: Path, options: CurateOptions, *, jobs: int | None = None, force: bool = False) -> Manifest:
+def curate(
+    source: Source, out: Path, options: CurateOptions, *, jobs: int | None = None, force: bool = False
+) -> Manifest:
     """Curate a source into the folder `out`.
 
     Returns: the manifest that was written.

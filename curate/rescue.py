@@ -77,9 +77,7 @@ def _count(support: Support, kept: set[int]) -> int:
     return sum(code in kept for code in support.members)
 
 
-def _pick(
-    support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select
-) -> list[int]:
+def _pick(support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select) -> list[int]:
     """Members to put first: those kept already and further ones, none near another nor near those of other groups."""
     own = [code for code in support.members if code in kept]
     best = _independent(taken, [*own, *support.members], support.minimum, select)

@@ -22,7 +22,9 @@ class Verdict:
     similarity: float
 
 
-def select(order: Sequence[int], features: FeatureTable, lexical: NearIndex, structural: NearIndex) -> dict[int, Verdict]:
+def select(
+    order: Sequence[int], features: FeatureTable, lexical: NearIndex, structural: NearIndex
+) -> dict[int, Verdict]:
     """Decide every record.
 
     Args:
@@ -35,7 +37,11 @@ def select(order: Sequence[int], features: FeatureTable, lexical: NearIndex, str
     kept: list[int] = []
     tree_of_kept: dict[int, int] = {}
     for code in order:
-        tree, shingles, structure = int(features.tree[code]), int(features.shingle_set[code]), int(features.fingerprint[code])
+        tree, shingles, structure = (
+            int(features.tree[code]),
+            int(features.shingle_set[code]),
+            int(features.fingerprint[code]),
+        )
         if tree in tree_of_kept:
             verdicts[code] = Verdict("exact", kept[tree_of_kept[tree]], 1.0)
         elif (near := lexical.nearest(shingles)) is not None:

@@ -52,7 +52,9 @@ def snapshot_card(name: str, outcome: Outcome, rows: int) -> str:
         size=len(outcome.kept),
     )
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
-    return head + f"""
+    return (
+        head
+        + f"""
 # Curated snapshot of {name}
 
 {len(outcome.kept):,} distinct PyTorch networks, chosen from {rows:,} rows of {name}: no two are near-duplicates, every
@@ -70,6 +72,7 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable;
 `score` is the percentile within one. Records with `pretrained` start from trained weights.
 """
+    )
 
 
 def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:

@@ -134,7 +134,9 @@ def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue
     name = records.names[other]
     if verdict.stage is None:
         rescued = chosen.rescued.get(code)
-        reason = "kept" if rescued is None else f"kept for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
+        reason = (
+            "kept" if rescued is None else f"kept for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
+        )
         return RowDecision(True, None, code, 1.0, reason, rescued)
     if verdict.stage == "exact":
         reason = f"same code as {name} but for comments, docstrings and layout"

@@ -28,5 +28,7 @@ def cache_folder(*parts: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cache folder {folder}: {error.strerror}; set LEMUR_CURATOR_CACHE to a writable one") from error
+        raise UserError(
+            f"cache folder {folder}: {error.strerror}; set LEMUR_CURATOR_CACHE to a writable one"
+        ) from error
     return folder

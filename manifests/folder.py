@@ -16,7 +16,9 @@ ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000
 
 
-def write_tables(folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int) -> dict[str, int]:
+def write_tables(
+    folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int
+) -> dict[str, int]:
     """Write `count` rows as `STEM-00000-of-0000N.parquet` below `folder`; at least one file, even without rows.
 
     Returns: rows by file name.

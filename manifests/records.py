@@ -28,7 +28,9 @@ class LemurRecord(Record):
     dataset: str | None = Field(description="for example cifar-10")
     metric: str | None = Field(description="for example acc")
     epoch: int | None = Field(description="epochs trained")
-    accuracy: float | None = Field(description="value of the metric; comparable within one task, dataset, metric, epoch")
+    accuracy: float | None = Field(
+        description="value of the metric; comparable within one task, dataset, metric, epoch"
+    )
     duration: float | None = Field(description="duration of an epoch, nanoseconds")
     prm: str | None = Field(description="hyperparameters, a JSON object")
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")

@@ -1,0 +1,160 @@
+"""What the report tells, counted once from the decisions: the fate of every row, network and code."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from curate.corpus import Corpus
+from curate.options import prefix_of
+from curate.outcome import Outcome
+
+#: What can become of a network or a code, in the order of the funnel.
+FATES = ("filter", "exact", "lexical", "structural", "kept")
+REMOVED = ("exact", "lexical", "structural")
+
+#: Of several rows of one network the one of the best fate speaks for it.
+_RANK = {"kept": 0, "structural": 1, "lexical": 2, "exact": 3, "repeat": 4, "filter": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of one distinct code; `canonical` is a kept code, its own when kept, None when filtered."""
+
+    stage: str
+    name: str
+    canonical: int | None
+    similarity: float
+    rescued: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Counts by fate. Each of `rows`, `networks` and `codes` adds up to all rows, networks and codes of the input."""
+
+    rows: Counter[str]  # by FATES, `invalid`, and `further`: rows of a network that another row speaks for
+    stages: Counter[str]  # rows by stage as the decisions name it
+    networks: Counter[str]  # distinct (name, code) pairs
+    codes: Counter[str]
+    prefixes: dict[str, Counter[str]]  # networks, most first
+    families: dict[str, Counter[str]]  # codes, most first
+    fates: dict[int, Fate]  # by code
+    how: dict[int, str]  # removed code -> what it shares with its kept record, see HOW
+    invalid: list[tuple[int, str, str]]  # row, name, reason
+    ids: list[str]
+
+    def removed(self, stage: str) -> list[int]:
+        """The codes removed at a stage, least similar first."""
+        codes = [code for code, fate in self.fates.items() if fate.stage == stage]
+        return sorted(codes, key=lambda code: (self.fates[code].similarity, self.ids[code]))
+
+    def groups(self) -> list[tuple[int, list[int]]]:
+        """Each kept code that stands for others, with those, least similar first; the largest group first."""
+        members: dict[int, list[int]] = {}
+        for stage in REMOVED:
+            for code in self.removed(stage):
+                canonical = self.fates[code].canonical
+                if canonical is not None:
+                    members.setdefault(canonical, []).append(code)
+        for codes in members.values():
+            codes.sort(key=lambda code: (self.fates[code].similarity, self.ids[code]))
+        return sorted(members.items(), key=lambda item: (-len(item[1]), self.ids[item[0]]))
+
+
+#: By stage: what a removed code and its kept record have in common, the nearest first.
+HOW = {
+    "exact": ("the same code under another name", "the same code but for comments, docstrings and layout"),
+    "lexical": (
+        "the same model code; other parts of the file differ",
+        "all shingles; names, numbers, strings or repetitions differ",
+        "shingles, Jaccard at the threshold or above",
+        "shingles, but their Jaccard lies below the threshold",
+    ),
+    "structural": (
+        "the structural fingerprint",
+        "layer calls, Jaccard at the threshold or above",
+        "layer calls, but their Jaccard lies below the threshold",
+    ),
+}
+
+
+def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float]) -> Facts:
+    """Count everything in one pass over the decisions.
+
+    Args:
+        thresholds: of the stages `lexical` and `structural`.
+    """
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    speaks: dict[tuple[str, int], int] = {}  # network -> its row of the best fate
+    invalid = []
+    stages: Counter[str] = Counter()
+    filtered_rows = 0
+    stage_of = ["kept" if decision.kept else decision.stage or "kept" for decision in outcome.decisions]
+    for row, (name, code, stage) in enumerate(zip(names, corpus.code_of_row.tolist(), stage_of, strict=True)):
+        stages[stage] += 1
+        if stage == "invalid":
+            invalid.append((row, name, outcome.decisions[row].reason))
+            continue
+        filtered_rows += stage == "filter"
+        known = speaks.setdefault((name, code), row)
+        if _RANK[stage] < _RANK[stage_of[known]]:
+            speaks[name, code] = row
+    fate_of = {network: stage_of[row] for network, row in speaks.items()}
+    networks = Counter(fate_of.values())
+    rows = networks.copy()
+    rows["filter"], rows["invalid"] = filtered_rows, len(invalid)
+    rows["further"] = len(stage_of) - sum(rows.values())
+    fates = _fates(speaks, fate_of, outcome)
+    families = {code: outcome.families.get(code, corpus.features.family[code]) for code in fates}
+    return Facts(
+        rows=rows,
+        stages=stages,
+        networks=networks,
+        codes=Counter(fate.stage for fate in fates.values()),
+        prefixes=_by_group((prefix_of(name), fate) for (name, _), fate in fate_of.items()),
+        families=_by_group((families[code], fate.stage) for code, fate in fates.items()),
+        fates=fates,
+        how={code: _how(code, fate, corpus, thresholds) for code, fate in fates.items() if fate.stage in REMOVED},
+        invalid=invalid,
+        ids=corpus.ids,
+    )
+
+
+def _fates(
+    speaks: dict[tuple[str, int], int], fate_of: dict[tuple[str, int], str], outcome: Outcome
+) -> dict[int, Fate]:
+    """One fate a code: that of its best network, the first by name of equals; a kept code has the name that shows it."""
+    shown = set(outcome.shown.values())
+    best: dict[int, tuple[int, bool, str]] = {}
+    for (name, code), row in speaks.items():
+        key = (_RANK[fate_of[name, code]], row not in shown, name)
+        if code not in best or key < best[code]:
+            best[code] = key
+    fates = {}
+    for code, (_, _, name) in best.items():
+        decision = outcome.decisions[speaks[name, code]]
+        similarity = 1.0 if decision.similarity is None else decision.similarity
+        stage = fate_of[name, code]
+        fates[code] = Fate(stage, name, decision.canonical, similarity, decision.rescued, decision.reason)
+    return fates
+
+
+def _how(code: int, fate: Fate, corpus: Corpus, thresholds: dict[str, float]) -> str:
+    """The phrase of HOW for a removed code; told from the features, so that both profiles are described alike."""
+    features, other, phrases = corpus.features, fate.canonical, HOW[fate.stage]
+    if fate.stage == "exact":
+        return phrases[code != other]
+    if fate.similarity < thresholds[fate.stage]:
+        return phrases[-1]
+    if fate.stage == "structural":
+        return phrases[features.fingerprint[code] != features.fingerprint[other]]
+    if features.literal[code] == features.literal[other]:
+        return phrases[0]
+    return phrases[1 if features.shingle_set[code] == features.shingle_set[other] else 2]
+
+
+def _by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:
+    counted: dict[str, Counter[str]] = {}
+    for group, fate in pairs:
+        counted.setdefault(group, Counter())[fate] += 1
+    return dict(sorted(counted.items(), key=lambda item: (-item[1].total(), item[0])))

@@ -1,0 +1,243 @@
+"""`lemur verify DIR`: re-reads a finished folder and proves its promises from what lies in it."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from curate.corpus import fill_store
+from curate.exact_join import exact_pairs
+from curate.feature_store import FeatureStore
+from curate.feature_table import FeatureTable
+from curate.lexical import jaccard
+from curate.minhash import Banding
+from curate.options import LEAK_THRESHOLD
+from curate.recall import measure_recall
+from curate.split import assign_splits, leak_groups
+from curate.structural import StructuralIndex, set_jaccard
+from manifests.manifest import Manifest, read_manifest
+from manifests.records import Decision, LemurRecord, Removed, Stat
+from manifests.verify import Check, check_files, check_table, found_check
+
+_TABLES = (
+    ("data/records/*.parquet", LemurRecord),
+    ("data/stats/*.parquet", Stat),
+    ("decisions.parquet", Decision),
+    ("removed.parquet", Removed),
+)
+
+
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
+    """All checks of a finished folder, in a fixed order.
+
+    Raises: UserError if it holds no valid manifest.
+    """
+    manifest = read_manifest(folder)
+    checks = [check_files(folder, manifest)]
+    if manifest.kind != "snapshot":
+        return checks
+    checks += [check_table(folder, pattern, record) for pattern, record in _TABLES]
+    if not all(check.ok for check in checks[1:]):
+        return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
+    snapshot = _read(folder, manifest, jobs)
+    checks += [_check_ids(snapshot), _check_counts(snapshot), _check_explained(snapshot)]
+    if manifest.parameters["profile"] != "strict":
+        return checks
+    return [
+        *checks,
+        _check_no_near_duplicates(snapshot),
+        _check_witnesses(snapshot),
+        _check_order(snapshot),
+        _check_leakage(snapshot),
+        _check_recall(snapshot),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    manifest: Manifest
+    records: list[dict[str, Any]]  # without nn_code
+    decisions: list[dict[str, Any]]
+    wrong_ids: list[str]
+    code_of: dict[str, int]  # id -> number in `features`; kept records first
+    features: FeatureTable
+
+    @property
+    def kept(self) -> list[int]:
+        return list(range(len(self.records)))
+
+
+def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
+    store = FeatureStore(manifest.parameters["tokens"])
+    digests: list[bytes] = []
+    wrong: list[str] = []
+    records: list[dict[str, Any]] = []
+    columns = [name for name in LemurRecord.model_fields if name != "nn_code"]
+    for path in sorted(folder.glob("data/records/*.parquet")):
+        records += pq.read_table(path, columns=columns).to_pylist()
+
+    def codes() -> Iterator[tuple[bytes, str]]:
+        for path in [*sorted(folder.glob("data/records/*.parquet")), folder / "removed.parquet"]:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=1_000, columns=["id", "nn", "nn_code"]):
+                    for row in batch.to_pylist():
+                        digest = hashlib.sha256(row["nn_code"].encode()).digest()
+                        if digest.hex() != row["id"]:
+                            wrong.append(f"{row['nn']}: id is not the SHA-256 of its code")
+                        digests.append(digest)
+                        if digest not in store:
+                            yield digest, row["nn_code"]
+
+    fill_store(store, codes(), manifest.parameters["tokens"], jobs)
+    return _Snapshot(
+        manifest=manifest,
+        records=records,
+        decisions=pq.read_table(folder / "decisions.parquet").to_pylist(),
+        wrong_ids=wrong,
+        code_of={digest.hex(): number for number, digest in enumerate(digests)},
+        features=store.table(digests),
+    )
+
+
+def _check_ids(snapshot: _Snapshot) -> Check:
+    ids = [record["id"] for record in snapshot.records]
+    wrong = list(snapshot.wrong_ids)
+    if len(set(ids)) != len(ids):
+        wrong.append("an id occurs twice among the records")
+    return found_check("ids", wrong, f"{len(snapshot.code_of):,} ids are the SHA-256 of their code")
+
+
+def _check_counts(snapshot: _Snapshot) -> Check:
+    """Guarantee 6, first half: the decisions add up to the input, and the manifest's counts are theirs."""
+    stages = Counter(decision["stage"] or "kept" for decision in snapshot.decisions)
+    stated = snapshot.manifest.counts["rows"]
+    wrong = [
+        f"{stage}: {stages[stage]:,} decisions, {count:,} in the manifest"
+        for stage, count in stated.items()
+        if stage != "input" and stages[stage] != count
+    ]
+    if [decision["row"] for decision in snapshot.decisions] != list(range(stated["input"])):
+        wrong.append(f"rows are not 0 to {stated['input'] - 1:,} in order")
+    return found_check("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
+
+
+def _check_explained(snapshot: _Snapshot) -> Check:
+    """Guarantee 6, second half: each kept record has one kept row, each removed row a stage, a reason, a kept canonical."""
+    kept_ids = {record["id"] for record in snapshot.records}
+    kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
+    wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
+    wrong += [f"kept row of {id_[:12]}, which is no record" for id_ in sorted(kept_rows.keys() - kept_ids)]
+    for decision in snapshot.decisions:
+        stage = decision["stage"]
+        if (stage is None) != decision["kept"] or not decision["reason"]:
+            wrong.append(f"row {decision['row']}: stage and kept disagree, or there is no reason")
+        if stage not in ("invalid", "filter") and decision["canonical"] not in kept_ids:
+            wrong.append(f"row {decision['row']}: its canonical is not a kept record")
+    return found_check("explained", wrong, "every row kept or removed for a reason by a kept record")
+
+
+def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
+    """Guarantee 1, by the exact joins."""
+    features, parameters = snapshot.features, snapshot.manifest.parameters
+    wrong = []
+    if snapshot.records:
+        sets = features.shingle_set[: len(snapshot.records)]
+        structures = features.fingerprint[: len(snapshot.records)]
+        if len(np.unique(sets)) != len(sets):
+            wrong.append("two kept records have equal shingle sets")
+        pairs = exact_pairs(features, np.unique(sets), parameters["lexical_threshold"])
+        wrong += [f"lexical Jaccard {value:.3f} between two kept records" for value in pairs.jaccard]
+        index = StructuralIndex(features, parameters["structural_threshold"])
+        for place, structure in enumerate(structures.tolist()):
+            if (near := index.nearest(structure)) is not None:
+                names = snapshot.records[place]["nn"], snapshot.records[near.place]["nn"]
+                wrong.append(f"structural Jaccard {near.similarity:.3f} between {names[0]} and {names[1]}")
+            index.keep(structure, place)
+    return found_check("guarantee 1: no near-duplicate stays", wrong, f"{len(snapshot.records):,} records, all pairs")
+
+
+def _check_witnesses(snapshot: _Snapshot) -> Check:
+    """Guarantee 2: every removal's similarity, worked out anew, is what was recorded and reaches its threshold."""
+    features, parameters = snapshot.features, snapshot.manifest.parameters
+    wrong, checked = [], 0
+    for decision in snapshot.decisions:
+        stage = decision["stage"]
+        if stage not in ("exact", "lexical", "structural"):
+            continue
+        code, canonical = snapshot.code_of[decision["id"]], snapshot.code_of[decision["canonical"]]
+        checked += 1
+        found = _similarity(features, stage, code, canonical)
+        threshold = 1.0 if stage == "exact" else parameters[f"{stage}_threshold"]
+        if found != decision["similarity"] or found < threshold:
+            stated = f"{decision['similarity']} recorded, {found} found, {threshold} asked"
+            wrong.append(f"row {decision['row']} ({stage}): {stated}")
+    return found_check(
+        "guarantee 2: a witness for every removal", wrong, f"{checked:,} removals, similarity as recorded"
+    )
+
+
+def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -> float:
+    if stage == "exact":
+        return float(features.tree[code] == features.tree[canonical])
+    if stage == "lexical":
+        sets = int(features.shingle_set[code]), int(features.shingle_set[canonical])
+        return 1.0 if sets[0] == sets[1] else jaccard(features.shingles(sets[0]), features.shingles(sets[1]))
+    structures = int(features.fingerprint[code]), int(features.fingerprint[canonical])
+    if structures[0] == structures[1]:
+        return 1.0
+    first, second = (frozenset(features.elements[number].tolist()) for number in structures)
+    return set_jaccard(first, second)
+
+
+def _check_order(snapshot: _Snapshot) -> Check:
+    """Guarantee 3: groups and splits follow from the kept codes and the seed alone, whatever the order of rows was."""
+    places = sorted(snapshot.kept, key=lambda place: snapshot.records[place]["id"])
+    wrong = []
+    if places:
+        groups = leak_groups(places, snapshot.features)
+        ids = [snapshot.records[place]["id"] for place in places]
+        splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"])
+        wrong = [
+            f"{snapshot.records[place]['nn']}: split {snapshot.records[place]['split']}, by its content {split}"
+            for place, split in zip(places, splits, strict=True)
+            if snapshot.records[place]["split"] != split
+        ]
+    return found_check("guarantee 3: order does not matter", wrong, "splits follow from content and seed alone")
+
+
+def _check_leakage(snapshot: _Snapshot) -> Check:
+    """Guarantee 4, by the exact join."""
+    wrong, groups = [], 0
+    if snapshot.records:
+        numbers = leak_groups(snapshot.kept, snapshot.features)
+        groups = len(set(numbers))
+        split_of: dict[int, str] = {}
+        for place, group in enumerate(numbers):
+            split = split_of.setdefault(group, snapshot.records[place]["split"])
+            if split != snapshot.records[place]["split"]:
+                wrong.append(f"{snapshot.records[place]['nn']}: its group is in {split} too")
+    what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint"
+    return found_check("guarantee 4: no leakage", wrong, f"{groups:,} groups ({what}), none across splits")
+
+
+def _check_recall(snapshot: _Snapshot) -> Check:
+    """Guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
+    stated, threshold = snapshot.manifest.details["lsh"], snapshot.manifest.parameters["lexical_threshold"]
+    features = snapshot.features
+    judged = {d["id"] for d in snapshot.decisions if d["stage"] not in ("invalid", "filter")}
+    sets = np.unique(features.shingle_set[[snapshot.code_of[id_] for id_ in sorted(judged)]])
+    if not judged:
+        return found_check("guarantee 5: all pairs are found", [], "nothing to compare")
+    measured = measure_recall(
+        features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
+    )
+    wrong = [] if measured.found == measured.pairs else [f"{measured.pairs - measured.found:,} pairs are not proposed"]
+    if not np.isclose(stated["recall"], measured.recall):
+        wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
+    of = f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
+    return found_check("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {of}")
