@@ -186,9 +186,8 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
     print(f"  {'kept':<10} {rows['kept']:>9,}  {splits}")
     for note in manifest.details.get("notes", ()):
         print(f"  note: {note}")
-    print(
-        f"{out}: {manifest.measured.seconds:.1f} s, {manifest.measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md"
-    )
+    measured = manifest.measured
+    print(f"{out}: {measured.seconds:.1f} s, {measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md")
 
 
 _STAGES = {

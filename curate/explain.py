@@ -5,10 +5,9 @@ asks about a code, a name asks about that network.
 """
 
 import difflib
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.report_text import plural, ratio, shown
 from manifests.errors import UserError
 from manifests.manifest import Manifest, read_manifest
 
@@ -24,9 +24,8 @@ from manifests.manifest import Manifest, read_manifest
 MIN_ID_DIGITS = 6
 
 _SHOWN = 5  # entries of each list
-_RECORD_COLUMNS = (
-    "nn", "task", "dataset", "metric", "epoch", "accuracy", "family", "split", "weight", "cluster", "score", "pretrained",
-)  # fmt: skip
+_BENCHMARK = ("task", "dataset", "metric", "epoch", "accuracy")
+_RECORD_COLUMNS = ("nn", *_BENCHMARK, "family", "split", "weight", "cluster", "score", "pretrained")
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
 _DUPLICATE_STAGES = ("exact", "lexical", "structural")
 #: Which row of a network speaks for it: the first of the first of these outcomes that it has.
@@ -209,7 +208,7 @@ def _explain(snapshot: _Snapshot, wanted: str) -> Explanation:
         facts["record"] = snapshot.record(digest)
     if row["kept"]:
         facts["stands_for"] = _stands_for(snapshot, row)
-    return Explanation([_printable(line) for line in _lines(facts)], facts)
+    return Explanation([shown(line) for line in _lines(facts)], facts)
 
 
 def _canonical(snapshot: _Snapshot, digest: str) -> dict[str, Any]:
@@ -265,8 +264,8 @@ def _difference(
     new = None if removed[1] is None else snapshot.code(removed[1])
     if old is None or new is None:
         return None
-    labels = [f"{name} {(digest or '')[:16]}" for name, digest in (canonical, removed)]
-    return list(difflib.unified_diff(_code_lines(old), _code_lines(new), *labels, lineterm=""))
+    before, after = (f"{name} {(digest or '')[:16]}" for name, digest in (canonical, removed))
+    return list(difflib.unified_diff(_code_lines(old), _code_lines(new), before, after, lineterm=""))
 
 
 def _code_lines(code: str) -> list[str]:
@@ -294,7 +293,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         told += _canonical_text(facts)
     told += _record_text(facts)
     further = facts["further_rows"]
-    more = f", and {further:,} further row{'' if further == 1 else 's'} of this network" if further else ""
+    more = f", and {plural(further, 'further row')} of this network" if further else ""
     told.append(("row", f"{facts['row']:,}{more}"))
     unusable = facts["unusable_rows"]
     told += [("unusable", f"row {other['row']:,} of this name: {other['reason']}") for other in unusable[:_SHOWN]]
@@ -340,15 +339,10 @@ def _canonical_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def _similarity_text(facts: dict[str, Any]) -> str:
     if facts["similarity"] is None:
         return "not recorded"
-    text = _rounded_down(facts["similarity"])
+    text = ratio(facts["similarity"])
     if facts["threshold"] is None:
         return text
     return f"{text} ({facts['stage']} Jaccard; the threshold is {facts['threshold']:g})"
-
-
-def _rounded_down(similarity: float) -> str:
-    """Four decimals, never rounded up to a threshold or to 1."""
-    return f"{math.floor(similarity * 10_000 + 1e-9) / 10_000:.4f}"
 
 
 def _record_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -379,26 +373,13 @@ def _stands_for_text(stands_for: dict[str, Any]) -> list[str]:
     if not total:
         return [f"{'stands for':<12}itself alone"]
     parts = [f"{count:,} {stage}" for stage, count in stands_for["by_stage"].items() if count]
-    lines = [f"{'stands for':<12}{total:,} removed network{'' if total == 1 else 's'}: {', '.join(parts)}"]
+    lines = [f"{'stands for':<12}{plural(total, 'removed network')}: {', '.join(parts)}"]
     for label, entries in (("nearest", stands_for["nearest"]), ("least similar", stands_for["least_similar"])):
         if entries:
             shown = label if stands_for["least_similar"] else "these are"
             lines.append(f"  {shown}:")
             lines += [
-                f"    {_rounded_down(entry['similarity'])} {entry['stage']:<11}{entry['name']}  {entry['id'][:16]}"
+                f"    {ratio(entry['similarity'])} {entry['stage']:<11}{entry['name']}  {entry['id'][:16]}"
                 for entry in entries
             ]
     return lines
-
-
-def _printable(line: str) -> str:
-    """A line whose control characters are spelt out: names and codes are foreign text, a terminal obeys some."""
-    return "".join(_spelt(line)) if not line.isprintable() else line
-
-
-def _spelt(line: str) -> Iterable[str]:
-    for character in line:
-        if character == "\t" or character == " " or character.isprintable():
-            yield character
-        else:
-            yield character.encode("unicode_escape").decode("ascii")

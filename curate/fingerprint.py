@@ -20,7 +20,8 @@ from curate.outline import CallOutline, Outline, last_name
 
 #: Keywords whose numbers describe an architecture, as published.
 SIZE_KEYWORDS = frozenset(
-    "kernel_size stride padding groups num_heads heads expansion hidden_size in_channels out_channels dim width depth".split()
+    {"kernel_size", "stride", "padding", "groups", "num_heads", "heads", "expansion", "hidden_size"}
+    | {"in_channels", "out_channels", "dim", "width", "depth"}
 )
 
 #: Calls that count for the order of layers, as published.
@@ -74,9 +75,8 @@ def _sizes(name: str, call: CallOutline) -> list[tuple[str, str]]:
         what = positions[place] if known else f"{name}#{place}"
         if (not known or what in SIZE_KEYWORDS) and (bucket := _bucket(value)) is not None:
             sizes.append((what, bucket))
-    for keyword in call.node.keywords:
-        if keyword.arg in SIZE_KEYWORDS and (bucket := _bucket(keyword.value)) is not None:
-            sizes.append((keyword.arg, bucket))
+    named = {keyword.arg: keyword.value for keyword in call.node.keywords if keyword.arg in SIZE_KEYWORDS}
+    sizes += [(what, bucket) for what, value in named.items() if what and (bucket := _bucket(value)) is not None]
     return sizes
 
 

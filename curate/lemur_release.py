@@ -1,4 +1,4 @@
-"""Rows of a released LEMUR corpus, read straight from the `nn-dataset` wheel: nothing of it is installed or imported."""
+"""Rows of a released LEMUR corpus, read straight from the `nn-dataset` wheel, which is never installed or imported."""
 
 import json
 import shutil

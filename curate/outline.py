@@ -1,4 +1,4 @@
-"""One walk over a syntax tree that gathers what the similarities need: classes, functions, calls, and the tree's digest."""
+"""One walk over a syntax tree that gathers what the similarities need: classes, functions, calls, the tree's digest."""
 
 import ast
 import hashlib
@@ -44,32 +44,38 @@ class Outline:
 def outline_tree(tree: ast.Module) -> Outline:
     """The outline of a module. Iterative, so that deep nesting cannot exhaust the stack."""
     found = Outline()
+    names: set[str] = set()
     written: list[str] = []  # the tree in pre-order, one node after another: an injective text
+    write = written.append
     stack: list[tuple[ast.AST, tuple[int, ...], bool]] = [(tree, (), False)]
     while stack:
         node, owners, glue = stack.pop()
         kind = type(node)
+        # the three most frequent kinds first: they are two thirds of all nodes
         if kind is ast.Name:
-            assert isinstance(node, ast.Name)
-            found.names.add(node.id)
-            written.append(node.id)
+            names.add(node.id)  # type: ignore[attr-defined]
+            write("=" + node.id)  # type: ignore[attr-defined]
+            continue
+        if kind is ast.Constant:
+            write("#" + repr(node.value))  # type: ignore[attr-defined]
             continue
         if kind is ast.Attribute:
-            assert isinstance(node, ast.Attribute)
-            found.names.add(node.attr)
-        elif kind is ast.Call:
-            assert isinstance(node, ast.Call)
+            names.add(node.attr)  # type: ignore[attr-defined]
+            write("." + node.attr)  # type: ignore[attr-defined]
+            stack.append((node.value, owners, glue))  # type: ignore[attr-defined]
+            continue
+        if isinstance(node, ast.Call):
             found.calls.append(CallOutline(node, owners, glue))
         elif isinstance(node, ast.ClassDef):
             owners = (*owners, len(found.classes))
             found.classes.append(_outline_class(node))
-            found.names.add(node.name)
+            names.add(node.name)
         elif isinstance(node, _FUNCTIONS):
             found.functions.append(node)
-            found.names.add(node.name)
+            names.add(node.name)
             glue = glue or node.name in CONTRACT_FUNCTIONS
         children: list[ast.AST] = []
-        written.append(kind.__name__)
+        write(kind.__name__)
         for name in _fields(kind):
             value = getattr(node, name, None)
             if isinstance(value, list):
@@ -77,17 +83,19 @@ def outline_tree(tree: ast.Module) -> Outline:
                     _gather_docstrings(value, found)
                     if name == "body" and _is_docstring(node, value[0]):
                         value = value[1:]
+                write(f"[{len(value)}")
                 nodes = [item for item in value if isinstance(item, ast.AST)]
+                if len(nodes) < len(value):  # names of `global`, keys of `**` in a dictionary
+                    write(repr([isinstance(item, ast.AST) or item for item in value]))
                 children += nodes
-                gaps = "" if len(nodes) == len(value) else repr([item is None or str(item) for item in value])
-                written.append(f"[{len(value)}{gaps}")
             elif isinstance(value, ast.AST):
                 children.append(value)
-                written.append(".")
+                write("*")
             else:
-                written.append(repr(value))
+                write(repr(value))
         stack.extend([(child, owners, glue) for child in reversed(children)])
     text = "\n".join(written).encode("utf-8", "surrogatepass")
+    found.names = names
     found.tree_digest = hashlib.blake2b(text, digest_size=16).digest()
     return found
 

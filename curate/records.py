@@ -73,7 +73,7 @@ def _shown_rows(
     scores: npt.NDArray[np.float64],
     rows: npt.NDArray[np.int64],
 ) -> dict[int, int]:
-    """For each code its best row: preferred prefix, score, then whatever tells rows apart, so that order plays no part."""
+    """For each code its best row: preferred prefix, score, then whatever tells rows apart (so order plays no part)."""
     best_score: dict[int, tuple[int, float]] = {}
     tied: dict[int, list[int]] = {}
     prefer = {name: _preference(name, options) for name in {names[row] for row in rows.tolist()}}

@@ -63,7 +63,7 @@ class Facts:
 
 #: By stage: what a removed code and its kept record have in common, the nearest first.
 HOW = {
-    "exact": ("the same code under another name", "the same code but for comments, docstrings and layout"),
+    "exact": ("all code; comments, docstrings or layout differ",),
     "lexical": (
         "the same model code; other parts of the file differ",
         "all shingles; names, numbers, strings or repetitions differ",
@@ -123,7 +123,7 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
 def _fates(
     speaks: dict[tuple[str, int], int], fate_of: dict[tuple[str, int], str], outcome: Outcome
 ) -> dict[int, Fate]:
-    """One fate a code: that of its best network, the first by name of equals; a kept code has the name that shows it."""
+    """One fate a code: that of its best network, of equals the first by name; a kept code goes by its shown name."""
     shown = set(outcome.shown.values())
     best: dict[int, tuple[int, bool, str]] = {}
     for (name, code), row in speaks.items():
@@ -143,14 +143,14 @@ def _how(code: int, fate: Fate, corpus: Corpus, thresholds: dict[str, float]) ->
     """The phrase of HOW for a removed code; told from the features, so that both profiles are described alike."""
     features, other, phrases = corpus.features, fate.canonical, HOW[fate.stage]
     if fate.stage == "exact":
-        return phrases[code != other]
+        return phrases[0]
     if fate.similarity < thresholds[fate.stage]:
         return phrases[-1]
     if fate.stage == "structural":
-        return phrases[features.fingerprint[code] != features.fingerprint[other]]
-    if features.literal[code] == features.literal[other]:
+        return phrases[0 if features.fingerprint[code] == features.fingerprint[other] else 1]
+    if features.literal[code] == features.literal[other] >= 0:
         return phrases[0]
-    return phrases[1 if features.shingle_set[code] == features.shingle_set[other] else 2]
+    return phrases[1 if features.shingle_set[code] == features.shingle_set[other] >= 0 else 2]
 
 
 def _by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:

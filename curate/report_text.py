@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 _TICKS = re.compile("`+")
+_ODD = re.compile(r"[`|\\]")  # these cannot stand in inline code everywhere, least of all in a table
 
 
 def count(number: int) -> str:
@@ -41,19 +42,20 @@ def shown(text: str, limit: int = 0) -> str:
 
 
 def code_span(text: str, limit: int = 80) -> str:
-    """The text as inline code, whatever backticks it holds."""
+    """The text as inline code, in a table or out of it, whatever it holds."""
     text = shown(text, limit).replace("\t", " ")
     if not text.strip():
         return "(no name)"
-    longest = max((len(run) for run in _TICKS.findall(text)), default=0)
-    fence = "`" * (longest + 1)
-    space = " " if text[0] in "` " or text[-1] in "` " else ""
-    return f"{fence}{space}{text}{space}{fence}"
+    if _ODD.search(text) or text != text.strip():
+        entities = "".join(f"&#{ord(char)};" if not char.isalnum() and char not in "-. " else char for char in text)
+        return f"<code>{entities}</code>"
+    return f"`{text}`"
 
 
 def plain(text: str) -> str:
-    """The text as running text, without meaning to Markdown or HTML."""
-    return re.sub(r"([\\`*_\[\]<>#|~$&])", r"\\\1", shown(text).replace("\t", " "))
+    """The text as running text, in a table or out of it, without meaning to Markdown or HTML."""
+    text = re.sub(r"([\\`*_\[\]<>#~$&])", r"\\\1", shown(text).replace("\t", " "))
+    return text.replace("|", "&#124;")
 
 
 def block(lines: Sequence[str], language: str) -> list[str]:
@@ -64,7 +66,6 @@ def block(lines: Sequence[str], language: str) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """A table; the first `left` columns are flush left, the others right."""
+    """A table; the first `left` columns are flush left, the others right. Cells are Markdown already."""
     rule = [":--" if place < left else "--:" for place in range(len(head))]
-    lines = [head, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+    return [*(f"| {' | '.join(line)} |" for line in (head, rule, *rows)), ""]

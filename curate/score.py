@@ -52,4 +52,5 @@ def _benchmarks(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: npt.NDArray[np.int64] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers

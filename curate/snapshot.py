@@ -69,8 +69,8 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 ```
 
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
-`lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable;
-`score` is the percentile within one. Records with `pretrained` start from trained weights.
+`lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
+comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
 """
     )
 

@@ -39,9 +39,10 @@ _OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|\.\.\.|->|:=|[-+*/%&|^@=<>!]=|[-+*/%&|^@=<>!
 _TOKEN = re.compile(rf"{_STRING}|\#[^\n]*|{_NUMBER}|\w+|{_OPERATOR}", re.DOTALL)
 _STRING_START = re.compile(_STRING, re.DOTALL)
 
-_KEPT_PREFIXES = tuple(
-    "Conv Batch Layer Group Instance Max Avg Adaptive Dropout Linear Flatten LSTM GRU Multihead Transformer Upsample "
-    "SE Squeeze Sequential Module Fractal ResNet Dense VGG".split()
+_KEPT_PREFIXES = (
+    *("Conv", "Batch", "Layer", "Group", "Instance", "Max", "Avg", "Adaptive", "Dropout", "Linear", "Flatten"),
+    *("LSTM", "GRU", "Multihead", "Transformer", "Upsample", "SE", "Squeeze", "Sequential", "Module", "Fractal"),
+    *("ResNet", "Dense", "VGG"),
 )
 
 
@@ -186,7 +187,7 @@ def _abstract(token: str) -> str:
     first = token[0]
     if first in "'\"" or (token[-1] in "'\"" and first.isalpha()):
         return "STR"
-    if first.isdigit() or (first == "." and len(token) > 1 and token != "..."):
+    if first.isdigit() or (first == "." and token[1:2].isdigit()):
         return "NUM"
     if first.isalpha() or first == "_":
         if iskeyword(token) or token.startswith(_KEPT_PREFIXES):

@@ -127,7 +127,7 @@ def _check_counts(snapshot: _Snapshot) -> Check:
 
 
 def _check_explained(snapshot: _Snapshot) -> Check:
-    """Guarantee 6, second half: each kept record has one kept row, each removed row a stage, a reason, a kept canonical."""
+    """Guarantee 6, second half: one kept row for each record; a stage, a reason, a kept canonical for all others."""
     kept_ids = {record["id"] for record in snapshot.records}
     kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
     wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]

@@ -1,6 +1,7 @@
 """Worker processes: started clean (spawn), with a safe path, deaf to Ctrl-C so that the parent alone decides."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -47,4 +48,5 @@ def available_cores() -> int:
 
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(100_000, 10, 10)  # syntax trees are many small objects and hold no cycles
     warnings.simplefilter("ignore")  # parsing foreign code: an invalid escape in it is not our warning

@@ -1,4 +1,4 @@
-"""The record types that cross folders and packages. Their JSON Schemas lie beside this file, their tables are Parquet."""
+"""The record types that cross folders and packages; their JSON Schemas lie in `schemas/`, their tables are Parquet."""
 
 import types
 import typing

@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 from manifests.manifest import Manifest
-from manifests.records import RECORD_TYPES
+from manifests.records import RECORD_TYPES, Record
 
 FOLDER = Path(__file__).with_name("schemas")
 
 
 def schema_texts() -> dict[str, str]:
     """File name to text, for every record type and the manifest."""
-    models = (*RECORD_TYPES, Manifest)
+    models: tuple[type[Record], ...] = (*RECORD_TYPES, Manifest)
     return {
         f"{model.__name__}.json": json.dumps(model.model_json_schema(), indent=2, sort_keys=True) + "\n"
         for model in models

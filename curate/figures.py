@@ -1,0 +1,234 @@
+"""The figures of a curation report, as PNG files whose bytes depend on the data alone.
+
+Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also one of position or lightness.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from curate.report_facts import REMOVED, Facts
+from curate.report_text import count, plural, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KEPT, GONE, INK, FAINT = "#0072B2", "#B9D5E6", "#222222", "#8A8A8A"
+STAGE_COLORS = {"exact": "#009E73", "lexical": "#0072B2", "structural": "#D55E00"}
+_WIDTH, _DPI = 8.0, 160  # inches; for 800 pixels, and sharp on finer screens
+_BARS = 14
+_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # of labels that lie on grid lines
+
+_STYLE: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10.5,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+}
+
+
+def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> dict[str, str]:
+    """Draw what there is to show into `folder`.
+
+    Args:
+        thresholds: of the stages `lexical` and `structural`.
+
+    Returns: file name by figure: `funnel`, `similarity`, `prefixes`, `families`.
+    """
+    import matplotlib  # here, because it takes longer than everything else in a report
+    from matplotlib.figure import Figure
+
+    drawings: dict[str, Callable[[Figure], None]] = {}
+    if facts.codes.total():
+        drawings["funnel"] = lambda figure: _funnel(figure, facts)
+    if any(facts.codes[stage] for stage in thresholds):
+        drawings["similarity"] = lambda figure: _similarity(figure, facts, thresholds)
+    for name, groups in (("prefixes", facts.prefixes), ("families", facts.families)):
+        if len(groups) > 1:
+            drawings[name] = _group_drawing(groups, "networks" if name == "prefixes" else "codes")
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        settings: Any = matplotlib.rcParams  # its keys are typed as literals
+        settings.update(_STYLE)
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in a script the font lacks
+        for name, draw in drawings.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            figure = Figure(layout="constrained")
+            draw(figure)
+            figure.savefig(folder / f"{name}.png", dpi=_DPI, metadata={"Software": None})
+    return {name: f"{name}.png" for name in drawings}
+
+
+def _funnel(figure: "Figure", facts: Facts) -> None:
+    """Rows and networks on one scale, and codes, which are few beside the rows, on another below it."""
+    from matplotlib.patches import ConnectionPatch
+
+    rows = facts.rows
+    usable = rows.total() - rows["invalid"] - rows["filter"]
+    upper = [("rows", rows.total(), "")]
+    if usable != rows.total():
+        upper.append(("usable rows", usable, f"{count(rows.total() - usable)} invalid or left out"))
+    networks = facts.networks.total() - facts.networks["filter"]
+    upper.append(("networks", networks, _minus(rows["further"], "further rows of a network")))
+    left = facts.codes.total() - facts.codes["filter"]
+    lower = [("distinct codes", left, _minus(networks - left, "with the code of another"))]
+    for stage in REMOVED:
+        left -= facts.codes[stage]
+        lower.append(
+            (
+                f"after {stage}",
+                left,
+                _minus(facts.codes[stage], f"{stage} {'' if stage == 'exact' else 'near-'}duplicates"),
+            )
+        )
+    lower[-1] = ("kept", *lower[-1][1:])
+    figure.set_size_inches(_WIDTH, 0.9 + 0.42 * (len(upper) + len(lower)))
+    top, bottom = figure.subplots(2, 1, height_ratios=[len(upper), len(lower)])
+    _steps(top, upper)
+    _steps(bottom, lower)
+    for above, below in ((0, 0), (networks, max(1, lower[0][1]))):  # that bar is the whole width below
+        ends = ((above, len(upper) - 0.66), (below, -0.36))
+        figure.add_artist(
+            ConnectionPatch(*ends, "data", "data", axesA=top, axesB=bottom, color=FAINT, lw=0.8, ls=(0, (4, 3)))
+        )
+
+
+def _minus(number: int, what: str) -> str:
+    return f"− {count(number)} {what}" if number else ""
+
+
+def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
+    """Bars of what is left after each step, the part that the step took off in a lighter colour."""
+    whole = max(1, *(number for _, number, _ in steps))
+    for place, (_, number, note) in enumerate(steps):
+        before = steps[place - 1][1] if place else number
+        axes.barh(place, before, 0.64, color=GONE)
+        axes.barh(place, number, 0.64, color=KEPT)
+        inside = number > 0.4 * whole
+        start = 0 if inside else number if before - number > 0.4 * whole else before
+        axes.annotate(
+            f"{count(number)}    {note}",
+            (start, place),
+            (7, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            color="white" if inside else INK,
+        )
+    axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
+    axes.set_ylim(len(steps) - 0.5, -0.5)
+    axes.set_xlim(0, whole)
+    axes.tick_params(length=0)
+    axes.set_xticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) -> None:
+    """Histograms of the similarity to the kept record, one panel a stage, equals in a bar of their own."""
+    found = {stage: [facts.fates[code].similarity for code in facts.removed(stage)] for stage in thresholds}
+    found = {stage: values for stage, values in found.items() if values}
+    lowest = min(min(thresholds.values()), *(min(values) for values in found.values()))
+    width = 0.005 if lowest >= 0.8 else 0.02
+    first = int(lowest / width + 1e-9)
+    last = round(1 / width)
+    figure.set_size_inches(_WIDTH, 0.8 + 1.75 * len(found))
+    panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (stage, values) in zip(panels, found.items(), strict=True):
+        bins = Counter(last if value == 1.0 else min(int(value / width + 1e-9), last - 1) for value in values)
+        places = sorted(bins)
+        color = STAGE_COLORS[stage]
+        axes.bar(
+            [(place + 0.5) * width for place in places], [bins[place] for place in places], width * 0.86, color=color
+        )
+        axes.set_yscale("log")
+        axes.set_ylim(0.7, 3.2 * max(bins.values()))
+        axes.grid(axis="y")
+        axes.set_ylabel("codes")
+        axes.yaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= 1 else "")
+        axes.minorticks_off()
+        axes.axvline(thresholds[stage], color=INK, lw=1.2, ls=(0, (4, 3)))
+        axes.text(
+            thresholds[stage] + 0.25 * width,
+            0.97,
+            f"threshold {thresholds[stage]:g}",
+            transform=axes.get_xaxis_transform(),
+            va="top",
+            fontsize=9.5,
+            bbox=_BEHIND,
+        )
+        axes.set_title(
+            f"{stage}: {plural(len(values), 'code')}", loc="left", fontsize=10.5, color=color, fontweight="bold"
+        )
+        if bins[last]:
+            axes.annotate(
+                count(bins[last]),
+                ((last + 0.5) * width, bins[last]),
+                (0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9.5,
+                bbox=_BEHIND,
+            )
+    figure.align_ylabels(panels)
+    bottom = panels[-1]
+    bottom.set_xlim((first - 0.5) * width, (last + 1.3) * width)
+    step = 0.01 if width == 0.005 and lowest >= 0.88 else 0.05 if lowest >= 0.6 else 0.1
+    ticks = [place * step for place in range(round(1 / step)) if place * step >= lowest - 1e-9]
+    bottom.set_xticks([*ticks, 1 + 0.5 * width], [*(f"{tick:.2f}" for tick in ticks), "1"])
+    bottom.set_xlabel("Jaccard similarity to the kept record (last bar: exactly 1)")
+
+
+def _group_drawing(groups: dict[str, Counter[str]], unit: str) -> "Callable[[Figure], None]":
+    return lambda figure: _groups(figure, groups, unit)
+
+
+def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> None:
+    """Horizontal bars on a logarithmic scale: all of a group, and before it what was kept."""
+    bars = [(shown(name, 24) or "(no name)", fates.total(), fates["kept"]) for name, fates in groups.items()]
+    if len(bars) > _BARS:
+        tail = bars[_BARS - 1 :]
+        bars = bars[: _BARS - 1]
+        bars.append((f"{count(len(tail))} others", sum(bar[1] for bar in tail), sum(bar[2] for bar in tail)))
+    figure.set_size_inches(_WIDTH, 1.1 + 0.34 * len(bars))
+    axes = figure.subplots()
+    places = range(len(bars))
+    start = 0.6
+    axes.barh(places, [before - start for _, before, _ in bars], 0.72, left=start, color=GONE, label=f"{unit} in")
+    axes.barh(places, [max(kept - start, 0) for _, _, kept in bars], 0.72, left=start, color=KEPT, label="kept")
+    axes.set_xscale("log")
+    axes.set_xlim(start, 3.5 * max(before for _, before, _ in bars))
+    for place, (_, before, kept) in enumerate(bars):
+        axes.annotate(
+            f"{count(kept)} of {count(before)}",
+            (before, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            fontsize=9.5,
+            bbox=_BEHIND,
+        )
+    axes.set_yticks(places, [name for name, _, _ in bars])
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= 1 else "")
+    axes.minorticks_off()
+    axes.grid(axis="x")
+    axes.set_xlabel(f"{unit}, logarithmic scale")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.02))

@@ -1,0 +1,243 @@
+"""The sections of a curation report, each a list of Markdown lines; empty where there is nothing to say."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from curate.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
+from curate.outcome import Outcome
+from curate.report_facts import FATES, HOW, REMOVED, Facts
+from curate.report_text import code_span, count, percent, plain, plural, table
+
+#: Rows of a table before the rest is folded into one.
+LONG_TABLE = 20
+
+_STEPS = {
+    "invalid": "invalid: no code, or not Python",
+    "filter": "left out by an option",
+    "further": "further rows of a network",
+    "exact": "exact duplicates",
+    "lexical": "lexical near-duplicates",
+    "structural": "structural near-duplicates",
+    "kept": "**kept**",
+}
+
+
+def head(name: str, facts: Facts, options: CurateOptions, notes: list[str]) -> list[str]:
+    """What this is, the one-line result, the settings, and what could not be done as asked."""
+    kept, codes = facts.codes["kept"], facts.codes.total()
+    result = f"**{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}).**"
+    result += (
+        f" The source has {plural(facts.rows.total(), 'row')}: evaluations of"
+        f" {plural(facts.networks.total(), 'network')} (a name with a code)."
+    )
+    if options.profile == "strict":
+        result += (
+            " No two kept records are near-duplicates, every removed one names a kept record that it is near to,"
+            " and nothing close crosses the splits."
+        )
+    settings = [
+        f"profile `{options.profile}`",
+        f"lexical Jaccard ≥ {options.lexical_threshold:g}",
+        f"structural Jaccard ≥ {options.structural:g}",
+        f"tokens `{options.tokens}`",
+        f"seed {options.seed}",
+    ]
+    for label, prefixes in (("include", options.include), ("prefer", options.prefer)):
+        if prefixes:
+            settings.append(f"{label} {', '.join(code_span(prefix) for prefix in prefixes)}")
+    if options.min_prefix:
+        settings.append(f"at least {options.min_prefix} a prefix")
+    if options.topup_prefix or options.topup_family:
+        groups = ", ".join(code_span(text) for text in (*options.topup_prefix, *options.topup_family))
+        settings.append(f"at least {options.topup_per_prefix} of {groups}")
+    if options.from_scratch:
+        settings.append("only networks trained from scratch")
+    if kept:
+        by_prefix = sorted(facts.prefixes.items(), key=lambda item: (-item[1]["kept"], item[0]))
+        most = [(prefix, fates["kept"]) for prefix, fates in by_prefix if fates["kept"]]
+        shares = [f"{code_span(prefix, 40)} {count(number)} ({percent(number, kept)})" for prefix, number in most[:4]]
+        if len(most) > 4:
+            rest = sum(number for _, number in most[4:])
+            shares.append(f"{count(len(most) - 4)} others {count(rest)} ({percent(rest, kept)})")
+        result += f" Kept by prefix: {', '.join(shares)}."
+    lines = [f"# Curation report: {plain(name)}", "", result, "", f"Settings: {', '.join(settings)}.", ""]
+    if notes:
+        lines += ["Not everything could be done as asked:", "", *(f"- {plain(note)}" for note in notes), ""]
+    return lines
+
+
+def funnel(facts: Facts, options: CurateOptions) -> list[str]:
+    """The table of rows, networks and codes by what became of them; each column adds up."""
+    lines = ["## From rows to records", ""]
+    rows = [
+        [
+            "in",
+            *(count(column.total()) for column in (facts.rows, facts.networks, facts.codes)),
+            percent(facts.codes.total(), facts.codes.total()),
+        ]
+    ]
+    for step, label in _STEPS.items():
+        if step in ("invalid", "filter") and not facts.rows[step]:
+            continue
+        cells = [label, f"{count(facts.rows[step])} ({percent(facts.rows[step], facts.rows.total())})"]
+        if step in FATES:
+            codes = facts.codes[step]
+            cells += [count(facts.networks[step]), count(codes), percent(codes, facts.codes.total())]
+        else:
+            cells += ["", "", ""]
+        rows.append(
+            [cell if step != "kept" or not cell or place == 0 else f"**{cell}**" for place, cell in enumerate(cells)]
+        )
+    lines += table(["", "rows", "networks", "codes", "% of codes"], rows)
+    lines += [
+        "Rows are evaluations. A network is a name with a code: its further rows (other data sets, epochs,"
+        " hyperparameters) are no duplicates, and one row speaks for it. Each column adds up to its first line."
+    ]
+    shared = facts.networks.total() - facts.codes.total()
+    if shared:
+        lines[-1] += f" {plural(shared, 'network has', 'networks have')} the very code of another and one fate with it."
+    usable = facts.rows.total() - facts.rows["invalid"]
+    if usable != facts.rows.total():
+        lines[-1] += " Networks and codes are those of the rows that can be used."
+    if facts.stages["exact"] != facts.rows["exact"]:
+        lines[-1] += (
+            f" (The decisions of profile `{options.profile}` say `exact` of {plural(facts.stages['exact'], 'row')}:"
+            f" {count(facts.stages['exact'] - facts.rows['exact'])} of them are such further rows.)"
+        )
+    return [*lines, ""]
+
+
+def stages(facts: Facts, counts: dict[str, Any], options: CurateOptions) -> list[str]:
+    """How removed records resemble the kept one, and what the abstraction of tokens hides."""
+    removed = sum(facts.codes[stage] for stage in REMOVED)
+    if not removed:
+        return []
+    how = Counter((facts.fates[code].stage, phrase) for code, phrase in facts.how.items())
+    rows = [
+        [stage, phrase, count(how[stage, phrase]), percent(how[stage, phrase], removed)]
+        for stage in REMOVED
+        for phrase in HOW[stage]
+        if how[stage, phrase]
+    ]
+    lines = ["## What the removed share with what was kept", ""]
+    lines += table(["stage", "shared with the kept record", "codes", "% of removed"], rows, left=2)
+    return lines + _hidden(counts, options, how)
+
+
+def _hidden(counts: dict[str, Any], options: CurateOptions, how: Mapping[tuple[str, str], int]) -> list[str]:
+    """What trees, shingle sets and literals say about the codes, beside their stages."""
+    layout = counts["codes"] - counts["trees"]
+    lines = []
+    if layout:
+        lines.append(
+            f"- {plural(layout, 'code equals', 'codes equal')} another but for comments, docstrings and layout."
+        )
+        if options.profile == "strict":
+            lines[-1] += (
+                " Stage `exact` counts those next to a *kept* twin; where the twin was itself removed, both count at"
+                " the stage that removed it."
+            )
+    hidden = counts["codes"] - counts["shingle_sets"]
+    if hidden and options.tokens == "abstract":
+        literal = how["lexical", HOW["lexical"][1]]
+        lines.append(
+            f"- The {plural(counts['codes'], 'code')} have {plural(counts['shingle_sets'], 'distinct shingle set')}:"
+            " most names, all numbers and all strings are placeholders, and a set does not count repetitions, so"
+            " another activation, width or depth may not show."
+        )
+        if literal:
+            lines[-1] += (
+                f" {plural(literal, 'removed record has', 'removed records have')} all shingles of the kept one but"
+                " other literals; `--tokens literal` tells such networks apart."
+            )
+    elif hidden:
+        lines.append(
+            f"- The {plural(counts['codes'], 'code')} have {plural(counts['shingle_sets'], 'distinct shingle set')}."
+        )
+    return [*lines, ""] if lines else []
+
+
+def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
+    """How candidates were proposed, and how many true pairs that missed."""
+    facts = details.get("lsh")
+    if not facts:
+        return []
+    text = (
+        f"MinHash-LSH with {plural(facts['bands'], 'band')} of {plural(facts['rows'], 'row')} proposes lexical pairs"
+        f" and the exact Jaccard decides. A pair at {options.lexical_threshold:g} goes unproposed with a chance of"
+        f" {facts['miss_chance']:.1e}. Measured against an exact join on this corpus: {count(facts['found'])} of"
+        f" {plural(facts['pairs'], 'true pair')} of shingle sets proposed (recall {facts['recall']:.4g})"
+    )
+    if facts["sets_asked"] == facts["sets"]:
+        text += f", all {plural(facts['sets'], 'set')} joined."
+    else:
+        text += f"; {count(facts['sets_asked'])} of {plural(facts['sets'], 'set')} joined with all others."
+    return ["## Recall of the candidate pairs", "", text, ""]
+
+
+def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
+    """A table of groups before and after, with what removed them and the drop rate."""
+    kept_in_all = sum(fates["kept"] for fates in groups.values())
+    columns = [fate for fate in FATES if fate != "kept" and any(fates[fate] for fates in groups.values())]
+    ranked = list(groups.items())
+    tail = ranked[LONG_TABLE:] if len(ranked) > LONG_TABLE + 1 else []
+    rows = []
+    for name, fates in ranked[: len(ranked) - len(tail)]:
+        rows.append([code_span(name, 40), *_group_cells(fates, columns, kept_in_all)])
+    if tail:
+        rest = sum((fates for _, fates in tail), Counter[str]())
+        rows.append([f"{count(len(tail))} others", *_group_cells(rest, columns, kept_in_all)])
+    heads = [label, f"{unit} in", *columns, "kept", "% dropped", "% of kept"]
+    return [f"## {title}", "", *table(heads, rows)] if rows else []
+
+
+def _group_cells(fates: Counter[str], columns: list[str], kept_in_all: int) -> list[str]:
+    whole, kept = fates.total(), fates["kept"]
+    dropped = [percent(whole - kept, whole), percent(kept, kept_in_all)]
+    return [count(whole), *(count(fates[column]) for column in columns), count(kept), *dropped]
+
+
+def splits(outcome: Outcome, counts: dict[str, Any], options: CurateOptions) -> list[str]:
+    """Records and leak-free groups of each split."""
+    if not outcome.kept:
+        return []
+    sizes: dict[str, Counter[str]] = {split: Counter() for split in counts["splits"]}
+    for code, split in outcome.splits.items():
+        sizes.setdefault(split, Counter())[outcome.clusters.get(code, "")] += 1
+    grouped = bool(outcome.clusters)
+    rows = []
+    for split, groups in sizes.items():
+        records = groups.total()
+        cells = [split, count(records), percent(records, len(outcome.kept))]
+        rows.append(cells + ([count(len(groups)), count(max(groups.values(), default=0))] if grouped else []))
+    lines = [
+        "## Splits",
+        "",
+        *table(["split", "records", "%", *(["groups", "largest group"] if grouped else [])], rows),
+    ]
+    if grouped and options.profile == "strict":
+        lines += [
+            f"A group is what is linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more or by one structural"
+            " fingerprint; it lies in one split as a whole.",
+            "",
+        ]
+    return lines
+
+
+def weights(facts: Facts, outcome: Outcome, options: CurateOptions) -> list[str]:
+    """What `--upweight` did to the records."""
+    if not options.upweight:
+        return []
+    prefixes = [prefix for prefix, _ in options.upweight]
+    places = {code: matching_prefix(facts.fates[code].name, prefixes) for code in outcome.kept}
+    whole = sum(outcome.weights.get(code, 1.0) for code in outcome.kept)
+    rows = []
+    for place, label, factor in (
+        *((place, code_span(prefix), factor) for place, (prefix, factor) in enumerate(options.upweight)),
+        (None, "all others", 1.0),
+    ):
+        codes = [code for code in outcome.kept if places[code] == place]
+        share = sum(outcome.weights.get(code, 1.0) for code in codes)
+        rows.append([label, f"{factor:g}", count(len(codes)), percent(len(codes), len(places)), percent(share, whole)])
+    return ["## Sampling weights", "", *table(["prefix", "weight", "records", "% of records", "% of weight"], rows)]

@@ -1,0 +1,70 @@
+"""What all tests share: a cache folder of their own, and the real LEMUR corpus where it can be had."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from manifests.cache import cache_folder
+from manifests.errors import RetryableError
+
+settings.register_profile(
+    "lemur",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("lemur")
+
+_CACHE = "LEMUR_CURATOR_CACHE"
+_USERS_CACHE = os.environ.get("LEMUR_CURATOR_TEST_WHEEL_CACHE") or os.environ.get(_CACHE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def curator_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cache folder of all tests of this process: what one test worked out, another finds there."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_CACHE, str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def lemur_wheel(curator_cache: Path) -> Path:
+    """The wheel of the real corpus, linked into the tests' cache; it is fetched only if the user's cache lacks it."""
+    from curate.lemur_release import DEFAULT_VERSION, LemurRelease
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(_CACHE)
+        if _USERS_CACHE:
+            patch.setenv(_CACHE, _USERS_CACHE)
+        folder = cache_folder("lemur", DEFAULT_VERSION)
+        try:
+            LemurRelease().inputs()
+        except RetryableError as error:
+            pytest.skip(f"needs nn-dataset {DEFAULT_VERSION}, which pip could not fetch: {error}")
+        (wheel,) = folder.glob("*.whl")
+    link = cache_folder("lemur", DEFAULT_VERSION) / wheel.name
+    link.symlink_to(wheel)
+    return link
+
+
+@pytest.fixture(scope="session")
+def real_rows(lemur_wheel: Path):  # type: ignore[no-untyped-def]
+    """The source of the real rows of LEMUR 2.1.0, read from the wheel once a session."""
+    from curate.lemur_release import LemurRelease
+
+    return LemurRelease()
+
+
+@pytest.fixture(scope="session")
+def real_codes(real_rows) -> list[str]:  # type: ignore[no-untyped-def]
+    """The distinct codes of the real rows, in the order in which they occur."""
+    found: dict[str, None] = {}
+    for batch in real_rows.batches():
+        found.update(dict.fromkeys(batch.column("nn_code").dictionary_encode().dictionary.to_pylist()))
+    return list(found)

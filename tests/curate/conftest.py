@@ -1,0 +1,186 @@
+"""A curation in memory: rows in, decisions out, without worker processes or folders."""
+
+import hashlib
+import itertools
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from curate.corpus import CodeFile, Corpus, read_corpus
+from curate.feature_store import FeatureStore
+from curate.features import code_features
+from curate.options import CurateOptions
+from curate.outcome import Outcome, RowDecision
+from curate.rows import BATCH_ROWS, InputFile, to_batch
+from curate.strict import curate_strict
+
+Row = dict[str, Any]
+
+
+class MemorySource:
+    """Rows that are in memory already."""
+
+    name = "memory"
+
+    def __init__(self, rows: Iterable[Row], batch_rows: int = BATCH_ROWS) -> None:
+        self._rows, self._batch_rows = list(rows), batch_rows
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(self._rows), self._batch_rows):
+            yield to_batch(self._rows[start : start + self._batch_rows])
+
+    def inputs(self) -> list[InputFile]:
+        return []
+
+
+@dataclass(frozen=True)
+class Curated:
+    """A finished curation; everything is looked up by the text of the code."""
+
+    rows: list[Row]
+    corpus: Corpus
+    outcome: Outcome
+    options: CurateOptions
+
+    @property
+    def decisions(self) -> list[RowDecision]:
+        return self.outcome.decisions
+
+    def code(self, number: int) -> str:
+        return self.corpus.codes[number]
+
+    @property
+    def kept(self) -> list[str]:
+        """Kept codes, best first."""
+        return [self.code(number) for number in self.outcome.kept]
+
+    def kept_names(self) -> list[str]:
+        return [self.rows[self.outcome.shown[number]]["nn"] for number in self.outcome.kept]
+
+    def kept_row(self, code: str) -> Row:
+        return self.rows[self.outcome.shown[self.number(code)]]
+
+    def number(self, code: str) -> int:
+        return self.corpus.ids.index(hashlib.sha256(code.encode()).hexdigest())
+
+    def split_of(self, code: str) -> str:
+        return self.outcome.splits[self.number(code)]
+
+    def canonical(self, decision: RowDecision) -> str | None:
+        return None if decision.canonical is None else self.code(decision.canonical)
+
+
+def warm_features(codes: Iterable[str], detail: str = "abstract") -> None:
+    """Put the features of all codes into the store, so that a curation of them starts no worker."""
+    store = FeatureStore(detail)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for code in dict.fromkeys(codes):
+            digest = hashlib.sha256(code.encode()).digest()
+            if digest not in store:
+                store.add(digest, code_features(code, detail))  # type: ignore[arg-type]
+    store.flush()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Callable[..., None]:
+    return warm_features
+
+
+@pytest.fixture(scope="session")
+def memory_source() -> type[MemorySource]:
+    return MemorySource
+
+
+@pytest.fixture(scope="session")
+def curated() -> Iterator[Callable[..., Curated]]:
+    """`curated(rows, **options)`: the strict curation of rows; those without accuracy and the like get nulls."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        numbers = itertools.count()
+
+        def run(rows: Sequence[Row], *, batch_rows: int = BATCH_ROWS, **chosen: Any) -> Curated:
+            options = CurateOptions(**chosen)
+            warm_features((row["nn_code"] for row in rows if row.get("nn_code") is not None), options.tokens)
+            codes = stack.enter_context(CodeFile(folder / f"codes-{next(numbers)}"))
+            corpus = read_corpus(MemorySource(rows, batch_rows), codes, options.tokens, jobs=1)
+            assert corpus.computed == 0
+            return Curated(list(rows), corpus, curate_strict(corpus, options), options)
+
+        yield run
+
+
+#: Lines of a constructor and of a forward pass; lower-case names and numbers are blind to the lexical view.
+BLOCKS = (
+    ("self.{v} = nn.Conv2d({n}, {n}, kernel_size=3, padding=1, bias=False)", "{x} = self.{v}({x})"),
+    ("self.{v} = nn.BatchNorm2d({n}, eps=1e-05, momentum=0.1)", "{x} = torch.relu(self.{v}({x}))"),
+    ("self.{v} = nn.Sequential(nn.Linear({n}, {n}), nn.ReLU(inplace=True))", "{x} = {x} + self.{v}({x})"),
+    ("self.{v} = nn.Dropout(p=0.2) if train else nn.Identity()", "{x} = self.{v}({x}) * 0.5"),
+    ("self.{v} = nn.MaxPool2d(kernel_size=2, stride=2)", "{x}, skip = self.{v}({x}), {x}"),
+    (
+        "self.{v} = nn.ModuleList([nn.GroupNorm(4, {n}) for i in range(3)])",
+        "for m in self.{v}:\n            {x} = m({x})",
+    ),
+    ("self.{v} = nn.LSTM({n}, {n}, num_layers=2, batch_first=True)", "{x}, (h, c) = self.{v}({x}.flatten(1))"),
+    ("self.{v} = nn.MultiheadAttention({n}, num_heads=4)", "{x} = self.{v}({x}, {x}, {x})[0]"),
+    ("self.{v} = nn.Parameter(torch.zeros(1, {n}, 1, 1))", "{x} = {x} - self.{v} / (1 + {x}.abs())"),
+    ("self.{v} = SqueezeExcite({n}, ratio=0.25)", "{x} = {x} if self.{v} is None else self.{v}({x})"),
+    ("self.{v} = nn.AdaptiveAvgPool2d((1, 1))", "{x} = torch.cat([{x}, self.{v}({x})], dim=1)"),
+    (
+        "self.{v} = [nn.GELU(), nn.SiLU(), nn.ELU()][{n} % 3]",
+        "assert {x}.ndim == 4 and not self.{v}({x}).isnan().any()",
+    ),
+)
+
+GLUE = """
+    def train_setup(self, prm):
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"])
+
+    def learn(self, train_data):
+        for inputs, labels in train_data:
+            self.optimizer.zero_grad()
+            self.criterion(self(inputs), labels).backward()
+            self.optimizer.step()
+"""
+
+
+def network_code(
+    blocks: Sequence[int],
+    *,
+    name: str = "Net",
+    base: str = "nn.Module",
+    width: int = 64,
+    variable: str = "x",
+    docstring: str = "",
+    comment: str = "",
+    glue: bool = True,
+    extra: str = "",
+) -> str:
+    """A network of the given blocks. What a keyword changes shows in the name of the keyword."""
+    lines = [
+        "import torch",
+        "import torch.nn as nn",
+        *([f"# {comment}"] if comment else []),
+        "",
+        f"class {name}({base}):",
+    ]
+    if docstring:
+        lines.append(f'    """{docstring}"""')
+    lines += ["    def __init__(self, in_shape, out_shape, prm, device, train=True):", "        super().__init__()"]
+    lines += ["        " + BLOCKS[b][0].format(v=f"{variable}{i}", n=width, x=variable) for i, b in enumerate(blocks)]
+    lines += ["", f"    def forward(self, {variable}):" + (f"  # {comment}" if comment else "")]
+    lines += ["        " + BLOCKS[b][1].format(v=f"{variable}{i}", n=width, x=variable) for i, b in enumerate(blocks)]
+    lines += [f"        return {variable}", *([GLUE] if glue else []), extra]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def network() -> Callable[..., str]:
+    return network_code
