@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from manifests.manifest import Manifest
 
 app = typer.Typer()
+_NN_DUP_ONLY = "Profile nn-dup only"
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
 _SOURCE = "lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, a folder of .py files, or hf://datasets/OWNER/NAME."
@@ -73,6 +74,18 @@ def curate(
         DetailName, typer.Option(help="abstract: as published; literal: names and numbers count too.")
     ] = DetailName.abstract,
     seed: Annotated[int, typer.Option(help="Draws the splits.")] = 42,
+    keep_per_family: Annotated[
+        int, typer.Option(metavar="K", help="Kept of each family in a duplicate group.", rich_help_panel=_NN_DUP_ONLY)
+    ] = 5,
+    fractal_threshold: Annotated[
+        float, typer.Option(help="Token Jaccard for FractalNet.", rich_help_panel=_NN_DUP_ONLY)
+    ] = 0.97,
+    topup_lexical_max: Annotated[
+        float, typer.Option(help="Token Jaccard that a top-up may reach.", rich_help_panel=_NN_DUP_ONLY)
+    ] = 0.85,
+    topup_structural_max: Annotated[
+        float, typer.Option(help="Fingerprint Jaccard likewise.", rich_help_panel=_NN_DUP_ONLY)
+    ] = 0.60,
     jobs: JobsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -95,6 +108,10 @@ def curate(
         from_scratch=from_scratch,
         tokens=tokens.value,
         seed=seed,
+        keep_per_family=keep_per_family,
+        fractal_threshold=fractal_threshold,
+        topup_lexical_max=topup_lexical_max,
+        topup_structural_max=topup_structural_max,
     )
     check_free(out, force=force)
 

@@ -6,6 +6,7 @@ Codes go to a file as they stream in, so that a million of them need no memory.
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -13,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.feature_pool import compute_features
+from curate.feature_pool import map_codes
 from curate.feature_store import FeatureStore
 from curate.feature_table import FeatureTable
+from curate.features import code_features
 from curate.rows import Source
 from curate.tokens import Detail
 from manifests.errors import UserError
@@ -87,7 +89,7 @@ def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: 
     computed = 0
     try:
         with progress("features", None, "new codes") as advance:
-            for result in compute_features(codes, detail, jobs):
+            for result in map_codes(partial(code_features, detail=detail), codes, jobs):
                 for digest, features in result:
                     store.add(digest, features)
                 computed += len(result)

@@ -1,7 +1,7 @@
 """What a user may ask of a curation, and the names' prefixes that the options speak of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from curate.tokens import Detail
@@ -32,6 +32,10 @@ class CurateOptions:
     from_scratch: bool = False
     tokens: Detail = "abstract"
     seed: int = 42
+    keep_per_family: int = 5  # this and the next three: profile nn-dup only
+    fractal_threshold: float = 0.97
+    topup_lexical_max: float = 0.85
+    topup_structural_max: float = 0.60
 
     def __post_init__(self) -> None:
         for name, value in (("lexical", self.lexical_threshold), ("structural", self.structural)):
@@ -39,6 +43,17 @@ class CurateOptions:
                 raise UserError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UserError("--min-per-prefix and --topup-per-prefix: must not be negative")
+        self._refuse_foreign()
+
+    def _refuse_foreign(self) -> None:
+        """Options of the other profile are refused: silently ignored ones mislead."""
+        strict_only = ("topup_family", "from_scratch", "tokens")
+        nn_dup_only = ("keep_per_family", "fractal_threshold", "topup_lexical_max", "topup_structural_max")
+        foreign, home = (nn_dup_only, "nn-dup") if self.profile == "strict" else (strict_only, "strict")
+        defaults = {item.name: item.default for item in fields(self)}
+        for name in foreign:
+            if getattr(self, name) != defaults[name]:
+                raise UserError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
 
     @property
     def structural(self) -> float:

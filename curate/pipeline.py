@@ -33,7 +33,7 @@ def curate(
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
             corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
-            outcome = decide(corpus, options)
+            outcome = decide(corpus, options, jobs)
             watch.lap("decide")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
@@ -56,13 +56,13 @@ def curate(
     return manifest
 
 
-def decide(corpus: Corpus, options: CurateOptions) -> Outcome:
+def decide(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
     """The outcome of the profile that was asked for."""
     if options.profile == "strict":
         return curate_strict(corpus, options)
     from curate.nndup_profile import curate_like_nndup
 
-    return curate_like_nndup(corpus, options)
+    return curate_like_nndup(corpus, options, jobs)
 
 
 def _parameters(source: Source, options: CurateOptions) -> dict[str, Any]:

@@ -48,9 +48,10 @@ def pretrained(facts: Facts, corpus: Corpus) -> list[str]:
     codes.sort(key=lambda code: (facts.fates[code].stage != "kept", facts.fates[code].name, facts.ids[code]))
     kept = sum(facts.fates[code].stage == "kept" for code in codes)
     lines = ["## Records with trained weights", ""]
+    loading = plural(len(codes), "code loads", "codes load")
     lines += [
-        f"{plural(len(codes), 'code loads', 'codes load')} trained weights, {count(kept)} of them kept. Their"
-        " accuracies say little about an architecture; column `pretrained` marks them, and `--from-scratch` leaves them out.",
+        f"{loading} trained weights, {count(kept)} of them kept. Their accuracies"
+        " say little about an architecture; column `pretrained` marks them, and `--from-scratch` leaves them out.",
         "",
     ]
     rows = []

@@ -444,7 +444,8 @@ def _write_figure(path: Path, grid: Grid) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)  # type: ignore[arg-type,unused-ignore]
+        settings: Any = matplotlib.rcParams  # its keys are typed as literals
+        settings.update(_STYLE)
         figure = Figure(figsize=(7.0, 4.4), layout="constrained")
         _draw(figure, grid)
         figure.savefig(path, dpi=200, metadata={"Software": None})

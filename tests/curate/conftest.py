@@ -1,11 +1,12 @@
 """A curation in memory: rows in, decisions out, without worker processes or folders."""
 
 import hashlib
+import io
 import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,8 @@ def curated() -> Iterator[Callable[..., Curated]]:
             options = CurateOptions(**chosen)
             warm_features((row["nn_code"] for row in rows if row.get("nn_code") is not None), options.tokens)
             codes = stack.enter_context(CodeFile(folder / f"codes-{next(numbers)}"))
-            corpus = read_corpus(MemorySource(rows, batch_rows), codes, options.tokens, jobs=1)
+            with redirect_stderr(io.StringIO()):  # a line of progress for each of thousands of runs
+                corpus = read_corpus(MemorySource(rows, batch_rows), codes, options.tokens, jobs=1)
             assert corpus.computed == 0
             return Curated(list(rows), corpus, curate_strict(corpus, options), options)
 

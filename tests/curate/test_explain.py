@@ -1,0 +1,366 @@
+"""`lemur explain`: one snapshot with a network for every fate, asked about each of them."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.explain import Explanation, explain
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.sources import open_source
+from manifests.errors import UserError
+
+ALL = tuple(range(12))
+UNUSED = """
+    def unused(self, a, b):
+        while a < b and not b == 3:
+            a, b = b - a * 2, [a, b][a] if b else {a: b}
+            for i in a:
+                b = b | a ^ i
+        return a if b else (a, b)
+"""
+
+
+def digest_of(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()
+
+
+def twins(code: str, digits: int) -> tuple[str, str]:
+    """Two variants of a code, equal but for a comment, whose ids begin alike."""
+    seen: dict[str, str] = {}
+    for number in range(1_000_000):
+        variant = f"{code}# {number}\n"
+        start = digest_of(variant)[:digits]
+        if start in seen:
+            return seen[start], variant
+        seen[start] = variant
+    raise AssertionError("no twins")
+
+
+@pytest.fixture(scope="module")
+def codes(network: Callable[..., str]) -> dict[str, str]:
+    base = network(ALL)
+    first, second = twins(network((7, 3, 9, 5, 10)), 6)
+    return {
+        "base": base,
+        "comment": network(ALL, comment="say \x1b[31m red"),
+        "lexical": network(ALL, name="Other").rstrip("\n"),
+        "least": network((*ALL, 0)),
+        "structural": network(ALL, extra=UNUSED),
+        "far": network((6, 8, 4)),
+        "one": network((2, 11, 0)),
+        "two": network((9, 9, 10, 3)),
+        "twin": first,
+        "other twin": second,
+        "broken": "def broken(:\n",
+        "pretrained": 'import torchvision\nnet = torchvision.models.resnet18(weights="DEFAULT")\n',
+    }
+
+
+@pytest.fixture(scope="module")
+def snapshot(
+    codes: dict[str, str], warm: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    def row(name: str, code: str | None, accuracy: float | None, epoch: int = 1) -> dict[str, Any]:
+        code = codes.get(code, code) if code is not None else None
+        benchmark = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": epoch}
+        return {"nn": name, "nn_code": code, **benchmark, "accuracy": accuracy, "prm": "{}"}
+
+    rows = [
+        row("base-net", "base", 0.7, 2),
+        row("base-net", "base", 0.9),
+        row("base-net", "base", 0.8, 3),
+        row("copy-net", "base", 0.5),
+        row("comment-net", "comment", 0.4),
+        row("lexical-net", "lexical", 0.3),
+        row("lexical-net", "lexical", 0.3, 2),
+        row("alias-net", "lexical", 0.2),
+        row("least-net", "least", 0.2),
+        row("structural-net", "structural", 0.1),
+        row("far-net", "far", None),
+        row("ambiguous-net", "one", 0.3),
+        row("ambiguous-net", "two", 0.3),
+        row("twin-net", "twin", 0.2),
+        row("other-twin-net", "other twin", 0.1),
+        row("broken-net", "broken", 0.1),
+        row("empty-net", None, 0.1),
+        row("far-net", None, 0.1),
+        row("pretrained-net", "pretrained", 0.99),
+    ]
+    folder = tmp_path_factory.mktemp("explain")
+    source = folder / "rows.jsonl"
+    source.write_text("".join(json.dumps(item) + "\n" for item in rows), encoding="utf-8")
+    warm(codes.values())
+    curate(open_source(str(source)), folder / "out", CurateOptions(from_scratch=True), jobs=1)
+    return folder / "out"
+
+
+def said(explanation: Explanation) -> dict[str, str]:
+    """The labelled lines."""
+    return {
+        line[:12].strip(): line[12:] for line in explanation.lines if line[:12].strip() and not line.startswith(" ")
+    }
+
+
+def error_of(folder: Path, wanted: str) -> str:
+    with pytest.raises(UserError) as caught:
+        explain(folder, wanted)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- every fate ---------------------------------------------------------------------------------------------------
+
+
+def test_kept(snapshot: Path, codes: dict[str, str]) -> None:
+    told = explain(snapshot, "base-net")
+    facts, labels = told.facts, said(told)
+    assert (facts["kept"], facts["stage"], facts["canonical"], facts["diff"]) == (True, None, None, None)
+    assert facts["id"] == digest_of(codes["base"]) == labels["id"]
+    assert labels["outcome"] == "kept"
+    assert labels["row"] == "1, and 2 further rows of this network"
+    assert labels["split"] == facts["record"]["split"]
+    assert labels["cluster"] == facts["record"]["cluster"]
+    assert labels["score"].endswith("the percentile of 0.9000 on img-classification / cifar-10 / acc, epoch 1")
+    assert labels["also named"] == "copy-net: removed at stage exact"
+
+
+def test_what_a_kept_record_stands_for(snapshot: Path, codes: dict[str, str]) -> None:
+    facts = explain(snapshot, "base-net").facts["stands_for"]
+    assert facts["networks"] == 6
+    assert facts["by_stage"] == {"exact": 2, "lexical": 3, "structural": 1}
+    entries = [*facts["nearest"], *facts["least_similar"]]
+    assert [entry["name"] for entry in entries] == [
+        "comment-net", "copy-net", "structural-net", "alias-net", "lexical-net", "least-net",
+    ]  # fmt: skip
+    similarities = [entry["similarity"] for entry in entries]
+    assert similarities[:3] == [1.0, 1.0, 1.0]
+    assert 1 > similarities[3] == similarities[4] > similarities[5] >= 0.9
+    assert entries[5]["id"] == digest_of(codes["least"])
+    lines = explain(snapshot, "base-net").lines
+    assert "stands for  6 removed networks: 2 exact, 3 lexical, 1 structural" in lines
+    assert lines.index("  least similar:") == lines.index("  nearest:") + 6
+    assert lines[-1].split()[1:3] == ["lexical", "least-net"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "similarity", "threshold"),
+    [
+        ("comment-net", "exact", "1.000", None),
+        ("lexical-net", "lexical", "0.9", 0.9),
+        ("structural-net", "structural", "1.000", 0.95),
+    ],
+)
+def test_removed_for_another_code(
+    snapshot: Path, codes: dict[str, str], name: str, stage: str, similarity: str, threshold: float | None
+) -> None:
+    told = explain(snapshot, name)
+    facts, labels = told.facts, said(told)
+    assert (facts["kept"], facts["stage"], facts["threshold"]) == (False, stage, threshold)
+    assert labels["outcome"] == f"removed at stage {stage}"
+    assert (facts["canonical"]["id"], facts["canonical"]["name"]) == (digest_of(codes["base"]), "base-net")
+    assert labels["canonical"].startswith(f"base-net (kept, {facts['canonical']['split']}, score ")
+    assert labels["similarity"].startswith(similarity)
+    assert labels["similarity"].endswith("1.000" if threshold is None else f"the threshold is {threshold:g})")
+    assert facts["reason"] == labels["reason"] != "kept"
+    assert facts["record"] is None
+    start = told.lines.index(f"--- base-net {digest_of(codes['base'])[:16]}")
+    assert told.lines[start - 1] == ""
+    assert told.lines[start + 1] == f"+++ {name} {digest_of(codes[name.removesuffix('-net')])[:16]}"
+    assert len(told.lines) == start + len(facts["diff"])
+
+
+@pytest.mark.parametrize("name", ["structural", "lexical", "least"])
+def test_diff_is_whole(snapshot: Path, codes: dict[str, str], name: str) -> None:
+    diff = explain(snapshot, f"{name}-net").facts["diff"][2:]
+    old, new = set(codes["base"].split("\n")), set(codes[name].split("\n"))
+    assert new - old
+    assert new - old <= {line[1:].removesuffix("  [no newline at the end]") for line in diff if line[0] == "+"}
+    assert old - new <= {line[1:] for line in diff if line[0] == "-"}
+    assert sum("no newline at the end" in line for line in diff) == (name == "lexical")
+
+
+def test_diff_of_foreign_control_characters_is_harmless(snapshot: Path) -> None:
+    told = explain(snapshot, "comment-net")
+    assert any("\x1b[31m" in line for line in told.facts["diff"])
+    assert not any("\x1b" in line for line in told.lines)
+    assert "+# say \\x1b[31m red" in told.lines
+
+
+def test_same_code_under_another_name(snapshot: Path, codes: dict[str, str]) -> None:
+    told = explain(snapshot, "copy-net")
+    facts = told.facts
+    assert (facts["stage"], facts["similarity"], facts["threshold"], facts["diff"]) == ("exact", 1.0, None, None)
+    assert facts["canonical"]["id"] == facts["id"] == digest_of(codes["base"])
+    assert facts["canonical"]["name"] == "base-net"
+    assert facts["reason"] == "same code as base-net"
+    assert "            the same code, character for character" in told.lines
+    assert said(told)["also named"] == "base-net: kept"
+
+
+def test_code_removed_under_another_name(snapshot: Path, codes: dict[str, str]) -> None:
+    """removed.parquet names a code once; its other names are explained by that code all the same."""
+    names = pq.read_table(snapshot / "removed.parquet").column("nn").to_pylist()
+    assert "lexical-net" in names
+    assert "alias-net" not in names
+    alias, named = explain(snapshot, "alias-net"), explain(snapshot, "lexical-net")
+    assert alias.facts["diff"][2:] == named.facts["diff"][2:]
+    assert alias.facts["diff"][1] == f"+++ alias-net {digest_of(codes['lexical'])[:16]}"
+    assert said(alias)["also named"] == "lexical-net: removed at stage lexical"
+    assert said(alias)["row"] == "7"
+    assert said(named)["row"] == "5, and 1 further row of this network"
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "outcome", "reason"),
+    [
+        ("broken-net", "invalid", "removed at stage invalid: it cannot be used", "line 1"),
+        ("empty-net", "invalid", "removed at stage invalid: it cannot be used", ""),
+        ("pretrained-net", "filter", "removed at stage filter: an option of the run left it out", "--from-scratch"),
+    ],
+)
+def test_left_out(snapshot: Path, name: str, stage: str, outcome: str, reason: str) -> None:
+    told = explain(snapshot, name)
+    labels = said(told)
+    assert (told.facts["stage"], told.facts["canonical"], told.facts["diff"]) == (stage, None, None)
+    assert labels["outcome"] == outcome
+    assert labels["reason"]
+    assert reason in labels["reason"]
+    assert (labels["id"] == "none: the row has no usable code") == (name == "empty-net")
+    assert (told.facts["id"] is None) == (name == "empty-net")
+
+
+def test_kept_without_accuracy_and_with_a_row_of_no_use(snapshot: Path) -> None:
+    told = explain(snapshot, "far-net")
+    labels = said(told)
+    assert labels["outcome"] == "kept"
+    assert labels["score"] == "none: no accuracy is known"
+    assert labels["stands for"] == "itself alone"
+    assert labels["row"] == "10"
+    assert labels["unusable"].startswith("row 17 of this name: ")
+    assert [other["row"] for other in told.facts["unusable_rows"]] == [17]
+
+
+def test_facts_are_json_and_lines_are_single(snapshot: Path) -> None:
+    for name in set(pq.read_table(snapshot / "decisions.parquet").column("nn").to_pylist()) - {"ambiguous-net"}:
+        told = explain(snapshot, name)
+        assert json.loads(json.dumps(told.facts, allow_nan=False))["name"] == name
+        assert not any("\n" in line for line in told.lines)
+        assert told == explain(snapshot, name)
+
+
+def test_rescued(network: Callable[..., str], warm: Callable[..., None], tmp_path: Path) -> None:
+    found = {"strong-1": network(ALL), "strong-2": network((6, 8, 4)), "weak-1": network((*ALL, 0))}
+    rows = [{"nn": name, "nn_code": code} for name, code in found.items()]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    warm(found.values())
+    curate(open_source(str(tmp_path / "rows.jsonl")), tmp_path / "out", CurateOptions(min_per_prefix=1), jobs=1)
+    told = explain(tmp_path / "out", "weak-1")
+    assert told.facts["rescued"] == "prefix"
+    assert said(told)["outcome"] == "kept (for the support of its prefix)"
+    assert explain(tmp_path / "out", "strong-1").facts["canonical"]["name"] == "weak-1"
+
+
+# --- how it is found ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [lambda digest: digest, lambda digest: digest[:7], lambda digest: digest[:20].upper()])
+def test_by_id(snapshot: Path, codes: dict[str, str], form: Callable[[str], str]) -> None:
+    by_id = explain(snapshot, form(digest_of(codes["structural"])))
+    assert by_id == explain(snapshot, "structural-net")
+
+
+def test_id_of_several_names_tells_of_the_kept_one(snapshot: Path, codes: dict[str, str]) -> None:
+    assert explain(snapshot, digest_of(codes["base"])) == explain(snapshot, "base-net")
+
+
+def test_prefix_of_several_ids(snapshot: Path, codes: dict[str, str]) -> None:
+    first, second = digest_of(codes["twin"]), digest_of(codes["other twin"])
+    message = error_of(snapshot, first[:6])
+    assert message.startswith(f"'{first[:6]}' begins 2 ids: ")
+    assert f"{first[:16]} (twin-net)" in message
+    assert f"{second[:16]} (other-twin-net)" in message
+    assert explain(snapshot, first[:16]).facts["id"] == first
+
+
+def test_name_of_several_codes(snapshot: Path, codes: dict[str, str]) -> None:
+    message = error_of(snapshot, "ambiguous-net")
+    assert message.startswith("'ambiguous-net' is the name of 2 codes: ")
+    for code in ("one", "two"):
+        assert f"{digest_of(codes[code])[:16]} (kept)" in message
+        assert explain(snapshot, digest_of(codes[code])).facts["name"] == "ambiguous-net"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [
+        ("base-nett", "base-net"),
+        ("BASE-NET", "base-net"),
+        ("structural", "structural-net"),
+        ("brokne-net", "broken-net"),
+    ],
+)
+def test_unknown_name_lists_near_ones(snapshot: Path, wanted: str, near: str) -> None:
+    message = error_of(snapshot, wanted)
+    assert message.startswith(f"{wanted!r}: no network of this snapshot has this name")
+    assert message.partition("; near names: ")[2].split(", ")[0] == near
+    assert len(message.partition("; near names: ")[2].split(", ")) <= 5
+
+
+@pytest.mark.parametrize("wanted", ["", "zzzzzz", "0" * 64, "0" * 65])
+def test_nothing_near(snapshot: Path, wanted: str) -> None:
+    assert error_of(snapshot, wanted).endswith("decisions.parquet lists all names")
+
+
+def test_five_digits_are_not_an_id(snapshot: Path, codes: dict[str, str]) -> None:
+    assert "6 or more digits" in error_of(snapshot, digest_of(codes["far"])[:5])
+
+
+# --- folders that will not do -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(snapshot: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(snapshot, tmp_path / "copy"))
+
+
+def test_not_a_folder_of_ours(tmp_path: Path) -> None:
+    assert error_of(tmp_path, "x") == f"{tmp_path}: no manifest.json; not a finished lemur folder"
+
+
+def test_not_a_snapshot(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "kind": "sensitivity"}), encoding="utf-8")
+    assert "holds a sensitivity, not a snapshot" in error_of(copy, "base-net")
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+@pytest.mark.parametrize("file", ["decisions.parquet", "removed.parquet"])
+def test_damaged(copy: Path, file: str, damage: str) -> None:
+    if damage == "missing":
+        (copy / file).unlink()
+    else:
+        (copy / file).write_bytes((copy / file).read_bytes()[:-9])
+    message = error_of(copy, "lexical-net")
+    assert message.startswith(f"{copy}: damaged snapshot: ")
+    assert "lemur verify" in message
+
+
+def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) -> None:
+    """As decisions of profile nn-dup may have it."""
+    table = pq.read_table(copy / "decisions.parquet")
+    rows = table.to_pylist()
+    for row in rows:
+        if row["nn"] == "lexical-net":
+            row["canonical"] = digest_of(codes["structural"])
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), copy / "decisions.parquet")
+    told = explain(copy, "lexical-net")
+    assert said(told)["canonical"] == "structural-net (not kept itself)"
+    assert told.facts["diff"][0] == f"--- structural-net {digest_of(codes['structural'])[:16]}"

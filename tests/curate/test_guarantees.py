@@ -1,0 +1,495 @@
+"""The guarantees of the strict profile on generated corpora, each against a brute-force check of its own."""
+
+import hashlib
+import itertools
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.counts import STAGES, count_decisions
+from curate.features import Features, code_features
+
+Row = dict[str, Any]
+
+INVALID = (
+    "def broken(:\n    pass\n",
+    "def broken(:\n    pass  # again\n",
+    "class Net(nn.Module):\n\tpass\n        pass\n",
+    "x = 1\0",
+    "# nothing but a comment\n",
+    "\n# nothing but another\n",
+    "x = " + "(" * 500,
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """A code as the brute-force checks see it."""
+
+    id: str
+    features: Features
+    shingles: frozenset[int]
+    elements: frozenset[int]
+
+
+def jaccard(a: frozenset[int], b: frozenset[int]) -> float:
+    return len(a & b) / len(a | b) if a and b else 0.0
+
+
+class Pool:
+    """A few hundred small networks: chains of small changes, the same layers in another order, the same network in
+    other words; and codes that cannot be used. Examples draw from it, so that features are worked out once."""
+
+    def __init__(self, network: Callable[..., str]) -> None:
+        dice = random.Random(7)
+        self.codes: list[str] = []
+        for start in range(4):
+            blocks = [dice.randrange(12) for _ in range((12, 20, 30, 40)[start])]
+            chain = [blocks]
+            for step in range(6):
+                changed = list(chain[-1])
+                changed[(step * 7) % len(changed)] = (changed[(step * 7) % len(changed)] + 1 + step) % 12
+                chain.append(changed)
+            shuffled = dice.sample(blocks, len(blocks))
+            for place, item in enumerate([*chain, shuffled, blocks[: len(blocks) // 2]]):
+                self.codes.append(network(item))
+                self.codes.append(network(item, comment="the same", docstring="as before"))
+                self.codes.append(network(item, width=(16, 96, 200)[place % 3], variable="h"))
+                self.codes.append(network(item, name="UNet" if place % 2 else "VGG", glue=False))
+                if place % 3 == 0:
+                    extra = "\ndef load():\n    return torch.hub.load('pytorch/vision', 'resnet18')\n\nnet = load()\n"
+                    self.codes.append(network(item, extra=extra))
+        self.codes += ["x = 1\n", "x = 2\n", "y = 'text'\n", "pass\n"]  # no layers: empty fingerprints
+        self.codes += INVALID
+        assert len(set(self.codes)) == len(self.codes)
+        self.views: dict[str, View] = {}
+        for code in self.codes:
+            found = code_features(code)
+            if isinstance(found, Features):
+                shingles, elements = frozenset(found.shingles.tolist()), frozenset(found.elements.tolist())
+                self.views[code] = View(hashlib.sha256(code.encode()).hexdigest(), found, shingles, elements)
+        assert set(self.codes) - set(self.views) == set(INVALID)
+        self._known: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def similarities(self, a: str, b: str) -> tuple[float, float]:
+        """Lexical and structural similarity; equal fingerprints of networks with layers count as 1."""
+        key = (a, b) if a < b else (b, a)
+        if key not in self._known:
+            first, second = self.views[a], self.views[b]
+            structural = jaccard(first.elements, second.elements)
+            if first.features.fingerprint == second.features.fingerprint and first.elements:
+                assert structural == 1.0
+            self._known[key] = jaccard(first.shingles, second.shingles), structural
+        return self._known[key]
+
+    def near(self, a: str, b: str, options: Any) -> bool:
+        lexical, structural = self.similarities(a, b)
+        same = self.views[a].features.tree == self.views[b].features.tree
+        return same or lexical >= options.lexical_threshold or structural >= options.structural
+
+
+@pytest.fixture(scope="session")
+def pool(network: Callable[..., str], warm: Callable[..., None], curator_cache: object) -> Pool:
+    made = Pool(network)
+    warm(made.codes)
+    return made
+
+
+POOL_SIZE = 4 * 39 + 4 + len(INVALID)
+
+NAMES = ("ga-1", "ga-2", "ga", "alt-1", "alt-nn-2", "ast-x", "ast-Y", "FractalNet-1", "FractalNet-2", "Fractal", "rag-ü")
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "nn": st.sampled_from(NAMES),
+            "code": st.one_of(st.none(), st.integers(0, POOL_SIZE - 1), st.integers(0, 40)),
+            "task": st.sampled_from(["img-classification", None]),
+            "dataset": st.sampled_from(["cifar-10", "cifar-10", "mnist"]),
+            "metric": st.just("acc"),
+            "epoch": st.sampled_from([1, 1, 5, None]),
+            "accuracy": st.sampled_from([None, 0.1, 0.5, 0.5, 0.9, 0.99]),
+            "duration": st.sampled_from([None, 1.0, 2.0]),
+            "prm": st.sampled_from([None, '{"lr": 0.1}', '{"lr": 1}']),
+        }
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "lexical_threshold": st.sampled_from([0.9, 0.9, 0.7, 0.8, 0.95, 1.0]),
+        "structural_threshold": st.sampled_from([None, 0.9, 1.0]),
+        "prefer": st.sampled_from([(), ("FractalNet",), ("ast", "alt-nn")]),
+        "from_scratch": st.booleans(),
+        "seed": st.sampled_from([42, 7]),
+    }
+)
+
+SUPPORT = st.fixed_dictionaries(
+    {
+        "min_per_prefix": st.sampled_from([None, 1, 2]),
+        "topup_prefix": st.sampled_from([(), ("ga",), ("ast", "alt"), ("none",)]),
+        "topup_family": st.sampled_from([(), ("recurrent",), ("Transformer", "segmentation")]),
+        "topup_per_prefix": st.sampled_from([2, 4]),
+    }
+)
+
+
+def with_codes(drawn: Sequence[Row], pool: Pool) -> list[Row]:
+    """Drawn rows with the text of their code; one without code says why, as a source would."""
+    assert len(pool.codes) == POOL_SIZE
+    rows = []
+    for row in drawn:
+        code = None if row["code"] is None else pool.codes[row["code"]]
+        rows.append({**row, "nn_code": code, "problem": "nn_code is missing" if code is None else None})
+    return rows
+
+
+# --- the brute force --------------------------------------------------------------------------------------------------
+
+
+def starts_with(name: str, prefix: str) -> bool:
+    return name.lower().split("-")[: prefix.count("-") + 1] == prefix.lower().split("-")
+
+
+def usable(rows: Sequence[Row], pool: Pool) -> list[Row]:
+    return [row for row in rows if row["nn_code"] in pool.views]
+
+
+def score(row: Row, rows: Sequence[Row]) -> float | None:
+    """The share of the networks of the same benchmark that this row's accuracy beats, ties counted half."""
+    if row["accuracy"] is None:
+        return None
+    best: dict[str, float] = {}
+    for other in rows:
+        same = all(other[key] == row[key] for key in ("task", "dataset", "metric", "epoch"))
+        if same and other["accuracy"] is not None:
+            best[other["nn"]] = max(best.get(other["nn"], -math.inf), other["accuracy"])
+    below = sum(value < row["accuracy"] for value in best.values())
+    return (below + sum(value == row["accuracy"] for value in best.values()) / 2) / len(best)
+
+
+def best_first(rows: Sequence[Row], pool: Pool, options: Any) -> list[str]:
+    """Distinct codes of the usable rows, best first: preferred prefix, from scratch, score, name, id."""
+    known = usable(rows, pool)
+
+    def preference(name: str) -> int:
+        return next((i for i, p in enumerate(options.prefer) if starts_with(name, p)), len(options.prefer))
+
+    shown: dict[str, tuple[Any, ...]] = {}
+    for row in known:
+        view = pool.views[row["nn_code"]]
+        if options.from_scratch and view.features.pretrained:
+            continue
+        mark = score(row, known)
+        key = (preference(row["nn"]), -mark if mark is not None else 1.0, row["nn"])
+        shown[row["nn_code"]] = min(shown.get(row["nn_code"], key), key)
+
+    def rank(code: str) -> tuple[Any, ...]:
+        preferred, minus_score, name = shown[code]
+        return preferred, bool(pool.views[code].features.pretrained), minus_score, name, pool.views[code].id
+
+    return sorted(shown, key=rank)
+
+
+def greedy(order: Sequence[str], pool: Pool, options: Any) -> list[str]:
+    kept: list[str] = []
+    for code in order:
+        if not any(pool.near(code, other, options) for other in kept):
+            kept.append(code)
+    return kept
+
+
+# --- what every result must satisfy -----------------------------------------------------------------------------------
+
+
+def check_independent_and_maximal(result: Any, pool: Pool) -> None:
+    """Guarantees 1 and 2: no near pair kept; every removal by a kept witness with the similarity that is told."""
+    kept = result.kept
+    for a, b in itertools.combinations(kept, 2):
+        assert not pool.near(a, b, result.options), "two kept records are near-duplicates"
+    order = best_first(result.rows, pool, result.options)
+    assert set(kept) <= set(order)
+    for code in set(order) - set(kept):
+        assert any(pool.near(code, other, result.options) for other in kept), "removed without need"
+    threshold = {"lexical": result.options.lexical_threshold, "structural": result.options.structural, "exact": 1.0}
+    for row, decision in zip(result.rows, result.decisions, strict=True):
+        assert decision.reason
+        assert decision.kept == (decision.stage is None)
+        if decision.stage in ("invalid", "filter"):
+            assert decision.canonical is None
+            assert decision.similarity is None
+            continue
+        canonical = result.canonical(decision)
+        assert canonical in kept
+        if decision.kept:
+            assert (canonical, decision.similarity) == (row["nn_code"], 1.0)
+        elif decision.stage == "exact":
+            same = pool.views[row["nn_code"]].features.tree == pool.views[canonical].features.tree
+            assert same
+            assert decision.similarity == 1.0
+        elif decision.stage != "repeat":
+            found = pool.similarities(row["nn_code"], canonical)[decision.stage == "structural"]
+            assert decision.similarity == found
+            assert found >= threshold[decision.stage]
+
+
+def check_no_leakage(result: Any, pool: Pool) -> None:
+    """Guarantee 4, and that a cluster is a connected component, named by its smallest id."""
+    kept = result.kept
+    group = {code: code for code in kept}
+    for a, b in itertools.combinations(kept, 2):
+        same_fingerprint = pool.views[a].features.fingerprint == pool.views[b].features.fingerprint
+        if pool.similarities(a, b)[0] >= 0.70 or same_fingerprint:
+            assert result.split_of(a) == result.split_of(b), "leakage"
+            old, new = group[a], group[b]
+            group = {code: new if member == old else member for code, member in group.items()}
+    for code in kept:
+        members = [other for other in kept if group[other] == group[code]]
+        smallest = min(pool.views[other].id for other in members)
+        assert result.outcome.clusters[result.number(code)] == smallest[:16]
+
+
+def check_every_row_decided(result: Any, pool: Pool) -> None:
+    """Guarantee 6: each row once, and the counts are those of the decisions."""
+    assert len(result.decisions) == len(result.rows)
+    stages = Counter(decision.stage or "kept" for decision in result.decisions)
+    counts = count_decisions(result.corpus, result.outcome)
+    assert counts["rows"] == {"input": len(result.rows), **{name: stages[name] for name in ("kept", *STAGES)}}
+    assert stages["kept"] == len(result.kept) == len(set(result.kept)) == sum(counts["splits"].values())
+    networks = {(row["nn"], row["nn_code"]) for row in usable(result.rows, pool)}
+    assert counts["networks"] == len(networks)
+    assert counts["codes"] == len({code for _, code in networks})
+    assert sum(item["kept"] for item in counts["prefixes"].values()) == len(result.kept)
+    assert sum(item["kept"] for item in counts["families"].values()) == len(result.kept)
+    speaking: Counter[tuple[str, str]] = Counter()
+    for row, decision in zip(result.rows, result.decisions, strict=True):
+        invalid = row["nn_code"] not in pool.views
+        assert (decision.stage == "invalid") == invalid
+        if decision.stage not in ("invalid", "filter", "repeat"):
+            speaking[row["nn"], row["nn_code"]] += 1
+    assert set(speaking.values()) <= {1}, "two rows speak for one network"
+
+
+def check_all(result: Any, pool: Pool) -> None:
+    check_independent_and_maximal(result, pool)
+    check_no_leakage(result, pool)
+    check_every_row_decided(result, pool)
+
+
+# --- the properties ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80)
+@given(drawn=ROWS, chosen=OPTIONS)
+def test_best_first_maximal_independent_set(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
+    result = curated(with_codes(drawn, pool), **chosen)
+    check_all(result, pool)
+    order = best_first(result.rows, pool, result.options)
+    assert result.kept == greedy(order, pool, result.options)
+    place = {code: number for number, code in enumerate(order)}
+    for row, decision in zip(result.rows, result.decisions, strict=True):
+        if decision.stage in ("exact", "lexical", "structural"):
+            assert place[result.canonical(decision)] <= place[row["nn_code"]], "removed by one that it outranks"
+    for code in result.kept:
+        known = usable(result.rows, pool)
+        assert result.outcome.scores[result.number(code)] == pytest.approx(score(result.kept_row(code), known))
+
+
+def test_the_pool_holds_every_kind_of_relation(pool: Pool) -> None:
+    """Else the properties above would be true of nothing."""
+    pairs = [pool.similarities(a, b) for a, b in itertools.combinations(pool.views, 2)]
+    lexical = [value for value, _ in pairs]
+    assert min(lexical) < 0.6
+    for low, high in ((0.7, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.0), (1.0, 1.1)):
+        assert sum(low <= value < high for value in lexical) > 20, (low, high)
+    assert sum(first < 0.7 and second >= 0.95 for first, second in pairs) > 5
+    assert sum(bool(view.features.pretrained) for view in pool.views.values()) > 5
+    assert sum(not view.elements for view in pool.views.values()) == 4
+
+
+@given(drawn=ROWS, chosen=OPTIONS, support=SUPPORT, dice=st.randoms(use_true_random=False))
+def test_order_does_not_matter(
+    pool: Pool, curated: Any, drawn: list[Row], chosen: Any, support: Any, dice: random.Random
+) -> None:
+    rows = with_codes(drawn, pool)
+    places = list(range(len(rows)))
+    dice.shuffle(places)
+    one = curated(rows, **chosen, **support)
+    two = curated([rows[place] for place in places], batch_rows=3, **chosen, **support)
+    assert one.kept == two.kept
+    assert one.outcome.notes == two.outcome.notes
+    assert one.outcome.details == two.outcome.details
+    for code in one.kept:
+        assert one.kept_row(code) == two.kept_row(code)
+        for name in ("splits", "clusters", "families", "scores", "weights"):
+            mine, theirs = getattr(one.outcome, name), getattr(two.outcome, name)
+            assert mine[one.number(code)] == theirs[two.number(code)], name
+
+    def fates(result: Any) -> list[str]:
+        """What became of each row, rows told apart by what they hold; equal rows may change places."""
+        return sorted(
+            repr((sorted(row.items(), key=str), d.kept, d.stage, result.canonical(d), d.similarity, d.rescued))
+            + re.sub(r"see row \d+", "see row", d.reason)
+            for row, d in zip(result.rows, result.decisions, strict=True)
+        )
+
+    assert fates(one) == fates(two)
+
+
+@given(drawn=ROWS, chosen=OPTIONS)
+def test_all_pairs_are_found(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
+    result = curated(with_codes(drawn, pool), **chosen)
+    sets = {pool.views[code].shingles for code in best_first(result.rows, pool, result.options)}
+    near = [a for a, b in itertools.combinations(sets, 2) if jaccard(a, b) >= result.options.lexical_threshold]
+    stated = result.outcome.details["lsh"]
+    assert stated["pairs"] == stated["found"] == len(near)
+    assert stated["recall"] == 1.0
+    assert stated["sets_asked"] == stated["sets"] == len(sets)
+
+
+@given(drawn=ROWS, chosen=OPTIONS)
+def test_a_second_curation_drops_nothing(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
+    first = curated(with_codes(drawn, pool), **chosen)
+    if not first.kept:
+        return
+    second = curated([first.kept_row(code) for code in first.kept], **chosen)
+    assert set(second.kept) == set(first.kept)
+    assert all(decision.kept for decision in second.decisions)
+
+
+def members(result: Any, pool: Pool, *, prefix: str = "", family: str = "") -> list[str]:
+    """The codes of the records of a group."""
+    found = []
+    for code in best_first(result.rows, pool, result.options):
+        shown = min(
+            (row for row in usable(result.rows, pool) if row["nn_code"] == code),
+            key=lambda row: (
+                next((i for i, p in enumerate(result.options.prefer) if starts_with(row["nn"], p)), 99),
+                -(score(row, usable(result.rows, pool)) or -1.0),
+                row["nn"],
+            ),
+        )
+        if (prefix and starts_with(shown["nn"], prefix)) or (family and pool.views[code].features.family == family):
+            found.append(code)
+    return found
+
+
+@settings(max_examples=80)
+@given(drawn=ROWS, chosen=OPTIONS, support=SUPPORT)
+def test_support_keeps_the_guarantees(pool: Pool, curated: Any, drawn: list[Row], chosen: Any, support: Any) -> None:
+    rows = with_codes(drawn, pool)
+    result, plain = curated(rows, **chosen, **support), curated(rows, **chosen)
+    check_all(result, pool)
+    asked: list[tuple[str, list[str], int]] = []
+    if support["min_per_prefix"]:
+        order = best_first(rows, pool, result.options)
+        names = {row["nn"] for row in usable(rows, pool) if row["nn_code"] in order}
+        for prefix in chosen["prefer"] or sorted({name.split("-")[0] for name in names}):
+            asked.append((f"prefix {prefix}:", members(result, pool, prefix=prefix), support["min_per_prefix"]))
+    for prefix in support["topup_prefix"]:
+        asked.append((f"prefix {prefix}:", members(result, pool, prefix=prefix), support["topup_per_prefix"]))
+    for family in support["topup_family"]:
+        found = members(result, pool, family=family.lower())
+        asked.append((f"family {family}:", found, support["topup_per_prefix"]))
+    for label, group, minimum in asked:
+        kept = sum(code in group for code in result.kept)
+        note = [note for note in result.outcome.notes if label in note and f"{minimum} asked" in note]
+        told = any(f"{label} {kept} kept" in text for text in note)
+        assert kept >= minimum or told or not group, (label, kept, minimum, result.outcome.notes)
+        if kept < minimum:
+            assert kept >= min(1, len(group)), "not even one of a group that has records"
+    for row, decision in zip(rows, result.decisions, strict=True):
+        if decision.rescued is not None:
+            assert decision.kept
+            assert row["nn_code"] not in plain.kept
+            assert decision.reason.startswith("kept for the support")
+    if not asked:
+        assert result.kept == plain.kept
+
+
+@given(drawn=ROWS, include=st.sampled_from([("ga",), ("fractalnet", "alt-nn"), ("rag",), ("nothing",)]))
+def test_include_filters_by_whole_segments(pool: Pool, curated: Any, drawn: list[Row], include: Any) -> None:
+    rows = with_codes(drawn, pool)
+    result = curated(rows, include=include)
+    check_every_row_decided(result, pool)
+    wanted = [row for row in rows if any(starts_with(row["nn"], prefix) for prefix in include)]
+    for row, decision in zip(rows, result.decisions, strict=True):
+        if row["nn_code"] in pool.views:
+            assert (decision.stage == "filter") == (row not in wanted)
+            if decision.stage == "filter":
+                assert "--include" in decision.reason
+                assert include[0] in decision.reason
+    assert all(any(starts_with(name, prefix) for prefix in include) for name in result.kept_names())
+    if usable(wanted, pool):
+        # scores compare with the whole field, so the order, and with it the choice, may differ from that of the rest
+        check = [row for row in rows if row in wanted]
+        assert bool(result.kept) == bool(usable(check, pool))
+
+
+@given(drawn=ROWS)
+def test_weights(pool: Pool, curated: Any, drawn: list[Row]) -> None:
+    result = curated(with_codes(drawn, pool), upweight=(("FractalNet", 3.0), ("ga-1", 0.5), ("ga", 2.0)))
+    for number, name in zip(result.outcome.kept, result.kept_names(), strict=True):
+        expected = 1.0
+        for prefix, factor in (("FractalNet", 3.0), ("ga-1", 0.5), ("ga", 2.0)):
+            if starts_with(name, prefix):
+                expected = factor
+                break
+        assert result.outcome.weights[number] == expected
+
+
+def test_unusable_codes_are_never_merged(pool: Pool, curated: Any) -> None:
+    """What has no tokens or no tree equals nothing, least of all each other."""
+    rows = [{"nn": f"bad-{i}", "nn_code": code, "accuracy": 1.0} for i, code in enumerate(INVALID)]
+    rows += [{"nn": "blank", "nn_code": None, "problem": "nn_code is empty"}, {"nn": "good", "nn_code": pool.codes[0]}]
+    result = curated(rows)
+    assert result.kept_names() == ["good"]
+    assert [d.stage for d in result.decisions] == ["invalid"] * (len(INVALID) + 1) + [None]
+    assert result.decisions[-2].reason == "nn_code is empty"
+    for decision in result.decisions[:-2]:
+        assert decision.reason.startswith(("not Python: ", "no code: "))
+
+
+@pytest.mark.parametrize("options", [{}, {"min_per_prefix": 1}, {"topup_prefix": ("ga",)}, {"from_scratch": True}])
+@pytest.mark.parametrize("code", [INVALID[0], None])
+def test_nothing_usable(curated: Any, options: dict[str, Any], code: str | None) -> None:
+    """An input of broken rows is curated to an empty snapshot, in which each row says why."""
+    result = curated([{"nn": "ga-1", "nn_code": code, "problem": None if code else "nn_code is missing"}] * 3, **options)
+    assert result.kept == []
+    assert [decision.stage for decision in result.decisions] == ["invalid"] * 3
+
+
+def test_networks_without_layers(pool: Pool, curated: Any) -> None:
+    """Codes that call nothing have nothing to compare by structure; only their tokens count."""
+    result = curated([{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate(("x = 1\n", "y = 'text'\n", "pass\n"))])
+    assert len(result.kept) == 3
+    assert len(set(result.outcome.splits.values())) == 1  # but their (empty) fingerprints are equal
+
+
+def test_ties_go_to_the_name_then_the_id(pool: Pool, curated: Any) -> None:
+    one, two = pool.codes[0], pool.codes[2]  # the same but for a width and the names of variables
+    rows = [{"nn": "b", "nn_code": one}, {"nn": "a", "nn_code": two}]
+    assert curated(rows).kept_names() == ["a"]
+    assert curated([{**row, "accuracy": 0.5, "epoch": 1} for row in rows]).kept_names() == ["a"]
+    by_id = min((one, two), key=lambda code: pool.views[code].id)
+    assert curated([{"nn": "a", "nn_code": one}, {"nn": "a", "nn_code": two}]).kept == [by_id]
+    assert curated([{"nn": "b", "nn_code": one, "accuracy": 0.1}, {"nn": "a", "nn_code": two}]).kept == [one]
+
+
+def test_pretrained_ranks_after_scratch(pool: Pool, curated: Any) -> None:
+    loaded = next(code for code in pool.codes if code in pool.views and pool.views[code].features.pretrained)
+    scratch = pool.codes[0]
+    rows = [{"nn": "a", "nn_code": loaded, "accuracy": 0.9}, {"nn": "b", "nn_code": scratch, "accuracy": 0.1}]
+    assert curated(rows).kept == [scratch]
+    assert curated([{**rows[0]}], from_scratch=True).decisions[0].stage == "filter"

@@ -1,0 +1,450 @@
+"""The report of a curation: what it says is what the decisions say, whatever the input looks like."""
+
+import hashlib
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from curate.corpus import CodeFile, read_corpus
+from curate.counts import count_decisions
+from curate.feature_store import FeatureStore
+from curate.features import code_features
+from curate.options import CurateOptions
+from curate.outcome import Outcome, RowDecision
+from curate.pipeline import curate
+from curate.report import write_report
+from curate.report_text import block, code_span, percent, plain, ratio, table
+from curate.sources import open_source
+
+Row = dict[str, Any]
+FIGURES = ("families", "funnel", "prefixes", "similarity")
+
+LAYERS = (
+    "nn.Conv2d(64, 64, kernel_size=3, padding=1, bias=False)",
+    "nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True))",
+    "nn.LSTM(64, 64, num_layers=2, batch_first=True)",
+    "nn.MultiheadAttention(64, num_heads=4) if train else nn.Identity()",
+    "nn.ModuleList([nn.GroupNorm(4, 64) for i in range(3)])",
+    "[nn.GELU(), nn.SiLU(), nn.ELU()][depth % 3]",
+    "nn.Parameter(torch.zeros(1, 64, 1, 1)) + nn.Dropout(p=0.5)(x)",
+    "nn.MaxPool2d(2) or nn.AvgPool2d(2, stride=2, ceil_mode=True)",
+)
+PRETRAINED = "torchvision.models.resnet18(weights='DEFAULT')"
+
+
+def network(layers: Sequence[int], *, width: int = 64, note: str = "", extra: str = "", other: int = 0) -> str:
+    """A network of the given layers; `width` changes literals only, `note` a comment, `other` glue outside the class."""
+    lines = ["import torch", "import torchvision", "from torch import nn", f"# {note}", "", "class Net(nn.Module):"]
+    lines += ["    def __init__(self, in_shape, out_shape, prm, device):", "        super().__init__()"]
+    lines += [f"        self.layer{i} = {LAYERS[k]}".replace("64", str(width)) for i, k in enumerate(layers)]
+    lines += [f"        self.backbone = {extra}"] if extra else []
+    lines += ["    def forward(self, x):"]
+    lines += [f"        x = self.layer{i}(x)" for i in range(len(layers))]
+    return "\n".join([*lines, "        return x", "", f"seed = {other}"]) + "\n"
+
+
+def row(nn: str, code: str | None, epoch: int = 1, accuracy: float = 0.5) -> Row:
+    task = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
+    return {"nn": nn, "nn_code": code, **task, "epoch": epoch, "accuracy": accuracy, "duration": 1, "prm": "{}"}
+
+
+def small_corpus() -> list[Row]:
+    """29 usable rows of 17 networks with 16 codes, of which 6 are unlike each other, and 3 rows that cannot be used."""
+    rows = []
+    base = [[0, 0, 1, 2, 0, 1], [3, 4, 5, 3, 4, 5], [6, 7, 6, 2, 7, 3], [5, 1, 7, 4, 6, 0], [2, 5, 2, 6, 1, 4]]
+    for number, layers in enumerate(base):
+        rows += [row(f"alt-{number}", network(layers), epoch, 0.9) for epoch in (1, 2, 5)]
+    rows += [row("rag-copy", network(base[0]), 1, 0.3), row("rag-copy", network(base[0]), 2, 0.3)]
+    rows += [row("rag-comment", network(base[0], note="another remark"), 1, 0.2)]
+    rows += [row(f"ga-{width}", network(base[1], width=width), 1, 0.1) for width in range(32, 38)]
+    rows += [row("ga-glue", network(base[1], other=7), 1, 0.1), row("ga-glue", network(base[1], other=7), 2, 0.1)]
+    rows += [row("ast-long", network([*base[2] * 3, 0]), 1, 0.1)]
+    rows += [row("loads-weights", network([4, 2, 0, 7, 1, 3], extra=PRETRAINED), 1, 0.95)]
+    rows += [row("ga-loads", network(base[3], extra="None"), 1, 0.1)]
+    return [*rows, row("broken-1", "class Net(:\n"), row("broken-2", "x = 1\nclass Net(:\n"), row("empty", None)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """`run(rows, name, **options)`: the snapshot folder of a curation of a JSONL file."""
+
+    def curate_rows(rows: Sequence[Row], name: str = "out", **options: Any) -> Path:
+        chosen = CurateOptions(**options)
+        curate(open_source(str(write_rows(tmp_path / "rows.jsonl", rows, chosen))), tmp_path / name, chosen, jobs=1)
+        return tmp_path / name
+
+    return curate_rows
+
+
+def write_rows(path: Path, rows: Sequence[Row], options: CurateOptions) -> Path:
+    """Rows as a file; the features are worked out here, so that no worker process has to start for them."""
+    store = FeatureStore(options.tokens)
+    for code in {item["nn_code"] for item in rows if item["nn_code"]}:
+        store.add(hashlib.sha256(code.encode()).digest(), code_features(code, options.tokens))
+    store.flush()
+    path.write_text("".join(json.dumps(item) + "\n" for item in rows))
+    return path
+
+
+def report_of(folder: Path) -> str:
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    check_markdown(text)
+    for target in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (folder / target).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    return text
+
+
+def check_markdown(text: str) -> None:
+    """Every table is rectangular, every block closed, and nothing invisible is left."""
+    assert text.endswith("\n")
+    assert all(char.isprintable() or char in "\n\t" for char in text)
+    fence, width = "", 0
+    for line in text.split("\n"):
+        if match := re.match("(`{3,})", line):
+            if not fence:
+                fence = match[1]
+            elif line == fence:
+                fence = ""
+            continue
+        if fence:
+            continue
+        cells = line.count("|") if line.startswith("|") else 0
+        assert not width or not cells or cells == width, line
+        assert cells or "|" not in line, line
+        width = cells
+    assert not fence
+
+
+def table_of(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    lines = iter(text[text.index(f"## {heading}\n") :].split("\n"))
+    line = next(line for line in lines if line.startswith("|"))
+    found = []
+    while line.startswith("|"):
+        found.append([cell.strip().strip("*`") for cell in line.strip("|").split(" | ")])
+        line = next(lines)
+    return found[2:]
+
+
+def number(cell: str) -> int:
+    return int(cell.split(" ")[0].replace(",", ""))
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------
+
+
+def test_funnel_is_that_of_the_decisions(run: Run) -> None:
+    folder = run(small_corpus())
+    decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
+    stages = Counter(item["stage"] or "kept" for item in decisions)
+    assert {"invalid", "repeat", "exact", "lexical", "kept"} <= set(stages)
+    steps = {cells[0]: cells for cells in table_of(report_of(folder), "From rows to records")}
+    assert number(steps["in"][1]) == len(decisions) == 32
+    labels = {
+        "invalid: no code, or not Python": "invalid",
+        "further rows of a network": "repeat",
+        "exact duplicates": "exact",
+        "lexical near-duplicates": "lexical",
+        "structural near-duplicates": "structural",
+        "kept": "kept",
+    }
+    assert {labels[label]: number(cells[1]) for label, cells in steps.items() if label != "in"} == {
+        stage: stages[stage] for stage in labels.values()
+    }
+    assert steps["further rows of a network"][2:] == ["", "", ""]
+    removed = {item["id"]: item["stage"] for item in decisions if item["stage"] in ("exact", "lexical", "structural")}
+    kept = {item["id"] for item in decisions if item["kept"]}
+    codes = Counter(stage for id_, stage in removed.items() if id_ not in kept)
+    for label in ("exact duplicates", "lexical near-duplicates", "structural near-duplicates"):
+        assert number(steps[label][3]) == codes[labels[label]], label
+    assert number(steps["kept"][3]) == len(kept)
+    usable = [item for item in decisions if item["stage"] != "invalid"]
+    assert number(steps["in"][2]) == len({(item["nn"], item["id"]) for item in usable})
+    assert number(steps["in"][3]) == len({item["id"] for item in usable})
+    for column in (1, 2, 3):
+        parts = [number(cells[column]) for label, cells in steps.items() if label != "in" and cells[column]]
+        assert sum(parts) == number(steps["in"][column])
+    share = 100 * len(kept) / number(steps["in"][3])
+    assert steps["kept"][4] == f"{share:.1f} %"
+
+
+def test_groups_and_splits_are_those_of_the_tables(run: Run) -> None:
+    folder = run(small_corpus())
+    text = report_of(folder)
+    decisions = [item for item in pq.read_table(folder / "decisions.parquet").to_pylist() if item["id"]]
+    records = pq.read_table(folder / "data" / "records").to_pylist()
+    networks = {(item["nn"].split("-")[0], item["nn"], item["id"]) for item in decisions if item["stage"] != "invalid"}
+    before = Counter(prefix for prefix, _, _ in networks)
+    after = Counter(record["prefix"] for record in records)
+    prefixes = {cells[0]: cells for cells in table_of(text, "By prefix")}
+    assert {name: number(cells[1]) for name, cells in prefixes.items()} == before
+    assert {name: number(cells[-3]) for name, cells in prefixes.items()} == {name: after[name] for name in before}
+    assert prefixes["ga"][-2] == f"{100 * (before['ga'] - after['ga']) / before['ga']:.0f} %" == "100 %"
+    families = {cells[0]: number(cells[-3]) for cells in table_of(text, "By family")}
+    assert {name: kept for name, kept in families.items() if kept} == Counter(record["family"] for record in records)
+    splits = {cells[0]: cells for cells in table_of(text, "Splits")}
+    assert {name: number(cells[1]) for name, cells in splits.items() if number(cells[1])} == Counter(
+        record["split"] for record in records
+    )
+    assert sum(number(cells[3]) for cells in splits.values()) == len({record["cluster"] for record in records})
+
+
+def test_largest_group_names_members_with_their_similarity(run: Run) -> None:
+    folder = run(small_corpus())
+    text = report_of(folder)
+    decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
+    kept = {item["id"]: item["nn"] for item in decisions if item["kept"]}
+    members: dict[str, dict[str, Any]] = {}
+    for item in decisions:
+        if item["stage"] in ("exact", "lexical", "structural") and item["id"] not in kept:
+            members.setdefault(kept[item["canonical"]], {})[item["id"]] = item
+    groups = {cells[1]: cells for cells in table_of(text, "The largest groups")}
+    assert {name: number(cells[3]) for name, cells in groups.items()} == {
+        name: len(group) + 1 for name, group in members.items()
+    }
+    assert max(map(len, members.values())) > 6  # so that members are left out
+    for name, group in members.items():
+        assert groups[name][4] == ratio(min(item["similarity"] for item in group.values()))
+        listed = next(line for line in text.split("\n") if line.startswith(f"{groups[name][0]}. "))
+        shown = re.findall(r"`([^`]+)` ([\d.]+) (\w+)", listed)
+        assert len(shown) == min(6, len(group))
+        assert set(shown) <= {(item["nn"], ratio(item["similarity"]), item["stage"]) for item in group.values()}
+        least = min(group.values(), key=lambda item: (item["similarity"], item["id"]))
+        assert shown[0][0] == least["nn"]
+
+
+def test_what_the_abstraction_hides(run: Run) -> None:
+    text = report_of(run(small_corpus()))
+    shared = {cells[1]: number(cells[2]) for cells in table_of(text, "What the removed share with what was kept")}
+    assert shared["all shingles; names, numbers, strings or repetitions differ"] == 6
+    assert shared["the same model code; other parts of the file differ"] == 1
+    assert shared["all code; comments, docstrings or layout differ"] == 1
+    assert "- 1 code equals another but for comments" in text
+    assert "6 removed records have all shingles of the kept one but other literals; `--tokens literal` tells" in text
+    assert "--tokens literal" not in report_of(run(small_corpus(), "literal", tokens="literal"))
+
+
+def test_pretrained_records_are_listed_with_their_lines(run: Run) -> None:
+    code = network([4, 2, 0, 7, 1, 3], extra=PRETRAINED)
+    folder = run(small_corpus())
+    (cells,) = table_of(report_of(folder), "Records with trained weights")
+    line = next(place for place, text in enumerate(code.split("\n"), start=1) if PRETRAINED in text)
+    id_ = hashlib.sha256(code.encode()).hexdigest()[:12]
+    assert cells == ["loads-weights", id_, "kept", f"{line}: `self.backbone = {PRETRAINED}"]
+    (cells,) = table_of(report_of(run(small_corpus(), "scratch", from_scratch=True)), "Records with trained weights")
+    assert cells[2] == "left out by an option"
+
+
+def test_removed_pairs_are_shown_as_differences(run: Run) -> None:
+    text = report_of(run(small_corpus()))
+    assert "### Exact, 1.000: `rag-comment`" in text
+    assert "\n-# \n+# another remark\n" in text
+    many = [network([k % 8 for k in range(60)], width=width) for width in (64, 65)]
+    long = report_of(run([row("a-1", many[0]), row("b-1", many[1], accuracy=0.1)], "long"))
+    (shown,) = re.findall(r"```diff\n(.*?)\n```\n", long, re.DOTALL)
+    assert len(shown.split("\n")) == 40
+    assert shown.startswith("--- a-1\n+++ b-1\n@@ ")
+    assert re.search(r"; \d+ more lines of the difference not shown\.", long)
+
+
+def test_lsh_facts_are_those_of_the_manifest(run: Run) -> None:
+    folder = run(small_corpus())
+    facts = json.loads((folder / "manifest.json").read_text())["details"]["lsh"]
+    said = f"with {facts['bands']} bands of {facts['rows']} rows proposes"
+    found = f"{facts['found']} of {facts['pairs']} true pair"
+    text = report_of(folder)
+    assert said in text
+    assert found in text
+    assert f"a chance of {facts['miss_chance']:.1e}." in text
+
+
+# --- options ----------------------------------------------------------------------------------------------------
+
+
+def test_options_are_told(run: Run) -> None:
+    options: dict[str, Any] = {"upweight": (("alt", 3.0),), "min_per_prefix": 1, "prefer": ("ga", "nowhere")}
+    folder = run(small_corpus(), **options)
+    text = report_of(folder)
+    records = pq.read_table(folder / "data" / "records").to_pylist()
+    weights = {cells[0]: cells for cells in table_of(text, "Sampling weights")}
+    ours = [record["weight"] for record in records if record["prefix"] == "alt"]
+    assert weights["alt"][1:3] == ["3", str(len(ours))]
+    assert weights["alt"][4] == percent(sum(ours), sum(record["weight"] for record in records))
+    assert number(weights["all others"][2]) == len(records) - len(ours)
+    assert "prefer `ga`, `nowhere`" in text
+    assert "Not everything could be done as asked:\n\n- minimum of prefix nowhere: 0 kept, 1 asked" in text
+
+
+def test_rescued_records_are_listed(run: Run) -> None:
+    folder = run(small_corpus(), topup_prefix=("ast", "ga"), topup_per_prefix=1)
+    decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
+    rescued = {(item["nn"], item["id"][:12]) for item in decisions if item["rescued"]}
+    assert rescued
+    listed = table_of(report_of(folder), "Rescued records")
+    assert {(cells[0], cells[1]) for cells in listed} == rescued
+
+
+def test_invalid_rows_are_grouped_by_reason(run: Run) -> None:
+    reasons = table_of(report_of(run(small_corpus())), "Invalid rows")
+    assert [(cells[0], number(cells[2])) for cells in reasons] == [
+        ("not Python: line N: invalid syntax", 2),
+        ("nn\\_code is missing", 1),
+    ]
+    assert reasons[0][1] == "29: `broken-1`, 30: `broken-2"
+
+
+def test_left_out_rows_have_their_line(run: Run) -> None:
+    folder = run(small_corpus(), include=("ga",))
+    stages = Counter(item["stage"] for item in pq.read_table(folder / "decisions.parquet").to_pylist())
+    steps = {cells[0]: cells for cells in table_of(report_of(folder), "From rows to records")}
+    assert number(steps["left out by an option"][1]) == stages["filter"] > number(steps["left out by an option"][2])
+
+
+# --- odd inputs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "result"),
+    [
+        ([row("only", network([0, 1, 2]))], {}, "1 of 1 distinct code kept (100 %)"),
+        ([row("a", "class ("), row("b", None)], {}, "0 of 0 distinct codes kept (–)"),
+        ([row("a-1", network([0, 1, 2]))], {"include": ("b",)}, "0 of 1 distinct code kept (0 %)"),
+        ([row("a-1", network([0, 1, 2])), row("b-1", network([5, 6, 7]))], {}, "2 of 2 distinct codes kept (100 %)"),
+        ([row("a-1", "x = 1\n"), row("a-1", "x  =  1\n")], {"lexical_threshold": 1.0}, "1 of 2 distinct codes kept"),
+        ([row("a-1", "x = 1\n"), row("b", "y = 2\n")], {"lexical_threshold": 0.5}, "1 of 2 distinct codes kept"),
+    ],
+)
+def test_odd_inputs(run: Run, rows: list[Row], options: dict[str, Any], result: str) -> None:
+    assert f"**{result}" in report_of(run(rows, **options))
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+def test_odd_names_and_codes(run: Run) -> None:
+    names = ("a|b-1", "``tick`-1", "$x_{$-1", "new\nline-1", "網路-1", "\u202eleft-1", " -1", "", "<b>-1", "back\\|-1")
+    hostile = '"""\n```\n\x0c| a | b |\n````\n"""\n'
+    rows = [row(name, hostile + network([0, 1, place % 8])) for place, name in enumerate(names)]
+    rows += [row(f"{name}x", network([0, 1, place % 8])) for place, name in enumerate(names)]
+    rows += [row("bad|\n`name`", "class ("), row("bad2", "class X:\n  `|`")]
+    folder = run(rows, lexical_threshold=0.5)
+    text = report_of(folder)
+    prefixes = table_of(text, "By prefix")
+    assert sum(number(cells[1]) for cells in prefixes) == len({item["nn"] for item in rows[:-2]})
+    assert "\\n" in text
+    assert "<code>a&#124;b</code>" in text
+    assert sorted(path.stem for path in (folder / "figures").iterdir()) == sorted(FIGURES)
+
+
+def test_long_tails_are_folded(run: Run) -> None:
+    generator = random.Random(3)
+    rows = [
+        row(f"p{place:02}-x", network([generator.randrange(8) for _ in range(9)], extra=f"nn.Layer{place}()"))
+        for place in range(30)
+    ]
+    text = report_of(run(rows))
+    prefixes = table_of(text, "By prefix")
+    assert len(prefixes) == 21
+    assert prefixes[-1][0] == "10 others"
+    assert sum(number(cells[1]) for cells in prefixes) == 30
+
+
+# --- determinism ------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_give_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    folders = [run(small_corpus(), name) for name in ("one", "two")]
+    files = [
+        {path.relative_to(folder).as_posix(): path.read_bytes() for path in [folder / "report.md", *figures(folder)]}
+        for folder in folders
+    ]
+    assert sorted(files[0]) == [*(f"figures/{name}.png" for name in FIGURES), "report.md"]
+    assert files[0] == files[1]
+    assert str(tmp_path).encode() not in files[0]["report.md"]
+
+
+def test_the_order_of_the_rows_plays_no_part(run: Run) -> None:
+    rows = small_corpus()[:-3]
+    before = run(rows, "before")
+    random.Random(5).shuffle(rows)
+    after = run(rows, "after")
+    assert report_of(before) == report_of(after)
+    assert [path.read_bytes() for path in figures(before)] == [path.read_bytes() for path in figures(after)]
+
+
+def figures(folder: Path) -> Iterator[Path]:
+    return iter(sorted((folder / "figures").iterdir()))
+
+
+# --- another profile --------------------------------------------------------------------------------------------
+
+
+def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path) -> None:
+    """Decisions in the manner of nn-dup: further rows are `exact`, a witness may lie below the threshold, no LSH facts."""
+    codes = [network([0, 0, 1, 2]), network([3, 4, 5, 6]), network([7, 5, 3, 1])]
+    rows = [row("a-1", codes[0]), row("a-1", codes[0], 2), row("a-2", codes[0]), row("b-1", codes[1], 1)]
+    rows += [row("b-1", codes[1], 2), row("c-1", codes[2])]
+    options = CurateOptions(profile="nn-dup")
+    source = open_source(str(write_rows(tmp_path / "rows.jsonl", rows, options)))
+    decisions = [
+        RowDecision(True, None, 0, None, "kept"),
+        RowDecision(False, "exact", 0, 1.0, "same code"),
+        RowDecision(False, "exact", 0, 1.0, "same code"),
+        RowDecision(False, "exact", 0, 1.0, "same code"),
+        RowDecision(False, "lexical", 0, 0.31, "near"),
+        RowDecision(False, "structural", 0, 0.95, "near"),
+    ]
+    outcome = Outcome(decisions, [0], {0: 0}, {0: "train"}, {}, {0: "f1", 1: "f2", 2: "f3"}, {0: 0.5}, {0: 1.0})
+    with CodeFile(tmp_path / "codes") as file:
+        corpus = read_corpus(source, file, options.tokens, jobs=1)
+        write_report(tmp_path, corpus, outcome, count_decisions(corpus, outcome), options, source.name)
+    text = report_of(tmp_path)
+    steps = {cells[0]: cells[1:] for cells in table_of(text, "From rows to records")}
+    assert [number(cell) for cell in steps["further rows of a network"][:1]] == [2]
+    assert [number(cell) for cell in steps["exact duplicates"][:3]] == [1, 1, 0]
+    assert [number(cell) for cell in steps["lexical near-duplicates"][:3]] == [1, 1, 1]
+    assert "say `exact` of 3 rows: 2 of them are such further rows" in text
+    assert "| lexical | shingles, but their Jaccard lies below the threshold | 1 |" in text
+    assert "Recall of the candidate pairs" not in text
+    assert "No two kept records are near-duplicates" not in text
+    assert sorted(path.stem for path in figures(tmp_path)) == sorted(FIGURES)
+
+
+# --- text -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(0, 9, "0 %"), (9, 9, "100 %"), (0, 0, "–"), (1, 9999, "< 0.1 %"), (9998, 9999, "> 99.9 %"), (1, 3, "33.3 %")],
+)
+def test_percent(part: int, whole: int, text: str) -> None:
+    assert percent(part, whole) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.8999999, "0.899"), (0.9, "0.900"), (0.99999, "0.999"), (1.0, "1.000")])
+def test_ratio_is_never_rounded_up(value: float, text: str) -> None:
+    assert ratio(value) == text
+
+
+def test_markdown_is_safe() -> None:
+    assert code_span("plain-name_1") == "`plain-name_1`"
+    assert code_span("a|b`c\\") == "<code>a&#124;b&#96;c&#92;</code>"
+    assert code_span("a\nb\x1b[0m") == "<code>a&#92;nb&#92;x1b&#91;0m</code>"
+    assert code_span("") == code_span(" \t") == "(no name)"
+    assert code_span("x" * 100, 10) == "`xxxxxxxxxx …`"
+    assert plain("a|b *c* <d> [e](f)") == "a&#124;b \\*c\\* \\<d\\> \\[e\\](f)"
+    assert block(["a", "`````", "b"], "diff") == ["``````diff", "a", "`````", "b", "``````", ""]
+    assert table(["", "n"], [["x", "1"]]) == ["|  | n |", "| :-- | --: |", "| x | 1 |", ""]
