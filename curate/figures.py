@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from curate.report_facts import REMOVED, Facts
+from curate.report_facts import REMOVED, Facts, compared_groups
 from curate.report_text import count, plural, shown
 
 if TYPE_CHECKING:
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 KEPT, GONE, INK, FAINT = "#0072B2", "#B9D5E6", "#222222", "#8A8A8A"
 STAGE_COLORS = {"exact": "#009E73", "lexical": "#0072B2", "structural": "#D55E00"}
+_DUPLICATE = {
+    "exact": "exact duplicate",
+    "lexical": "lexical near-duplicate",
+    "structural": "structural near-duplicate",
+}
 _WIDTH, _DPI = 8.0, 160  # inches; for 800 pixels, and sharp on finer screens
 _BARS = 14
+_LINEAR = 30  # numbers up to here are drawn on a linear scale
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # of labels that lie on grid lines
 
 _STYLE: dict[str, Any] = {
@@ -55,11 +61,14 @@ def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> di
     from matplotlib.figure import Figure
 
     drawings: dict[str, Callable[[Figure], None]] = {}
-    if facts.codes.total():
+    if facts.codes.total() > facts.codes["filter"]:
         drawings["funnel"] = lambda figure: _funnel(figure, facts)
     if any(facts.codes[stage] for stage in thresholds):
         drawings["similarity"] = lambda figure: _similarity(figure, facts, thresholds)
-    for name, groups in (("prefixes", facts.prefixes), ("families", facts.families)):
+    for name, groups in (
+        ("prefixes", compared_groups(facts.prefixes)),
+        ("families", compared_groups(facts.families)),
+    ):
         if len(groups) > 1:
             drawings[name] = _group_drawing(groups, "networks" if name == "prefixes" else "codes")
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -83,20 +92,14 @@ def _funnel(figure: "Figure", facts: Facts) -> None:
     usable = rows.total() - rows["invalid"] - rows["filter"]
     upper = [("rows", rows.total(), "")]
     if usable != rows.total():
-        upper.append(("usable rows", usable, f"{count(rows.total() - usable)} invalid or left out"))
+        upper.append(("usable rows", usable, f"− {plural(rows.total() - usable, 'row')} invalid or left out"))
     networks = facts.networks.total() - facts.networks["filter"]
-    upper.append(("networks", networks, _minus(rows["further"], "further rows of a network")))
+    upper.append(("networks", networks, _minus(rows["further"], "further row", " of a network")))
     left = facts.codes.total() - facts.codes["filter"]
-    lower = [("distinct codes", left, _minus(networks - left, "with the code of another"))]
+    lower = [("distinct codes", left, _minus(networks - left, "network", " with the code of another"))]
     for stage in REMOVED:
         left -= facts.codes[stage]
-        lower.append(
-            (
-                f"after {stage}",
-                left,
-                _minus(facts.codes[stage], f"{stage} {'' if stage == 'exact' else 'near-'}duplicates"),
-            )
-        )
+        lower.append((f"after {stage}", left, _minus(facts.codes[stage], _DUPLICATE[stage])))
     lower[-1] = ("kept", *lower[-1][1:])
     figure.set_size_inches(_WIDTH, 0.9 + 0.42 * (len(upper) + len(lower)))
     top, bottom = figure.subplots(2, 1, height_ratios=[len(upper), len(lower)])
@@ -109,8 +112,8 @@ def _funnel(figure: "Figure", facts: Facts) -> None:
         )
 
 
-def _minus(number: int, what: str) -> str:
-    return f"− {count(number)} {what}" if number else ""
+def _minus(number: int, what: str, more: str = "") -> str:
+    return f"− {plural(number, what)}{more}" if number else ""
 
 
 def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
@@ -141,6 +144,8 @@ def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
 
 def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) -> None:
     """Histograms of the similarity to the kept record, one panel a stage, equals in a bar of their own."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
     found = {stage: [facts.fates[code].similarity for code in facts.removed(stage)] for stage in thresholds}
     found = {stage: values for stage, values in found.items() if values}
     lowest = min(min(thresholds.values()), *(min(values) for values in found.values()))
@@ -156,11 +161,14 @@ def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) ->
         axes.bar(
             [(place + 0.5) * width for place in places], [bins[place] for place in places], width * 0.86, color=color
         )
-        axes.set_yscale("log")
-        axes.set_ylim(0.7, 3.2 * max(bins.values()))
+        highest = max(bins.values())
+        if highest > _LINEAR:
+            axes.set_yscale("log")
+        axes.set_ylim(*((0.7, 3.2 * highest) if highest > _LINEAR else (0, 1.4 * highest)))
+        axes.yaxis.set_major_locator(LogLocator() if highest > _LINEAR else MaxNLocator(4, integer=True))
         axes.grid(axis="y")
         axes.set_ylabel("codes")
-        axes.yaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= 1 else "")
+        axes.yaxis.set_major_formatter(lambda value, _: count(round(value)))
         axes.minorticks_off()
         axes.axvline(thresholds[stage], color=INK, lw=1.2, ls=(0, (4, 3)))
         axes.text(
@@ -199,20 +207,27 @@ def _group_drawing(groups: dict[str, Counter[str]], unit: str) -> "Callable[[Fig
 
 
 def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> None:
-    """Horizontal bars on a logarithmic scale: all of a group, and before it what was kept."""
-    bars = [(shown(name, 24) or "(no name)", fates.total(), fates["kept"]) for name, fates in groups.items()]
+    """Horizontal bars, on a logarithmic scale where numbers are large: all of a group, and before it what was kept."""
+    from matplotlib.ticker import MaxNLocator
+
+    bars = [(shown(name, 24).strip() or "(no name)", fates.total(), fates["kept"]) for name, fates in groups.items()]
     if len(bars) > _BARS:
         tail = bars[_BARS - 1 :]
         bars = bars[: _BARS - 1]
         bars.append((f"{count(len(tail))} others", sum(bar[1] for bar in tail), sum(bar[2] for bar in tail)))
-    figure.set_size_inches(_WIDTH, 1.1 + 0.34 * len(bars))
+    figure.set_size_inches(_WIDTH, 1.2 + 0.34 * len(bars))
     axes = figure.subplots()
     places = range(len(bars))
-    start = 0.6
+    highest = max(before for _, before, _ in bars)
+    logarithmic = highest > _LINEAR
+    start = 0.6 if logarithmic else 0.0
     axes.barh(places, [before - start for _, before, _ in bars], 0.72, left=start, color=GONE, label=f"{unit} in")
     axes.barh(places, [max(kept - start, 0) for _, _, kept in bars], 0.72, left=start, color=KEPT, label="kept")
-    axes.set_xscale("log")
-    axes.set_xlim(start, 3.5 * max(before for _, before, _ in bars))
+    if logarithmic:
+        axes.set_xscale("log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.set_xlim(start, 3.5 * highest if logarithmic else 1.15 * highest)
     for place, (_, before, kept) in enumerate(bars):
         axes.annotate(
             f"{count(kept)} of {count(before)}",
@@ -227,8 +242,8 @@ def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> Non
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= 1 else "")
+    axes.xaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= start else "")
     axes.minorticks_off()
     axes.grid(axis="x")
-    axes.set_xlabel(f"{unit}, logarithmic scale")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.02))
+    axes.set_xlabel(f"{unit}, logarithmic scale" if logarithmic else unit)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)

@@ -14,7 +14,7 @@ from curate.report_facts import gather_facts
 
 _CAPTIONS = {
     "funnel": "What is left after each step; light: what the step took off. The lower part has a scale of its own.",
-    "similarity": "Similarity of removed codes to the kept record that stands for them, on a logarithmic scale.",
+    "similarity": "Similarity of removed codes to the kept record that stands for them.",
     "prefixes": "Networks by prefix before curation, and records kept.",
     "families": "Codes by architecture family before curation, and records kept.",
 }

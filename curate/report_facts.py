@@ -120,6 +120,11 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
     )
 
 
+def compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
+    """The groups of which an option left at least one member in."""
+    return {name: fates for name, fates in groups.items() if fates.total() > fates["filter"]}
+
+
 def _fates(
     speaks: dict[tuple[str, int], int], fate_of: dict[tuple[str, int], str], outcome: Outcome
 ) -> dict[int, Fate]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from curate.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
 from curate.outcome import Outcome
-from curate.report_facts import FATES, HOW, REMOVED, Facts
+from curate.report_facts import FATES, HOW, REMOVED, Facts, compared_groups
 from curate.report_text import code_span, count, percent, plain, plural, table
 
 #: Rows of a table before the rest is folded into one.
@@ -96,7 +96,7 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
     ]
     shared = facts.networks.total() - facts.codes.total()
     if shared:
-        lines[-1] += f" {plural(shared, 'network has', 'networks have')} the very code of another and one fate with it."
+        lines[-1] += f" {plural(shared, 'network has', 'networks have')} the very code of another."
     usable = facts.rows.total() - facts.rows["invalid"]
     if usable != facts.rows.total():
         lines[-1] += " Networks and codes are those of the rows that can be used."
@@ -177,25 +177,28 @@ def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
 
 
 def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
-    """A table of groups before and after, with what removed them and the drop rate."""
+    """A table of groups before and after, with what removed them and the drop rate of what was compared."""
     kept_in_all = sum(fates["kept"] for fates in groups.values())
     columns = [fate for fate in FATES if fate != "kept" and any(fates[fate] for fates in groups.values())]
-    ranked = list(groups.items())
-    tail = ranked[LONG_TABLE:] if len(ranked) > LONG_TABLE + 1 else []
-    rows = []
-    for name, fates in ranked[: len(ranked) - len(tail)]:
-        rows.append([code_span(name, 40), *_group_cells(fates, columns, kept_in_all)])
-    if tail:
-        rest = sum((fates for _, fates in tail), Counter[str]())
-        rows.append([f"{count(len(tail))} others", *_group_cells(rest, columns, kept_in_all)])
+    compared = compared_groups(groups)
+    tail = list(compared)[LONG_TABLE:] if len(compared) > LONG_TABLE + 1 else []
+    rows = [
+        [code_span(name, 40), *_group_cells(fates, columns, kept_in_all)]
+        for name, fates in compared.items()
+        if name not in tail
+    ]
+    for names, what in ((tail, "others"), (list(groups.keys() - compared.keys()), "left out by an option")):
+        if names:
+            rest = sum((groups[name] for name in names), Counter[str]())
+            rows.append([f"{count(len(names))} {what}", *_group_cells(rest, columns, kept_in_all)])
     heads = [label, f"{unit} in", *columns, "kept", "% dropped", "% of kept"]
     return [f"## {title}", "", *table(heads, rows)] if rows else []
 
 
 def _group_cells(fates: Counter[str], columns: list[str], kept_in_all: int) -> list[str]:
-    whole, kept = fates.total(), fates["kept"]
-    dropped = [percent(whole - kept, whole), percent(kept, kept_in_all)]
-    return [count(whole), *(count(fates[column]) for column in columns), count(kept), *dropped]
+    dropped, kept = sum(fates[stage] for stage in REMOVED), fates["kept"]
+    shares = [percent(dropped, dropped + kept), percent(kept, kept_in_all)]
+    return [count(fates.total()), *(count(fates[column]) for column in columns), count(kept), *shares]
 
 
 def splits(outcome: Outcome, counts: dict[str, Any], options: CurateOptions) -> list[str]:

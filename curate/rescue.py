@@ -10,6 +10,9 @@ Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the m
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from curate.feature_table import FeatureTable
 from curate.lexical import jaccard
 from curate.select import Verdict
@@ -52,9 +55,9 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
         short = [item for item in supports if _count(item, kept) < item.minimum and item.label not in heads]
         if not short:
             break
-        support = short[0]
-        taken = [code for head in heads.values() for code in head]
-        heads[support.label] = _pick(support, taken, kept, features, select)
+        for support in short:
+            taken = [code for head in heads.values() for code in head]
+            heads[support.label] = _pick(support, taken, kept, features, select)
         seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
         chosen = set(seeds)
         result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
@@ -67,9 +70,9 @@ def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureT
     for item in supports:
         have = _count(item, kept)
         if have < item.minimum:
-            what = "has no records" if not item.members else f"only {have} of its {len(item.members)} records"
-            end = "" if not item.members else " are not near-duplicates of each other or of what other groups need"
-            result.shortfalls.append(f"{item.label}: {have} kept, {item.minimum} asked; {what}{end}")
+            of = f"its {len(item.members):,} records are near-duplicates of each other or of what other groups need"
+            why = of if item.members else "it has no records"
+            result.shortfalls.append(f"{item.label}: {have} kept, {item.minimum} asked; {why}")
     return result
 
 
@@ -121,7 +124,7 @@ def _farthest_first(start: Sequence[int], members: Sequence[int], features: Feat
 _FARTHEST_LIMIT = 50
 
 
-def _views(code: int, features: FeatureTable):  # type: ignore[no-untyped-def]
+def _views(code: int, features: FeatureTable) -> tuple[npt.NDArray[np.uint64], frozenset[int]]:
     return (
         features.shingles(int(features.shingle_set[code])),
         frozenset(features.elements[int(features.fingerprint[code])].tolist()),

@@ -176,9 +176,9 @@ def network_code(
     if docstring:
         lines.append(f'    """{docstring}"""')
     lines += ["    def __init__(self, in_shape, out_shape, prm, device, train=True):", "        super().__init__()"]
-    lines += ["        " + BLOCKS[b][0].format(v=f"{variable}{i}", n=width, x=variable) for i, b in enumerate(blocks)]
+    lines += ["        " + BLOCKS[b][0].format(v=f"{variable}{b}", n=width, x=variable) for b in blocks]
     lines += ["", f"    def forward(self, {variable}):" + (f"  # {comment}" if comment else "")]
-    lines += ["        " + BLOCKS[b][1].format(v=f"{variable}{i}", n=width, x=variable) for i, b in enumerate(blocks)]
+    lines += ["        " + BLOCKS[b][1].format(v=f"{variable}{b}", n=width, x=variable) for b in blocks]
     lines += [f"        return {variable}", *([GLUE] if glue else []), extra]
     return "\n".join(lines) + "\n"
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,10 +181,10 @@ def test_removed_for_another_code(
 @pytest.mark.parametrize("name", ["structural", "lexical", "least"])
 def test_diff_is_whole(snapshot: Path, codes: dict[str, str], name: str) -> None:
     diff = explain(snapshot, f"{name}-net").facts["diff"][2:]
-    old, new = set(codes["base"].split("\n")), set(codes[name].split("\n"))
+    old, new = Counter(codes["base"].splitlines()), Counter(codes[name].splitlines())
     assert new - old
-    assert new - old <= {line[1:].removesuffix("  [no newline at the end]") for line in diff if line[0] == "+"}
-    assert old - new <= {line[1:] for line in diff if line[0] == "-"}
+    assert new - old <= Counter(line[1:].removesuffix("  [no newline at the end]") for line in diff if line[0] == "+")
+    assert old - new <= Counter(line[1:] for line in diff if line[0] == "-")
     assert sum("no newline at the end" in line for line in diff) == (name == "lexical")
 
 
@@ -353,14 +354,23 @@ def test_damaged(copy: Path, file: str, damage: str) -> None:
     assert "lemur verify" in message
 
 
+def change(folder: Path, chosen: Callable[[dict[str, Any]], bool], **values: object) -> None:
+    table = pq.read_table(folder / "decisions.parquet")
+    rows = [{**row, **values} if chosen(row) else row for row in table.to_pylist()]
+    assert rows != table.to_pylist()
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / "decisions.parquet")
+
+
+def test_further_rows_that_count_as_exact(copy: Path) -> None:
+    """As profile nn-dup has it: they are no networks that the record stands for."""
+    before = explain(copy, "base-net")
+    change(copy, lambda row: row["nn"] == "base-net" and not row["kept"], stage="exact")
+    assert explain(copy, "base-net") == before
+
+
 def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) -> None:
     """As decisions of profile nn-dup may have it."""
-    table = pq.read_table(copy / "decisions.parquet")
-    rows = table.to_pylist()
-    for row in rows:
-        if row["nn"] == "lexical-net":
-            row["canonical"] = digest_of(codes["structural"])
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), copy / "decisions.parquet")
+    change(copy, lambda row: row["nn"] == "lexical-net", canonical=digest_of(codes["structural"]))
     told = explain(copy, "lexical-net")
     assert said(told)["canonical"] == "structural-net (not kept itself)"
     assert told.facts["diff"][0] == f"--- structural-net {digest_of(codes['structural'])[:16]}"

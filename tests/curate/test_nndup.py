@@ -77,13 +77,15 @@ RUNS = {
     "defaults": NnDupOptions(),
     "included": NnDupOptions(include=("rag", "FractalNet")),
     "thresholds": NnDupOptions(
-        lexical_threshold=0.8, structural_threshold=0.8, fractal_threshold=0.9, keep_per_family=2, lsh_threshold=0.7
+        lexical_threshold=0.8, structural_threshold=0.8, fractal_threshold=0.9, keep_per_family=2, prefer=("GPT", "ga")
     ),
-    "no_fractal": NnDupOptions(fractal_threshold=1.01, num_perm=128, seed=7, keep_per_family=1),
+    "candidates": NnDupOptions(
+        lexical_threshold=0.5, fractal_threshold=1.01, lsh_threshold=0.95, num_perm=128, seed=7, keep_per_family=1
+    ),
     "rescued": NnDupOptions(
-        include=("alt", "FractalNet", "rag", "ra", "RAG"),
-        prefer=("ast", "FractalNet-", "alt"),
-        min_per_prefix=9,
+        include=("alt", "FractalNet", "rag", "ra", "RAG", "ga"),
+        prefer=("ga", "FractalNet-", "alt"),
+        min_per_prefix=6,
         topup_prefixes=("alt", "-"),
         topup_per_prefix=4,
         topup_lexical_max=0.97,
@@ -304,25 +306,42 @@ def edited(code: str, rng: random.Random) -> str:
     return "\n".join(lines[:at])
 
 
+def layers_net(layers: list[str]) -> str:
+    return f"{HEAD}class Net(nn.Module):\n    def __init__(self):\n" + "".join(f"        Layer{x}()\n" for x in layers)
+
+
+def sweep_rows(rng: random.Random) -> list[Row]:
+    """Networks that differ in the order of their layers and in one or two of them, some equal in all that ranks them."""
+
+    def net(*swapped: str) -> str:
+        layers = [
+            swap if (swap := dict(zip("AB", swapped, strict=False)).get(x)) else x for x in "ABCDEFGHIJKLMNOPQRST"
+        ]
+        return layers_net(rng.sample(layers, len(layers)))
+
+    ranked = [("b", net(), 0.5), ("a", net("X"), 0.9), ("c", net("A", "Y"), 0.1), ("c", net("A", "Z"), 0.1)]
+    return [Row(f"ga-sweep-{name}", code, accuracy) for name, code, accuracy in ranked]
+
+
 def written_rows(codes: int) -> list[Row]:
-    """Rows of generated networks: several a network, codes under two names, blanks, unknown accuracies; no ties."""
+    """Rows of generated networks: several a network, codes under two names, blanks, unknown accuracies.
+
+    Accuracies tie between networks, and in `sweep_rows` only also within one: there the peer does not need hash order.
+    """
     rng = random.Random(20)
-    rows, fresh, older = [], 0, [plain_net(rng)]
+    rows, older = sweep_rows(rng), [plain_net(rng)]
+    kept_order = list(rows)
     for count in range(codes):
         make = rng.choice([plain_net, residual_net, fractal_net, attention_net])
         code = edited(rng.choice(older), rng) if rng.random() < 0.5 else make(rng)
         older.append(code)
-        prefix = rng.choice(["rag", "ast", "alt", "alt", "FractalNet", "ga", "ResNet", "GPT", "RA_G"])
-        names = [f"{prefix}-{count:03d}", *([f"ast-twin{count}"] if rng.random() < 0.2 else [])]
-        for name in names:
-            for _ in range(rng.randrange(1, 4)):
-                fresh += 1
-                unknown = rng.random()
-                accuracy = None if unknown < 0.02 else round(rng.random(), 2) + fresh / 1e6
-                rows.append(Row(name, rng.choice(["", " \n\t"]) if unknown > 0.97 else code, accuracy))
+        prefixes = rng.sample(["rag", "ast", "alt", "alt", "FractalNet", "ga", "ResNet", "GPT", "RA_G"], 2)
+        for prefix in prefixes[: 1 + (rng.random() < 0.3)]:
+            accuracies = rng.sample([None, *(tenth / 10 for tenth in range(10))], rng.randrange(1, 4))
+            texts = (rng.choice(["", " \n\t"]) if rng.random() > 0.97 else code for _ in accuracies)
+            rows += map(Row, [f"{prefix}-{count:03d}"] * len(accuracies), texts, accuracies)
     rng.shuffle(rows)
-    unknown_once = {row.name: row for row in reversed(rows) if row.accuracy is None}
-    return [row for row in rows if row.accuracy is not None or unknown_once[row.name] is row]
+    return [*kept_order, *(row for row in rows if row not in kept_order)]
 
 
 def real_rows(codes: int) -> list[Row]:

@@ -40,7 +40,7 @@ PRETRAINED = "torchvision.models.resnet18(weights='DEFAULT')"
 
 
 def network(layers: Sequence[int], *, width: int = 64, note: str = "", extra: str = "", other: int = 0) -> str:
-    """A network of the given layers; `width` changes literals only, `note` a comment, `other` glue outside the class."""
+    """A network of the given layers: `width` changes literals only, `note` a comment, `other` code beside the class."""
     lines = ["import torch", "import torchvision", "from torch import nn", f"# {note}", "", "class Net(nn.Module):"]
     lines += ["    def __init__(self, in_shape, out_shape, prm, device):", "        super().__init__()"]
     lines += [f"        self.layer{i} = {LAYERS[k]}".replace("64", str(width)) for i, k in enumerate(layers)]
@@ -71,24 +71,37 @@ def small_corpus() -> list[Row]:
     return [*rows, row("broken-1", "class Net(:\n"), row("broken-2", "x = 1\nclass Net(:\n"), row("empty", None)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+def curate_rows(folder: Path, rows: Sequence[Row], name: str = "out", **options: Any) -> Path:
+    """The snapshot folder of a curation of a JSONL file."""
+    chosen = CurateOptions(**options)
+    curate(open_source(str(write_rows(folder / "rows.jsonl", rows, chosen))), folder / name, chosen, jobs=1)
+    return folder / name
 
 
 Run = Callable[..., Path]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """`run(rows, name, **options)`: the snapshot folder of a curation of a JSONL file."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(rows, name, draw=..., **options)`: the snapshot folder of a curation; without figures unless asked for."""
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
 
-    def curate_rows(rows: Sequence[Row], name: str = "out", **options: Any) -> Path:
-        chosen = CurateOptions(**options)
-        curate(open_source(str(write_rows(tmp_path / "rows.jsonl", rows, chosen))), tmp_path / name, chosen, jobs=1)
-        return tmp_path / name
+    def run_here(rows: Sequence[Row], name: str = "out", *, draw: bool = False, **options: Any) -> Path:
+        with monkeypatch.context() as patch:
+            if not draw:
+                patch.setattr("curate.report.draw_figures", lambda *given: {})
+            return curate_rows(tmp_path, rows, name, **options)
 
-    return curate_rows
+    return run_here
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The curation of the small corpus, figures included."""
+    folder = tmp_path_factory.mktemp("small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMUR_CURATOR_CACHE", str(folder / "cache"))
+        return curate_rows(folder, small_corpus())
 
 
 def write_rows(path: Path, rows: Sequence[Row], options: CurateOptions) -> Path:
@@ -148,8 +161,8 @@ def number(cell: str) -> int:
 # --- numbers ----------------------------------------------------------------------------------------------------
 
 
-def test_funnel_is_that_of_the_decisions(run: Run) -> None:
-    folder = run(small_corpus())
+def test_funnel_is_that_of_the_decisions(snapshot: Path) -> None:
+    folder = snapshot
     decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
     stages = Counter(item["stage"] or "kept" for item in decisions)
     assert {"invalid", "repeat", "exact", "lexical", "kept"} <= set(stages)
@@ -183,8 +196,8 @@ def test_funnel_is_that_of_the_decisions(run: Run) -> None:
     assert steps["kept"][4] == f"{share:.1f} %"
 
 
-def test_groups_and_splits_are_those_of_the_tables(run: Run) -> None:
-    folder = run(small_corpus())
+def test_groups_and_splits_are_those_of_the_tables(snapshot: Path) -> None:
+    folder = snapshot
     text = report_of(folder)
     decisions = [item for item in pq.read_table(folder / "decisions.parquet").to_pylist() if item["id"]]
     records = pq.read_table(folder / "data" / "records").to_pylist()
@@ -204,8 +217,8 @@ def test_groups_and_splits_are_those_of_the_tables(run: Run) -> None:
     assert sum(number(cells[3]) for cells in splits.values()) == len({record["cluster"] for record in records})
 
 
-def test_largest_group_names_members_with_their_similarity(run: Run) -> None:
-    folder = run(small_corpus())
+def test_largest_group_names_members_with_their_similarity(snapshot: Path) -> None:
+    folder = snapshot
     text = report_of(folder)
     decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
     kept = {item["id"]: item["nn"] for item in decisions if item["kept"]}
@@ -228,8 +241,8 @@ def test_largest_group_names_members_with_their_similarity(run: Run) -> None:
         assert shown[0][0] == least["nn"]
 
 
-def test_what_the_abstraction_hides(run: Run) -> None:
-    text = report_of(run(small_corpus()))
+def test_what_the_abstraction_hides(snapshot: Path, run: Run) -> None:
+    text = report_of(snapshot)
     shared = {cells[1]: number(cells[2]) for cells in table_of(text, "What the removed share with what was kept")}
     assert shared["all shingles; names, numbers, strings or repetitions differ"] == 6
     assert shared["the same model code; other parts of the file differ"] == 1
@@ -239,9 +252,9 @@ def test_what_the_abstraction_hides(run: Run) -> None:
     assert "--tokens literal" not in report_of(run(small_corpus(), "literal", tokens="literal"))
 
 
-def test_pretrained_records_are_listed_with_their_lines(run: Run) -> None:
+def test_pretrained_records_are_listed_with_their_lines(snapshot: Path, run: Run) -> None:
     code = network([4, 2, 0, 7, 1, 3], extra=PRETRAINED)
-    folder = run(small_corpus())
+    folder = snapshot
     (cells,) = table_of(report_of(folder), "Records with trained weights")
     line = next(place for place, text in enumerate(code.split("\n"), start=1) if PRETRAINED in text)
     id_ = hashlib.sha256(code.encode()).hexdigest()[:12]
@@ -250,8 +263,8 @@ def test_pretrained_records_are_listed_with_their_lines(run: Run) -> None:
     assert cells[2] == "left out by an option"
 
 
-def test_removed_pairs_are_shown_as_differences(run: Run) -> None:
-    text = report_of(run(small_corpus()))
+def test_removed_pairs_are_shown_as_differences(snapshot: Path, run: Run) -> None:
+    text = report_of(snapshot)
     assert "### Exact, 1.000: `rag-comment`" in text
     assert "\n-# \n+# another remark\n" in text
     many = [network([k % 8 for k in range(60)], width=width) for width in (64, 65)]
@@ -262,8 +275,8 @@ def test_removed_pairs_are_shown_as_differences(run: Run) -> None:
     assert re.search(r"; \d+ more lines of the difference not shown\.", long)
 
 
-def test_lsh_facts_are_those_of_the_manifest(run: Run) -> None:
-    folder = run(small_corpus())
+def test_lsh_facts_are_those_of_the_manifest(snapshot: Path) -> None:
+    folder = snapshot
     facts = json.loads((folder / "manifest.json").read_text())["details"]["lsh"]
     said = f"with {facts['bands']} bands of {facts['rows']} rows proposes"
     found = f"{facts['found']} of {facts['pairs']} true pair"
@@ -299,8 +312,8 @@ def test_rescued_records_are_listed(run: Run) -> None:
     assert {(cells[0], cells[1]) for cells in listed} == rescued
 
 
-def test_invalid_rows_are_grouped_by_reason(run: Run) -> None:
-    reasons = table_of(report_of(run(small_corpus())), "Invalid rows")
+def test_invalid_rows_are_grouped_by_reason(snapshot: Path) -> None:
+    reasons = table_of(report_of(snapshot), "Invalid rows")
     assert [(cells[0], number(cells[2])) for cells in reasons] == [
         ("not Python: line N: invalid syntax", 2),
         ("nn\\_code is missing", 1),
@@ -313,6 +326,9 @@ def test_left_out_rows_have_their_line(run: Run) -> None:
     stages = Counter(item["stage"] for item in pq.read_table(folder / "decisions.parquet").to_pylist())
     steps = {cells[0]: cells for cells in table_of(report_of(folder), "From rows to records")}
     assert number(steps["left out by an option"][1]) == stages["filter"] > number(steps["left out by an option"][2])
+    left_out = table_of(report_of(folder), "By prefix")[-1]
+    assert left_out[0] == "4 left out by an option"  # alt, ast, loads, rag
+    assert left_out[-2:] == ["–", "0 %"]
 
 
 # --- odd inputs -------------------------------------------------------------------------------------------------
@@ -322,15 +338,42 @@ def test_left_out_rows_have_their_line(run: Run) -> None:
     ("rows", "options", "result"),
     [
         ([row("only", network([0, 1, 2]))], {}, "1 of 1 distinct code kept (100 %)"),
-        ([row("a", "class ("), row("b", None)], {}, "0 of 0 distinct codes kept (–)"),
-        ([row("a-1", network([0, 1, 2]))], {"include": ("b",)}, "0 of 1 distinct code kept (0 %)"),
         ([row("a-1", network([0, 1, 2])), row("b-1", network([5, 6, 7]))], {}, "2 of 2 distinct codes kept (100 %)"),
         ([row("a-1", "x = 1\n"), row("a-1", "x  =  1\n")], {"lexical_threshold": 1.0}, "1 of 2 distinct codes kept"),
         ([row("a-1", "x = 1\n"), row("b", "y = 2\n")], {"lexical_threshold": 0.5}, "1 of 2 distinct codes kept"),
     ],
 )
 def test_odd_inputs(run: Run, rows: list[Row], options: dict[str, Any], result: str) -> None:
-    assert f"**{result}" in report_of(run(rows, **options))
+    assert f"**{result}" in report_of(run(rows, draw=True, **options))
+
+
+def written(
+    folder: Path, rows: Sequence[Row], decisions: list[RowDecision], options: CurateOptions, **kept: Any
+) -> str:
+    """The report of given decisions."""
+    folder.mkdir(exist_ok=True)
+    source = open_source(str(write_rows(folder / "rows.jsonl", rows, options)))
+    nothing: dict[str, Any] = {"kept": [], "shown": {}, "splits": {}, "clusters": {}, "families": {}, "scores": {}}
+    outcome = Outcome(decisions, **{**nothing, "weights": {}, **kept})
+    with CodeFile(folder / "codes") as file:
+        corpus = read_corpus(source, file, options.tokens, jobs=1)
+        write_report(folder, corpus, outcome, count_decisions(corpus, outcome), options, source.name)
+    return report_of(folder)
+
+
+def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    invalid = RowDecision(False, "invalid", None, None, "not Python")
+    text = written(tmp_path / "invalid", [row("a", "class ("), row("b", None)], [invalid] * 2, CurateOptions())
+    assert "**0 of 0 distinct codes kept (–).**" in text
+    assert [cells[0] for cells in table_of(text, "Invalid rows")] == ["not Python"]
+    assert not (tmp_path / "invalid" / "figures").exists()
+    left_out = RowDecision(False, "filter", None, None, "left out")
+    text = written(
+        tmp_path / "filter", [row("a-1", network([0])), row("b", network([1]))], [left_out] * 2, CurateOptions()
+    )
+    assert "**0 of 2 distinct codes kept (0 %).**" in text
+    assert not (tmp_path / "filter" / "figures").exists()
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -340,7 +383,7 @@ def test_odd_names_and_codes(run: Run) -> None:
     rows = [row(name, hostile + network([0, 1, place % 8])) for place, name in enumerate(names)]
     rows += [row(f"{name}x", network([0, 1, place % 8])) for place, name in enumerate(names)]
     rows += [row("bad|\n`name`", "class ("), row("bad2", "class X:\n  `|`")]
-    folder = run(rows, lexical_threshold=0.5)
+    folder = run(rows, draw=True, lexical_threshold=0.5)
     text = report_of(folder)
     prefixes = table_of(text, "By prefix")
     assert sum(number(cells[1]) for cells in prefixes) == len({item["nn"] for item in rows[:-2]})
@@ -365,8 +408,8 @@ def test_long_tails_are_folded(run: Run) -> None:
 # --- determinism ------------------------------------------------------------------------------------------------
 
 
-def test_two_runs_give_the_same_bytes(run: Run, tmp_path: Path) -> None:
-    folders = [run(small_corpus(), name) for name in ("one", "two")]
+def test_two_runs_give_the_same_bytes(snapshot: Path, run: Run, tmp_path: Path) -> None:
+    folders = [snapshot, run(small_corpus(), draw=True)]
     files = [
         {path.relative_to(folder).as_posix(): path.read_bytes() for path in [folder / "report.md", *figures(folder)]}
         for folder in folders
@@ -378,9 +421,9 @@ def test_two_runs_give_the_same_bytes(run: Run, tmp_path: Path) -> None:
 
 def test_the_order_of_the_rows_plays_no_part(run: Run) -> None:
     rows = small_corpus()[:-3]
-    before = run(rows, "before")
+    before = run(rows, "before", draw=True)
     random.Random(5).shuffle(rows)
-    after = run(rows, "after")
+    after = run(rows, "after", draw=True)
     assert report_of(before) == report_of(after)
     assert [path.read_bytes() for path in figures(before)] == [path.read_bytes() for path in figures(after)]
 
@@ -392,13 +435,12 @@ def figures(folder: Path) -> Iterator[Path]:
 # --- another profile --------------------------------------------------------------------------------------------
 
 
-def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path) -> None:
-    """Decisions in the manner of nn-dup: further rows are `exact`, a witness may lie below the threshold, no LSH facts."""
+def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions in the manner of nn-dup: further rows are `exact`, a witness may be too far, there are no LSH facts."""
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     codes = [network([0, 0, 1, 2]), network([3, 4, 5, 6]), network([7, 5, 3, 1])]
     rows = [row("a-1", codes[0]), row("a-1", codes[0], 2), row("a-2", codes[0]), row("b-1", codes[1], 1)]
     rows += [row("b-1", codes[1], 2), row("c-1", codes[2])]
-    options = CurateOptions(profile="nn-dup")
-    source = open_source(str(write_rows(tmp_path / "rows.jsonl", rows, options)))
     decisions = [
         RowDecision(True, None, 0, None, "kept"),
         RowDecision(False, "exact", 0, 1.0, "same code"),
@@ -407,11 +449,8 @@ def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path) -> No
         RowDecision(False, "lexical", 0, 0.31, "near"),
         RowDecision(False, "structural", 0, 0.95, "near"),
     ]
-    outcome = Outcome(decisions, [0], {0: 0}, {0: "train"}, {}, {0: "f1", 1: "f2", 2: "f3"}, {0: 0.5}, {0: 1.0})
-    with CodeFile(tmp_path / "codes") as file:
-        corpus = read_corpus(source, file, options.tokens, jobs=1)
-        write_report(tmp_path, corpus, outcome, count_decisions(corpus, outcome), options, source.name)
-    text = report_of(tmp_path)
+    kept = {"kept": [0], "shown": {0: 0}, "splits": {0: "train"}, "families": {0: "f1", 1: "f2", 2: "f3"}}
+    text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
     steps = {cells[0]: cells[1:] for cells in table_of(text, "From rows to records")}
     assert [number(cell) for cell in steps["further rows of a network"][:1]] == [2]
     assert [number(cell) for cell in steps["exact duplicates"][:3]] == [1, 1, 0]

@@ -1,0 +1,11 @@
+"""All claims in one run: `make bench`. The comparison takes about half an hour, growth to a million records an hour."""
+
+import subprocess
+import sys
+
+COMMANDS = (["benchmarks.versus_nndup"], ["benchmarks.growth"])
+
+if __name__ == "__main__":
+    for command in COMMANDS:
+        print(f"== python -m {' '.join(command)}", flush=True)
+        subprocess.run([sys.executable, "-m", *command], check=True)

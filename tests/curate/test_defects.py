@@ -1,0 +1,281 @@
+"""One regression test for each verified defect of nn-dup 2.2.4 that curation must not have.
+
+Each corpus is built so that the peer's way of deciding would fail the test.
+"""
+
+import ast
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from curate.counts import count_decisions
+from curate.features import Features, code_features
+from curate.outline import outline_tree
+from curate.snapshot import write_snapshot_tables
+from curate.tokens import region_tokens
+
+Network = Callable[..., str]
+
+
+def features_of(code: str, detail: str = "abstract") -> Features:
+    found = code_features(code, detail)  # type: ignore[arg-type]
+    assert isinstance(found, Features), found
+    return found
+
+
+def lexical(a: str, b: str, detail: str = "abstract") -> float:
+    first, second = (set(features_of(code, detail).shingles.tolist()) for code in (a, b))
+    return len(first & second) / len(first | second)
+
+
+def structural(a: str, b: str) -> float:
+    first, second = (set(features_of(code).elements.tolist()) for code in (a, b))
+    return len(first & second) / len(first | second)
+
+
+def drifting(network: Network, length: int) -> list[str]:
+    """Networks of which neighbours are near-duplicates and the ends have little in common."""
+    dice = random.Random(3)
+    blocks = [dice.randrange(12) for _ in range(40)]
+    codes = [network(blocks)]
+    for step in range(length - 1):
+        blocks = list(blocks)
+        blocks[step % 40] = (blocks[step % 40] + 5) % 12
+        codes.append(network(blocks))
+    return list(dict.fromkeys(codes))
+
+
+def different(network: Network, count: int) -> list[str]:
+    dice = random.Random(11)
+    return [network([dice.randrange(12) for _ in range(16)], name=f"Net{'ABCDEFGHIJ'[i % 10]}") for i in range(count)]
+
+
+def test_defect_01_no_chaining(network: Network, curated: Any) -> None:
+    """A component held together by a chain is not one group: what is not near a kept record is kept."""
+    codes = drifting(network, 40)
+    assert min(itertools.starmap(lexical, itertools.pairwise(codes))) >= 0.90 - 0.05
+    assert lexical(codes[0], codes[-1]) < 0.60
+    links = {(a, b) for a, b in itertools.combinations(range(len(codes)), 2) if lexical(codes[a], codes[b]) >= 0.80}
+    reached = {0}
+    for _ in codes:
+        reached |= {b for a, b in links if a in reached} | {a for a, b in links if b in reached}
+    assert len(reached) == len(codes)  # one component at this threshold, of which the peer would keep five
+    rows = [{"nn": f"ga-{i:02}", "nn_code": code, "accuracy": 1 - i / 100} for i, code in enumerate(codes)]
+    result = curated(rows, lexical_threshold=0.80, structural_threshold=1.0)
+    assert len(result.kept) > 5
+    for row, decision in zip(rows, result.decisions, strict=True):
+        if decision.stage == "lexical":
+            assert lexical(row["nn_code"], result.canonical(decision)) >= 0.80
+            assert result.canonical(decision) in result.kept
+
+
+def test_defect_02_no_pair_is_left(network: Network, curated: Any) -> None:
+    """Seven copies of one network, told to be of several families by their names, and no quota that keeps five."""
+    blocks = [0, 1, 2, 4, 0, 1, 2, 3]
+    variables = ("unet", "vgg", "vae", "fractal", "swin", "gan_generator", "moe")
+    codes = [network(blocks, variable=name) for name in variables]
+    assert len({features_of(code).family for code in codes}) > 4
+    assert {lexical(codes[0], code) for code in codes} == {1.0}
+    result = curated([{"nn": f"{name}-1", "nn_code": code} for name, code in zip(variables, codes, strict=True)])
+    assert len(result.kept) == 1
+
+
+def test_defect_03_no_leakage(network: Network, curated: Any) -> None:
+    """Pairs of relatives (0.70 to 0.90) stay in one split, though each is kept and has a family of its own."""
+    dice = random.Random(5)
+    codes = []
+    for _ in range(30):
+        blocks = [dice.randrange(12) for _ in range(24)]
+        cousin = list(blocks)
+        for place in (3, 12, 20):
+            cousin[place] = (cousin[place] + 4) % 12
+        codes += [network(blocks), network(cousin)]
+    relatives = [(a, b) for a, b in itertools.combinations(codes, 2) if lexical(a, b) >= 0.70]
+    assert len(relatives) >= 25
+    result = curated([{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate(codes)])
+    assert len(result.kept) > 50
+    assert {result.split_of(code) for code in result.kept} == {"train", "validation", "test"}
+    for a, b in relatives:
+        if a in result.kept and b in result.kept:
+            assert result.split_of(a) == result.split_of(b)
+
+
+def test_defect_04_stable(network: Network, curated: Any) -> None:
+    """Ids are content; neither the order of rows nor the absence of one moves others between splits."""
+    codes = different(network, 100)
+    rows = [{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate(codes)]
+    whole = curated(rows)
+    assert len(whole.kept) > 90
+    turned = curated(rows[::-1])
+    assert turned.kept == whole.kept
+    assert {code: turned.split_of(code) for code in whole.kept} == {code: whole.split_of(code) for code in whole.kept}
+    assert set(turned.corpus.ids) == set(whole.corpus.ids)
+    for missing in (0, 50, 99):
+        fewer = curated([row for i, row in enumerate(rows) if i != missing])
+        moved = [code for code in fewer.kept if code in whole.kept and fewer.split_of(code) != whole.split_of(code)]
+        assert len(moved) <= 3
+
+
+def test_defect_05_witnesses_are_kept_and_near(network: Network, curated: Any) -> None:
+    """Every tombstone names a kept record, with the similarity to that one, at or above the threshold."""
+    codes = drifting(network, 30) + [network([0, 1, 2, 4], width=width) for width in (8, 16, 32)]
+    rows = [{"nn": f"ga-{i}", "nn_code": code, "accuracy": (i * 7 % 30) / 30} for i, code in enumerate(codes)]
+    result = curated(rows)
+    removed = [(row, d) for row, d in zip(rows, result.decisions, strict=True) if not d.kept]
+    assert len(removed) > 5
+    for row, decision in removed:
+        canonical = result.canonical(decision)
+        assert canonical in result.kept
+        found = {"lexical": lexical, "structural": structural}[decision.stage](row["nn_code"], canonical)
+        assert decision.similarity == pytest.approx(found)
+        assert found >= {"lexical": 0.90, "structural": 0.95}[decision.stage]
+
+
+def test_defect_06_further_rows_are_no_duplicates(network: Network, curated: Any) -> None:
+    """`exact` counts networks with the same code, or the same but for comments and layout; epochs are `repeat`."""
+    one, two, three = different(network, 3)
+    remarked = "# a remark\n" + one.replace("(self, in_shape,", "(\n            self, in_shape,")
+    assert ast.dump(ast.parse(remarked)) == ast.dump(ast.parse(one))
+    rows = [{"nn": nn, "nn_code": code, "epoch": epoch, "accuracy": 0.5} for epoch in range(1, 6) for nn, code in
+            (("a-1", one), ("a-2", two), ("a-3", three))]  # fmt: skip
+    rows += [{"nn": "b-1", "nn_code": one}, {"nn": "b-1", "nn_code": one, "epoch": 2}, {"nn": "c-1", "nn_code": remarked}]
+    result = curated(rows)
+    counts = count_decisions(result.corpus, result.outcome)
+    assert counts["rows"]["repeat"] == 3 * 4 + 1
+    assert counts["rows"]["exact"] == 2
+    assert counts["rows"]["kept"] == 3
+    assert (counts["networks"], counts["names"], counts["codes"], counts["trees"]) == (5, 5, 4, 3)
+    reasons = {d.reason for d in result.decisions if d.stage == "exact"}
+    assert reasons == {"same code as a-1", "same code as a-1 but for comments, docstrings and layout"}
+
+
+def test_defect_07_benchmarks_are_not_compared_raw(network: Network, curated: Any, tmp_path: Path) -> None:
+    """The best on CIFAR-10 stands for a group, not the one whose easier benchmark gives higher figures; ties do not go
+    to the longer code; and the record says where its accuracy comes from."""
+    blocks = [0, 1, 2, 3, 4, 6]
+    good, weak = network(blocks, width=64), network(blocks, width=128) + "\n\ndef unused(a, b):\n    return a + b\n"
+    others = different(network, 8)
+    cifar = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 5, "prm": '{"lr": 0.1}'}
+    mnist = {**cifar, "dataset": "mnist"}
+    rows = [{"nn": "ga-good", "nn_code": good, "accuracy": 0.92, **cifar}]
+    rows += [{"nn": "ga-weak", "nn_code": weak, "accuracy": 0.98, **mnist}]
+    for i, code in enumerate(others):
+        rows += [{"nn": f"o-{i}", "nn_code": code, "accuracy": 0.5 + i / 50, **cifar}]
+        rows += [{"nn": f"o-{i}", "nn_code": code, "accuracy": 0.99, **mnist}]
+    assert lexical(good, weak) >= 0.90
+    result = curated(rows)
+    assert good in result.kept
+    assert weak not in result.kept
+    tied = curated([{"nn": "n-2", "nn_code": weak, "accuracy": 0.5}, {"nn": "n-1", "nn_code": good, "accuracy": 0.5}])
+    assert tied.kept == [good]
+    write_snapshot_tables(tmp_path, result.corpus, result.outcome)
+    records = pq.read_table(sorted((tmp_path / "data" / "records").glob("*.parquet"))).to_pylist()
+    (record,) = [record for record in records if record["nn"] == "ga-good"]
+    assert {name: record[name] for name in cifar} == cifar
+    assert record["accuracy"] == 0.92
+    assert record["score"] == pytest.approx((8 + 0.5) / 9)
+
+
+def test_defect_08_what_the_fingerprints_do_not_see_is_told(network: Network, curated: Any) -> None:
+    """Another activation, width or depth looks the same to the published tokens. The reason says so, `literal` tokens
+    keep them apart, and the structural fingerprint sees what changes layers."""
+    blocks = [0, 1, 4, 0, 1, 4]
+    relu = network(blocks)
+    gelu = relu.replace("torch.relu(", "torch.nn.functional.gelu(").replace("torch.nn.functional.", "torch.")
+    deeper = network([*blocks, 0, 1, 4])
+    assert lexical(relu, gelu) == lexical(relu, deeper) == 1.0
+    for other in (gelu, deeper):
+        rows = [{"nn": "a-1", "nn_code": relu}, {"nn": "a-2", "nn_code": other}]
+        abstract, literal = curated(rows), curated(rows, tokens="literal")
+        assert abstract.kept_names() == ["a-1"]
+        assert abstract.decisions[1].reason == "same shingles as a-1; names, numbers or repetitions differ"
+        assert literal.options.structural == 0.95
+        assert lexical(relu, other, "literal") < lexical(relu, other)
+        assert features_of(relu).fingerprint != features_of(other).fingerprint
+        assert structural(relu, other) < 1.0
+    both = [{"nn": "a-1", "nn_code": relu}, {"nn": "a-2", "nn_code": gelu}, {"nn": "a-3", "nn_code": deeper}]
+    assert len(curated(both, tokens="literal").kept) == 3
+    assert len(curated(both, tokens="literal", structural_threshold=0.5, lexical_threshold=0.5).kept) == 1
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "class Net(nn.Module):\n    def forward(self, x):\n        y = x + \\\n1\n        return \\\ny * {}\n",
+        "class Net(nn.Module):\n\tdef forward(self, x):\n\t\tif x:\n\t\t\treturn x ** {}\n\t\treturn x\n",
+        "class Net(nn.Module):\n    def forward(self, x):\n\tif x:\n\t    return -x // {}\n\treturn x\n",
+        "class Net(nn.Module):\n    def forward(self, x): return (x\n)[{}]\n",
+    ],
+)
+def test_defect_09_valid_code_has_tokens(curated: Any, layout: str) -> None:
+    """Bare continuation lines and tabs are valid Python: such codes are read, and merged only for what they say."""
+    one = layout.format("Conv2d(x)")
+    two = layout.format("max(ResNet(x, x, x), key=lambda LayerNorm: [LayerNorm, LayerNorm.A, LayerNorm.B])")
+    for code in (one, two):
+        ast.parse(code)
+        assert len(features_of(code).shingles) > 5
+        tokens, declared = region_tokens(code, outline_tree(ast.parse(code)))
+        assert tokens[:5] == ["class", "Net", "(", "nn", "."]
+        assert declared == {"Net", "forward"}
+    assert lexical(one, two) < 0.90
+    broken = [layout.format("("), layout.format(")")]
+    rows = [{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate([one, two, *broken])]
+    result = curated(rows)
+    assert sorted(result.kept) == sorted([one, two])
+    assert [d.stage for d in result.decisions[2:]] == ["invalid", "invalid"]
+    assert all(d.canonical is None for d in result.decisions[2:])
+
+
+def test_defect_10_boilerplate_and_positions(network: Network, curated: Any) -> None:
+    """The training glue of the contract does not count, positional sizes do, and a network is one whatever its base."""
+    blocks = [0, 1, 4, 7]
+    with_glue, without = network(blocks), network(blocks, glue=False)
+    assert features_of(with_glue).fingerprint == features_of(without).fingerprint
+    one = "class Net(nn.Module):\n    def __init__(self):\n        self.a = nn.Conv2d({}, {}, {})\n"
+    keywords = "class Net(nn.Module):\n    def __init__(self):\n        self.a = nn.Conv2d({}, kernel_size={}, out_channels={})\n"
+    assert features_of(one.format(3, 64, 7)).fingerprint == features_of(keywords.format(3, 7, 64)).fingerprint
+    assert features_of(one.format(3, 64, 7)).fingerprint != features_of(one.format(3, 64, 1)).fingerprint
+    assert features_of(one.format(3, 64, 7)).fingerprint != features_of(one.format(3, 512, 7)).fingerprint
+    for base in ("nn.Sequential", "ResNet", "Base"):
+        # the architecture is in a class whose base is not spelled Module: it is compared, and told apart
+        shared = "import torch.nn as nn\n\nclass Helper(nn.Module):\n    pass\n\n\n"
+        first = shared + network([0, 1, 4, 7], base=base)
+        second = shared + network([6, 9, 11, 2], base=base)
+        assert lexical(first, second) < 0.90
+        rows = [{"nn": "a", "nn_code": first}, {"nn": "b", "nn_code": second}]
+        assert len(curated(rows).kept) == 2
+
+
+def test_defect_11_prefix_promises_hold(network: Network, curated: Any) -> None:
+    """`--min-per-prefix` and `--topup-prefix` keep what they say where records allow it, and say so where not."""
+    codes = different(network, 6)
+    winners = [{"nn": f"ga-{i}", "nn_code": code, "accuracy": 0.9} for i, code in enumerate(codes)]
+    copies = [network([0], width=1)] and [
+        {"nn": f"ast-{i}", "nn_code": code.replace("64", "32"), "accuracy": 0.1} for i, code in enumerate(codes)
+    ]
+    rows = winners + copies
+    plain = curated(rows)
+    assert all(name.startswith("ga") for name in plain.kept_names())
+    asked = curated(rows, topup_prefix=("ast",), topup_per_prefix=4)
+    assert sum(name.startswith("ast") for name in asked.kept_names()) == 4
+    assert asked.outcome.notes == []
+    assert sum(d.rescued == "topup" for d in asked.decisions) == 4
+    assert len(asked.kept) == len(plain.kept)
+    protected = curated(rows, prefer=("ast",), min_per_prefix=3)
+    assert sum(name.startswith("ast") for name in protected.kept_names()) >= 3
+    minimum = curated(rows, min_per_prefix=2)
+    assert sum(name.startswith("ast") for name in minimum.kept_names()) == 2
+    assert sum(d.rescued == "prefix" for d in minimum.decisions) == 2
+    too_many = curated(rows, topup_prefix=("ast",), topup_per_prefix=10)
+    assert sum(name.startswith("ast") for name in too_many.kept_names()) == 6
+    assert len(too_many.outcome.notes) == 1
+    assert "prefix ast: 6 kept, 10 asked" in too_many.outcome.notes[0]
+    # --include is a filter, and each row that it leaves out says so
+    included = curated(rows, include=("ast",))
+    assert [d.stage for d in included.decisions[:6]] == ["filter"] * 6
+    assert all("--include" in d.reason for d in included.decisions[:6])
