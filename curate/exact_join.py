@@ -24,6 +24,11 @@ class ExactPairs:
     asked: int  # sets whose pairs with all others were worked out
     sets: int
 
+    def at_least(self, threshold: float) -> "ExactPairs":
+        """Those of the pairs that reach a higher threshold."""
+        at = self.jaccard >= threshold
+        return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.asked, self.sets)
+
 
 def exact_pairs(features: FeatureTable, sets: npt.NDArray[np.int64], threshold: float, seed: int = 0) -> ExactPairs:
     """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.

@@ -51,7 +51,7 @@ def explain(folder: Path, name_or_id: str) -> Explanation:
     Raises: UserError if the folder is no snapshot, or nothing or several things are called so.
     """
     manifest = read_manifest(folder)
-    if False:
+    if manifest.kind != "snapshot":
         raise UserError(f"{folder}: holds a {manifest.kind}, not a snapshot; give the folder that `lemur curate` wrote")
     try:
         return _explain(_Snapshot(folder, manifest), name_or_id)

@@ -28,7 +28,7 @@ _BARS = 14
 _LINEAR = 30  # numbers up to here are drawn on a linear scale
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # of labels that lie on grid lines
 
-_STYLE: dict[str, Any] = {
+STYLE: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
     "font.size": 10.5,
     "text.color": INK,
@@ -74,7 +74,7 @@ def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> di
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams  # its keys are typed as literals
-        settings.update(_STYLE)
+        settings.update(STYLE)
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in a script the font lacks
         for name, draw in drawings.items():
             folder.mkdir(parents=True, exist_ok=True)

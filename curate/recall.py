@@ -7,7 +7,7 @@ import numpy as np
 from curate.exact_join import ExactPairs
 from curate.feature_table import FeatureTable
 from curate.lexical import ESTIMATE_MARGIN, buckets
-from curate.minhash import PERMUTATIONS, Banding
+from curate.minhash import PERMUTATIONS, Banding, banding_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +51,19 @@ def measure_recall(features: FeatureTable, truth: ExactPairs, banding: Banding, 
         sets_asked=truth.asked,
         sets=truth.sets,
     )
+
+
+def enough_effort(features: FeatureTable, truth: ExactPairs, threshold: float) -> Recall:
+    """LSH's recall on the true pairs, with the least effort that misses none of them.
+
+    Args:
+        truth: all pairs at or above this threshold, perhaps with others below it.
+    """
+    truth = truth.at_least(threshold)
+    effort = 0
+    while True:
+        banding = banding_for(threshold, effort=effort)
+        measured = measure_recall(features, truth, banding, threshold)
+        if measured.found == measured.pairs or banding.rows == 1:
+            return measured
+        effort += 1

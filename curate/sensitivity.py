@@ -18,12 +18,12 @@ import pyarrow as pa
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.exact_join import ExactPairs, exact_pairs
 from curate.feature_table import FeatureTable
-from curate.figures import _STYLE, INK
+from curate.figures import STYLE, INK
 from curate.lexical import LexicalIndex
-from curate.minhash import Banding, banding_for
+from curate.minhash import Banding
 from curate.near import Near, NearestMemory, NearIndex, nearer
 from curate.options import CurateOptions
-from curate.recall import Recall, measure_recall
+from curate.recall import Recall, enough_effort
 from curate.records import Records, build_records
 from curate.report_text import code_span, count, percent, plain, plural, table
 from curate.rows import Source
@@ -195,31 +195,10 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
     return Grid(points, recalls, {prefix: totals[prefix] for prefix in order if totals[prefix]})
 
 
-def enough_effort(features: FeatureTable, truth: ExactPairs, threshold: float) -> Recall:
-    """LSH's recall on the true pairs, with the least effort that misses none of them.
-
-    Args:
-        truth: all pairs at or above this threshold, perhaps with others below it.
-    """
-    truth = _at_least(threshold, truth)
-    effort = 0
-    while True:
-        banding = banding_for(threshold, effort=effort)
-        measured = measure_recall(features, truth, banding, threshold)
-        if measured.found == measured.pairs or banding.rows == 1:
-            return measured
-        effort += 1
-
-
-def _at_least(threshold: float, pairs: ExactPairs) -> ExactPairs:
-    at = pairs.jaccard >= threshold
-    return ExactPairs(pairs.a[at], pairs.b[at], pairs.jaccard[at], pairs.asked, pairs.sets)
-
-
 def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NearIndex:
     """An index of shingle sets that finds all near ones; from the exact join where that is whole, for it is faster."""
     if truth.asked == truth.sets:
-        return _JoinedIndex(_at_least(threshold, truth), len(features.set_sizes), threshold)
+        return _JoinedIndex(truth.at_least(threshold), len(features.set_sizes), threshold)
     return LexicalIndex(features, threshold, Banding(recall.bands, recall.rows))
 
 
@@ -445,7 +424,7 @@ def _write_figure(path: Path, grid: Grid) -> None:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams  # its keys are typed as literals
-        settings.update(_STYLE)
+        settings.update(STYLE)
         figure = Figure(figsize=(7.0, 4.4), layout="constrained")
         _draw(figure, grid)
         figure.savefig(path, dpi=200, metadata={"Software": None})

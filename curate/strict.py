@@ -8,10 +8,10 @@ import numpy as np
 from curate.corpus import Corpus
 from curate.exact_join import exact_pairs
 from curate.lexical import LexicalIndex
-from curate.minhash import Banding, banding_for
+from curate.minhash import Banding
 from curate.options import CurateOptions, matching_prefix
 from curate.outcome import Outcome, RowDecision
-from curate.recall import Recall, measure_recall
+from curate.recall import Recall, enough_effort
 from curate.records import Records, build_records
 from curate.rescue import Rescue, Select, Support, rescue
 from curate.select import Verdict, select
@@ -22,7 +22,9 @@ from curate.structural import StructuralIndex
 def curate_strict(corpus: Corpus, options: CurateOptions) -> Outcome:
     """Decide every row by the guarantees of the strict profile."""
     records = build_records(corpus, options)
-    recall = _enough_effort(corpus, records, options)
+    sets = np.unique(corpus.features.shingle_set[np.array(records.order, np.int64)])
+    threshold = options.lexical_threshold
+    recall = enough_effort(corpus.features, exact_pairs(corpus.features, sets, threshold), threshold)
     chosen = rescue(records.order, _supports(records, options), corpus.features, _selector(corpus, options, recall))
     rank = records.rank
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
@@ -49,20 +51,6 @@ def weight_of(name: str, upweight: Sequence[tuple[str, float]]) -> float:
     """The sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
     place = matching_prefix(name, [prefix for prefix, _ in upweight])
     return 1.0 if place is None else upweight[place][1]
-
-
-def _enough_effort(corpus: Corpus, records: Records, options: CurateOptions) -> Recall:
-    """Measure LSH's recall on this corpus, raising its effort until no true pair is missed."""
-    features = corpus.features
-    sets = np.unique(features.shingle_set[np.array(records.order, np.int64)])
-    truth = exact_pairs(features, sets, options.lexical_threshold)
-    effort = 0
-    while True:
-        banding = banding_for(options.lexical_threshold, effort=effort)
-        measured = measure_recall(features, truth, banding, options.lexical_threshold)
-        if measured.found == measured.pairs or banding.rows == 1:
-            return measured
-        effort += 1
 
 
 def _selector(corpus: Corpus, options: CurateOptions, recall: Recall) -> Select:

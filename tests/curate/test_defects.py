@@ -4,6 +4,7 @@ Each corpus is built so that the peer's way of deciding would fail the test.
 """
 
 import ast
+import functools
 import itertools
 import random
 from collections.abc import Callable
@@ -22,14 +23,21 @@ from curate.tokens import region_tokens
 Network = Callable[..., str]
 
 
+@functools.cache
 def features_of(code: str, detail: str = "abstract") -> Features:
     found = code_features(code, detail)  # type: ignore[arg-type]
     assert isinstance(found, Features), found
     return found
 
 
+@functools.cache
+def shingles_of(code: str, detail: str) -> frozenset[int]:
+    return frozenset(features_of(code, detail).shingles.tolist())
+
+
+@functools.cache
 def lexical(a: str, b: str, detail: str = "abstract") -> float:
-    first, second = (set(features_of(code, detail).shingles.tolist()) for code in (a, b))
+    first, second = (shingles_of(code, detail) for code in (a, b))
     return len(first & second) / len(first | second)
 
 
@@ -39,15 +47,18 @@ def structural(a: str, b: str) -> float:
 
 
 def drifting(network: Network, length: int) -> list[str]:
-    """Networks of which neighbours are near-duplicates and the ends have little in common."""
+    """Networks of which each is a near-duplicate of the one before; the ends have little in common."""
     dice = random.Random(3)
     blocks = [dice.randrange(12) for _ in range(40)]
     codes = [network(blocks)]
-    for step in range(length - 1):
-        blocks = list(blocks)
-        blocks[step % 40] = (blocks[step % 40] + 5) % 12
-        codes.append(network(blocks))
-    return list(dict.fromkeys(codes))
+    while len(codes) < length:
+        changed = list(blocks)
+        changed[dice.randrange(40)] = dice.randrange(12)
+        code = network(changed)
+        if 0.90 <= lexical(codes[-1], code) < 1.0:
+            blocks = changed
+            codes.append(code)
+    return codes
 
 
 def different(network: Network, count: int) -> list[str]:
@@ -57,20 +68,15 @@ def different(network: Network, count: int) -> list[str]:
 
 def test_defect_01_no_chaining(network: Network, curated: Any) -> None:
     """A component held together by a chain is not one group: what is not near a kept record is kept."""
-    codes = drifting(network, 40)
-    assert min(itertools.starmap(lexical, itertools.pairwise(codes))) >= 0.90 - 0.05
-    assert lexical(codes[0], codes[-1]) < 0.60
-    links = {(a, b) for a, b in itertools.combinations(range(len(codes)), 2) if lexical(codes[a], codes[b]) >= 0.80}
-    reached = {0}
-    for _ in codes:
-        reached |= {b for a, b in links if a in reached} | {a for a, b in links if b in reached}
-    assert len(reached) == len(codes)  # one component at this threshold, of which the peer would keep five
+    codes = drifting(network, 60)
+    assert min(itertools.starmap(lexical, itertools.pairwise(codes))) >= 0.90  # one component: the peer keeps five of it
+    assert lexical(codes[0], codes[-1]) < 0.75
     rows = [{"nn": f"ga-{i:02}", "nn_code": code, "accuracy": 1 - i / 100} for i, code in enumerate(codes)]
-    result = curated(rows, lexical_threshold=0.80, structural_threshold=1.0)
+    result = curated(rows, structural_threshold=1.0)
     assert len(result.kept) > 5
     for row, decision in zip(rows, result.decisions, strict=True):
         if decision.stage == "lexical":
-            assert lexical(row["nn_code"], result.canonical(decision)) >= 0.80
+            assert lexical(row["nn_code"], result.canonical(decision)) >= 0.90
             assert result.canonical(decision) in result.kept
 
 
@@ -208,7 +214,7 @@ def test_defect_08_what_the_fingerprints_do_not_see_is_told(network: Network, cu
     [
         "class Net(nn.Module):\n    def forward(self, x):\n        y = x + \\\n1\n        return \\\ny * {}\n",
         "class Net(nn.Module):\n\tdef forward(self, x):\n\t\tif x:\n\t\t\treturn x ** {}\n\t\treturn x\n",
-        "class Net(nn.Module):\n    def forward(self, x):\n\tif x:\n\t    return -x // {}\n\treturn x\n",
+        "class Net(nn.Module):\n    def forward(self, x):\n    \tif x:\n    \t    return -x // {}\n    \treturn x\n",
         "class Net(nn.Module):\n    def forward(self, x): return (x\n)[{}]\n",
     ],
 )
@@ -255,10 +261,8 @@ def test_defect_11_prefix_promises_hold(network: Network, curated: Any) -> None:
     """`--min-per-prefix` and `--topup-prefix` keep what they say where records allow it, and say so where not."""
     codes = different(network, 6)
     winners = [{"nn": f"ga-{i}", "nn_code": code, "accuracy": 0.9} for i, code in enumerate(codes)]
-    copies = [network([0], width=1)] and [
-        {"nn": f"ast-{i}", "nn_code": code.replace("64", "32"), "accuracy": 0.1} for i, code in enumerate(codes)
-    ]
-    rows = winners + copies
+    rows = list(winners)
+    rows += [{"nn": f"ast-{i}", "nn_code": code.replace("64", "32"), "accuracy": 0.1} for i, code in enumerate(codes)]
     plain = curated(rows)
     assert all(name.startswith("ga") for name in plain.kept_names())
     asked = curated(rows, topup_prefix=("ast",), topup_per_prefix=4)

@@ -94,6 +94,7 @@ def snapshot(
         row("empty-net", None, 0.1),
         row("far-net", None, 0.1),
         row("pretrained-net", "pretrained", 0.99),
+        row("empty-net", None, 0.2),
     ]
     folder = tmp_path_factory.mktemp("explain")
     source = folder / "rows.jsonl"
@@ -247,6 +248,13 @@ def test_kept_without_accuracy_and_with_a_row_of_no_use(snapshot: Path) -> None:
     assert labels["row"] == "10"
     assert labels["unusable"].startswith("row 17 of this name: ")
     assert [other["row"] for other in told.facts["unusable_rows"]] == [17]
+
+
+def test_rows_without_code_are_told_one_by_one(snapshot: Path) -> None:
+    told = explain(snapshot, "empty-net")
+    assert (told.facts["row"], told.facts["further_rows"]) == (16, 0)
+    assert [other["row"] for other in told.facts["unusable_rows"]] == [19]
+    assert said(told)["unusable"] == f"row 19 of this name: {told.facts['reason']}"
 
 
 def test_facts_are_json_and_lines_are_single(snapshot: Path) -> None:

@@ -95,12 +95,10 @@ def test_glue_is_left_out(glue: str) -> None:
         ("0.25", "0.1875"),
         ("(1, 2)", "(1, 2)"),
         ("(1, n)", "(1, m)"),
-        ("1e400", "10**0 and 1e999"),
+        ("1e400", "1e999"),
     ],
 )
 def test_buckets(value: str, twin: str) -> None:
-    if twin.startswith("10**"):
-        twin = "1e999"
     assert same(f"Block(width={value})", f"Block(width={twin})")
 
 
@@ -120,7 +118,7 @@ def test_calls_without_a_name_do_not_count() -> None:
     assert len(fp("table[0]()").elements) == 0
 
 
-@pytest.mark.parametrize("deep", [100, 2000])
+@pytest.mark.parametrize("deep", [100, 1000])
 def test_deep_nesting(deep: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

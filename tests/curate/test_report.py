@@ -230,7 +230,9 @@ def test_largest_group_names_members_with_their_similarity(snapshot: Path) -> No
     assert {name: number(cells[3]) for name, cells in groups.items()} == {
         name: len(group) + 1 for name, group in members.items()
     }
-    assert max(map(len, members.values())) > 6  # so that members are left out
+    sizes = [number(cells[3]) for cells in groups.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > 7  # so that members are left out
     for name, group in members.items():
         assert groups[name][4] == ratio(min(item["similarity"] for item in group.values()))
         listed = next(line for line in text.split("\n") if line.startswith(f"{groups[name][0]}. "))
@@ -460,6 +462,16 @@ def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monke
     assert "Recall of the candidate pairs" not in text
     assert "No two kept records are near-duplicates" not in text
     assert sorted(path.stem for path in figures(tmp_path)) == sorted(FIGURES)
+
+
+def test_a_kept_record_goes_by_the_name_that_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    rows = [row("a-twin", network([0, 1])), row("b-shown", network([0, 1])), row("c-1", network([5, 3]))]
+    decisions = [RowDecision(True, None, 0, None, "kept") for _ in range(2)]
+    decisions.append(RowDecision(False, "structural", 0, 0.9, "near"))
+    kept = {"kept": [0], "shown": {0: 1}, "splits": {0: "train"}, "families": {0: "f", 1: "f"}}
+    text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
+    assert [cells[1] for cells in table_of(text, "The largest groups")] == ["b-shown"]
 
 
 # --- text -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,153 @@
+"""The lexical index and the exact join against brute force."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import curate.exact_join
+from curate.exact_join import exact_pairs
+from curate.lexical import LexicalIndex, buckets, jaccard
+from curate.minhash import Banding, banding_for, signature
+from curate.near import Near
+from curate.recall import measure_recall
+
+
+class Sets:
+    """Sets of numbers in the place of a feature table."""
+
+    def __init__(self, sets: list[list[int]]) -> None:
+        self.sets = [np.unique(np.array(numbers, np.uint64)) for numbers in sets]
+        # small numbers stand for hashes: spread them over 64 bits
+        self.hashed = [np.sort(s * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)) for s in self.sets]
+        self.signatures = np.array([signature(s) for s in self.hashed], np.uint32).reshape(len(sets), 256)
+        self.set_sizes = np.array([len(s) for s in self.sets], np.int64)
+
+    def shingles(self, number: int) -> Any:
+        return self.hashed[number]
+
+    def similarity(self, a: int, b: int) -> float:
+        one, two = set(self.sets[a].tolist()), set(self.sets[b].tolist())
+        return len(one & two) / len(one | two)
+
+
+@st.composite
+def relatives(draw: st.DrawFn) -> Sets:
+    """Distinct sets, most of which share much with one of two originals."""
+    originals = [list(range(40)), list(range(30, 95))]
+    sets: dict[tuple[int, ...], None] = {}
+    for _ in range(draw(st.integers(1, 14))):
+        base = draw(st.sampled_from(originals))
+        less = draw(st.sets(st.sampled_from(base), max_size=6))
+        more = draw(st.sets(st.integers(200, 206), max_size=4))
+        sets[tuple(sorted((set(base) - less) | more))] = None
+    return Sets([list(numbers) for numbers in sets])
+
+
+@given(a=st.sets(st.integers(0, 2**64 - 1)), b=st.sets(st.integers(0, 2**64 - 1)), common=st.sets(st.integers(0, 99)))
+def test_jaccard(a: set[int], b: set[int], common: set[int]) -> None:
+    a, b = a | common, b | common
+    found = jaccard(np.array(sorted(a), np.uint64), np.array(sorted(b), np.uint64))
+    assert found == (len(a & b) / len(a | b) if a and b else 0.0)
+
+
+@given(features=relatives(), threshold=st.sampled_from([0.7, 0.8, 0.9, 1.0]), data=st.data())
+def test_nearest_is_that_of_brute_force(features: Any, threshold: float, data: st.DataObject) -> None:
+    index = LexicalIndex(features, threshold, banding_for(threshold))
+    count = len(features.sets)
+    for _ in range(2):  # a cleared index is as good as a new one
+        index.clear()
+        kept: list[tuple[int, int]] = []  # (place, set)
+        for place in range(data.draw(st.integers(1, 20))):
+            item = data.draw(st.integers(0, count - 1))
+            if data.draw(st.booleans()):
+                index.keep(item, place)
+                kept.append((place, item))
+                continue
+            candidates = [(features.similarity(item, other), -where) for where, other in kept]
+            similarity, minus_place = max(candidates, default=(0.0, 0))
+            expected = Near(-minus_place, similarity) if kept and similarity >= threshold else None
+            assert index.nearest(item) == expected
+            assert index.nearest(item) == expected  # what is remembered is what was found
+
+
+def test_many_kept_sets() -> None:
+    """More candidates than are looked at one by one."""
+    base = list(range(200))
+    features: Any = Sets([[*base[:-1], 1000 + i] for i in range(60)] + [base])
+    index = LexicalIndex(features, 0.9, banding_for(0.9))
+    for place in range(60):
+        index.keep(place, place)
+    assert index.nearest(60) == Near(0, features.similarity(0, 60))
+    assert index.verified == 60
+
+
+def test_a_threshold_is_reached_by_equality() -> None:
+    features: Any = Sets([list(range(9)), list(range(10))])
+    for threshold, found in ((0.9, Near(0, 0.9)), (0.9000001, None)):
+        index = LexicalIndex(features, threshold, banding_for(threshold))
+        index.keep(0, 0)
+        assert index.nearest(1) == found
+
+
+def test_buckets() -> None:
+    features = Sets([[1, 2, 3], [1, 2, 3], [500], list(range(1000, 1100))])
+    table = buckets(features.signatures, Banding(64, 4))
+    assert table.shape == (4, 64)
+    assert (table[0] == table[1]).all()
+    assert (table[0] >= 0).all()
+    assert (table[2] == -1).all()
+    shared = table[table >= 0]
+    assert len(np.unique(shared)) == 64, "buckets of different bands share a number"
+    assert buckets(np.empty((0, 256), np.uint32), Banding(64, 4)).shape == (0, 64)
+
+
+@given(features=relatives(), threshold=st.sampled_from([0.5, 0.7, 0.9, 1.0]), data=st.data())
+def test_the_exact_join_is_that_of_brute_force(features: Any, threshold: float, data: st.DataObject) -> None:
+    numbers = data.draw(st.sets(st.integers(0, len(features.sets) - 1), min_size=1))
+    chosen = np.array(sorted(numbers), np.int64)
+    found = exact_pairs(features, chosen, threshold)
+    expected = {
+        (a, b): features.similarity(a, b)
+        for a in sorted(numbers)
+        for b in sorted(numbers)
+        if a < b and features.similarity(a, b) >= threshold
+    }
+    pairs = list(zip(found.a.tolist(), found.b.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    assert dict(zip(pairs, found.jaccard.tolist(), strict=True)) == expected
+    assert (found.asked, found.sets) == (len(numbers), len(numbers))
+
+
+def test_a_join_beyond_the_budget_asks_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = list(range(50))
+    features: Any = Sets([[*base, 100 + i] for i in range(40)])
+    everything = np.arange(40)
+    cost = 40 * 40 + 40  # one column that all share, forty of one set each
+    monkeypatch.setattr(curate.exact_join, "BUDGET", cost // 4)
+    found = exact_pairs(features, everything, 0.9)
+    assert found.sets == 40
+    assert found.asked == 10
+    pairs = list(zip(found.a.tolist(), found.b.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    assert len(pairs) == 10 * 30 + 10 * 9 // 2, "each pair with an asked set once, no other"
+    assert (found.a < found.b).all()
+    again = exact_pairs(features, everything, 0.9)
+    assert again.a.tolist() == found.a.tolist()
+
+
+def test_recall_counts_what_the_index_would_find() -> None:
+    base = list(range(100))
+    features: Any = Sets([[*base, 200 + i] for i in range(20)])
+    truth = exact_pairs(features, np.arange(20), 0.9)
+    assert len(truth.a) == 190
+    fine = measure_recall(features, truth, banding_for(0.9), 0.9)
+    assert (fine.pairs, fine.found, fine.recall) == (190, 190, 1.0)
+    coarse = measure_recall(features, truth, Banding(1, 256), 0.9)
+    assert coarse.found < coarse.pairs
+    assert coarse.recall == coarse.found / 190
+    facts = coarse.facts()
+    assert facts["recall"] == coarse.recall
+    assert facts["miss_chance"] == Banding(1, 256).miss_chance(0.9)

@@ -1,0 +1,314 @@
+"""The lexical view: the published tokens, against the released nn-dup where it is installed, and where it is mended."""
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from curate.outline import Outline, outline_tree
+from curate.tokens import (
+    SHINGLE_TOKENS,
+    _abstract,
+    is_model_class,
+    literal_digest,
+    region_lines,
+    region_tokens,
+    shingle_hashes,
+)
+
+#: Runs in a process of its own: token streams and shingle counts of the codes in a file.
+PEER = """
+import json, sys, types, warnings
+warnings.simplefilter("ignore")
+api, nn = types.ModuleType("ab.nn.api"), types.ModuleType("ab.nn")
+nn.api, nn.__path__ = api, []
+import ab
+ab.nn = sys.modules["ab.nn"] = nn
+sys.modules["ab.nn.api"] = api
+from ab.dup.consts import NUMBER_PLACEHOLDER, SHINGLE_K, STRING_PLACEHOLDER
+from ab.dup.utils import textproc
+assert SHINGLE_K == 10
+places = {NUMBER_PLACEHOLDER: "NUM", STRING_PLACEHOLDER: "STR"}
+found = []
+for code in json.load(open(sys.argv[1])):
+    region = textproc.extract_model_region(code)
+    declared = textproc.collect_declared_names(region)
+    tokens = textproc.python_token_stream(textproc.strip_comments_and_docstrings(region), declared)
+    found.append([[places.get(token, token) for token in tokens], len(textproc.shingles(tokens))])
+json.dump(found, sys.stdout)
+"""
+
+GOLDEN = ["45d5cdd5893282cb", "b86b47df336c19fe"]
+
+
+def outline_of(code: str) -> Outline:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return outline_tree(ast.parse(code))
+
+
+def raw(code: str) -> list[str]:
+    return region_tokens(code, outline_of(code))[0]
+
+
+def stream(code: str) -> list[str]:
+    """The abstracted tokens, as the shingles see them."""
+    tokens, declared = region_tokens(code, outline_of(code))
+    return [token if token in declared else _abstract(token) for token in tokens]
+
+
+def shingles(code: str, detail: Any = "abstract") -> set[int]:
+    found: list[int] = shingle_hashes(*region_tokens(code, outline_of(code)), detail).tolist()
+    return set(found)
+
+
+def peer(codes: list[str], folder: Path) -> list[tuple[list[str], int]]:
+    """What nn-dup 2.2.4 makes of the codes."""
+    try:
+        importlib.metadata.version("nn-dup")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("nn-dup is not installed: pip install --no-deps nn-dup==2.2.4")
+    (folder / "codes.json").write_text(json.dumps(codes))
+    command = [sys.executable, "-P", "-c", PEER, str(folder / "codes.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [(tokens, count) for tokens, count in json.loads(done.stdout)]
+
+
+MODEL = "import torch\n\nclass Net(nn.Module):\n"
+
+#: Valid codes that both read alike.
+ALIKE = {
+    "plain": MODEL + "    def forward(self, x):\n        return self.conv(x) + 1\n",
+    "comments": MODEL + "    # one\n    def forward(self, x):  # two\n        # three\n        return x\n",
+    "docstrings": MODEL + '    """Doc."""\n    def forward(self, x):\n        """More\n        of it."""\n        return x\n',
+    "raw docstring": MODEL + "    r'''Doc \\d.'''\n    def forward(self, x):\n        u'more'\n        return x\n",
+    "joined docstring": MODEL + "    'one' 'two'\n    def forward(self, x):\n        return x\n",
+    "string after a statement": MODEL + "    a = 1\n    'dropped'\n    b = 'kept'\n",
+    "string after an empty line": MODEL + "    a = 1\n\n    'kept'\n    b = 1\n",
+    "string after a comment": MODEL + "    a = 1\n    # comment\n    'kept'\n    b = 1\n",
+    "numbers": MODEL + "    a = [0, 1.5, .5, 5., 1e-5, 1_000, 0xFF, 0b1, 0o7, 1j, 1.5e3j, 1E+5]\n",
+    "strings": MODEL + "    a = ['x', \"y\", b'z', r'\\d', rb'\\d', f'{a}', '''t\nu''', 'it\\'s', \"a'b\", 'a\"b', '']\n",
+    "nested quotes": MODEL + "    a = f\"{b['c']} {d!r:>{width}} {{}}\" + f'''{\"e\"}'''\n",
+    "hash in a string": MODEL + "    a = '# no comment'  # a comment\n    b = \"#\"\n",
+    "operators": MODEL + "    a = b ** c // d >> e << f | g & ~h ^ i @ j\n    a **= 1; b //= 2; c >>= 1; d <<= 2; e @= f; g |= h\n",
+    "more operators": MODEL + "    def f(a, *b, c: int = 1, **d) -> x:\n        return (y := a[..., 1:2]) != b <= c\n",
+    "decorators": MODEL + "    @property\n    @torch.no_grad()\n    def x(self):\n        return 1\n",
+    "decorated class": "@register(name='Net')\nclass Net(nn.Module):\n    @staticmethod\n    def f(): pass\n",
+    "async": MODEL + "    async def f(self):\n        async with a as b:\n            await c\n        async for d in e: pass\n",
+    "unicode names": MODEL + "    größe = 1\n    Größe = größE = 2\n    ñ = 'é'  # ü\n    名前 = 1\n",
+    "unicode before a docstring": MODEL + "    def f(self): 'ä'; return 'ö'\n",
+    "lambda and comprehensions": MODEL + "    f = lambda x, *y: {k: v for k, v in x if k} or [z for z in y]\n",
+    "match": MODEL + "    def f(self, x):\n        match x:\n            case [1, *rest] | {'a': 1}: pass\n            case _: pass\n",
+    "continuation lines with blanks": MODEL + "    a = 1 + \\\n        2\n    assert a, \\\n        'text'\n",
+    "names that stay": MODEL + "    Conv2d = Batch = layer = SElayer = SE = ReLU = Gelu = gELU = VGG = Dense_1 = _Dense = _ = A\n",
+    "keywords": MODEL + "    a = None if not True else False\n    global b\n    del c\n    raise D from e\n",
+    "helpers": "def helper(x):\n    return x\n\ndef other(x):\n    return x\n\n" + MODEL + "    y = helper(1)\n",
+    "two networks": MODEL + "    a = 1\n\n\nx = 5\n\n\nclass Other(torch.nn.Module):\n    b = 2\n",
+    "adjacent networks": MODEL + "    a = 1\nclass Other(Module):\n    b = 2\n",
+    "nested network": "class Outer:\n    class Inner(nn.Module):\n        a = 1\n    b = 2\n",
+    "no network": "import os\n\nx = [os.getcwd(), 'text', 3]\n\n\ndef f():\n    '''Doc.'''\n    return 1\n",
+    "module docstring": '"""Doc."""\nx = 1\n',
+    "no newline at the end": MODEL + "    a = 1",
+    "semicolons": MODEL + "    a = 1; b = 2;\n",
+    "few tokens": "x = 1\n",
+    "windows newlines": MODEL.replace("\n", "\r\n") + "    def f(self):\r\n        'doc'\r\n        return '''a\r\nb'''\r\n",
+    "blank lines with blanks": MODEL + "    a = 1\n      \n    b = 2\n   \n",
+    "return annotation": MODEL + "    def f(self) -> 'Net':\n        x: 'int' = 1\n",
+    "type union": MODEL + "    def f(self, a: int | None = None, /, *, b: 'X' = ...) -> None: ...\n",
+    "walrus and ellipsis": MODEL + "    def f(self):\n        while (n := 1) and ...: pass\n",
+}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the tokenizer splits f-strings there; the definition is older")
+def test_the_published_tokens(tmp_path: Path) -> None:
+    wrong = {}
+    for (name, code), (tokens, count) in zip(ALIKE.items(), peer(list(ALIKE.values()), tmp_path), strict=True):
+        assert tokens, name
+        if stream(code) != tokens or len(shingles(code)) != count:
+            wrong[name] = (stream(code), tokens)
+    assert wrong == {}
+
+
+#: Valid codes that nn-dup misreads: what we read instead.
+MENDED = {
+    "a bare continuation line": (
+        MODEL + "    def f(self, x):\n        y = x + \\\n1\n        return y\n",
+        "class Net ( ID . Module ) : def f ( ID , ID ) : ID = ID + NUM return ID",
+    ),
+    "tabs": (
+        "class Net(nn.Module):\n\tdef f(self):\n\t\tif x:\n\t\t\treturn 1\n\t\treturn 2\n",
+        "class Net ( ID . Module ) : def f ( ID ) : if ID : return NUM return NUM",
+    ),
+    "a base that is not called Module": (
+        "class Net(nn.Sequential):\n    def forward(self, x):\n        return x\n\ndef outside():\n    return 1\n",
+        "class Net ( ID . Sequential ) : def forward ( ID , ID ) : return ID",
+    ),
+    "a class derived from a network of the file": (
+        "class A(nn.Module):\n    a = 1\n\nx = 1\n\nclass B(A):\n    b = 2\n\nclass C(B):\n    c = 3\n\nclass D:\n    d = 4\n",
+        "class A ( ID . Module ) : ID = NUM class B ( A ) : ID = NUM class C ( B ) : ID = NUM",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_mended(name: str, tmp_path: Path) -> None:
+    code, expected = MENDED[name]
+    assert " ".join(stream(code)) == expected
+    assert peer([code], tmp_path)[0][0] != expected.split(), "nn-dup reads this alike: it belongs to ALIKE"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("class A(nn.Module):\n\x0c    x = 1\n", "class A ( ID . Module ) : ID = NUM"),
+        ("\x0cclass A(nn.Module):\n    def f(self):\x0c 'doc'\n", "class A ( ID . Module ) : def f ( ID ) :"),
+        ("class A(nn.Module):\r    'doc'\r    x = 1\r", "class A ( ID . Module ) : ID = NUM"),
+        ("class A(nn.Module):\n    s = '\u2028'\n    'doc'\n    x = 1\n", "class A ( ID . Module ) : ID = STR ID = NUM"),
+        ("class A(nn.Module):\n    é = 'é'; 'ü' ; x = 1\n", "class A ( ID . Module ) : ID = STR ; STR ; ID = NUM"),
+        ("class A(nn.Module):\n    def f(self): 'ä'\n", "class A ( ID . Module ) : def f ( ID ) :"),
+        ("class A(nn.Module):\n    x = 1if y else 2\n", "class A ( ID . Module ) : ID = NUM if ID else NUM"),
+        ("class A(nn.Module):\n    x = 1_000.5_0e1_0j\n", "class A ( ID . Module ) : ID = NUM"),
+        ("class A(nn.Module):\n    x = a . \\\n  b\n", "class A ( ID . Module ) : ID = ID . ID"),
+        ("class A(nn.Module):\n    x = '''a\\'''b'''\n", "class A ( ID . Module ) : ID = STR"),
+        ("class A(nn.Module):\n    x = 'a\\\nb'\n", "class A ( ID . Module ) : ID = STR"),
+        ("class A(nn.Module):\n    x = BR'a' rB'b' Rb'''c\n'''\n", "class A ( ID . Module ) : ID = STR STR STR"),
+        ("class A(nn.Module):\n    x = 0if 1else 2\n", "class A ( ID . Module ) : ID = NUM if NUM else NUM"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_odd_layout(code: str, expected: str) -> None:
+    assert " ".join(stream(code)) == expected
+
+
+def test_raw_tokens_are_the_words_of_the_code() -> None:
+    code = MODEL + "    def forward(self, x):\n        '''doc'''\n        return x * 1.50  # c\n"
+    assert raw(code) == "class Net ( nn . Module ) : def forward ( self , x ) : return x * 1.50".split()
+
+
+@pytest.mark.parametrize(
+    ("code", "model"),
+    [
+        ("class A(nn.Module): pass", [True]),
+        ("class A(Module): pass", [True]),
+        ("class A(a.b.Module): pass", [True]),
+        ("class A(nn.ModuleList): pass", [False]),
+        ("class A: pass", [False]),
+        ("class A:\n    def forward(self): pass", [True]),
+        ("class A:\n    async def forward(self): pass", [True]),
+        ("class A(B): pass\nclass B(C): pass\nclass C(Module): pass", [True, True, True]),
+        ("class A(B): pass\nclass B(A): pass", [False, False]),
+        ("class A(x.B): pass\nclass B(nn.Module): pass", [True, True]),
+        ("class A(make()): pass\nclass B(C[int], metaclass=Module): pass", [False, False]),
+        ("class Outer:\n    class Inner(nn.Module): pass", [False, True]),
+    ],
+)
+def test_model_classes(code: str, model: list[bool]) -> None:
+    assert is_model_class(outline_of(code)) == model
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("x = 1\nclass A(Module):\n    a = 1\ny = 2\n", [(2, 3)]),
+        ("class A(Module):\n    a = 1\nclass B(Module):\n    a = 1\n", [(1, 4)]),
+        ("class A(Module):\n    a = f()\n\n\ndef f(): pass\n\n\ndef g(): f()\n", [(1, 2), (5, 5)]),
+        ("class A:\n    a = f()\n\ndef f(): pass\n", []),
+        ("class A(Module):\n    a = m.f()\n\ndef f(): pass\n", [(1, 2)]),
+        ("class A(Module):\n    a = 1\n    class B(Module):\n        b = 1\n", [(1, 4)]),
+        ("@a\nclass A(Module):\n    a = 1\n", [(2, 3)]),
+    ],
+)
+def test_region(code: str, lines: list[tuple[int, int]]) -> None:
+    assert region_lines(outline_of(code)) == lines
+
+
+def test_shingles() -> None:
+    eleven = ["ID", "=", "a", "+", "b", "+", "c", "+", "d", "+", "e"]
+    none: frozenset[str] = frozenset()
+    assert len(shingle_hashes(eleven, none, "abstract")) == 11 - SHINGLE_TOKENS + 1
+    assert len(shingle_hashes(eleven[:9], none, "abstract")) == 1
+    assert len(shingle_hashes([], none, "abstract")) == 0
+    assert len(shingle_hashes(["a"], none, "literal")) == 1
+    for detail in ("abstract", "literal"):
+        found = shingle_hashes(eleven * 9, none, detail)  # type: ignore[arg-type]
+        assert found.dtype == np.uint64
+        assert (np.diff(found.astype(object)) > 0).all()
+    # a short code is not a shingle of a longer one
+    short, longer = (set(shingle_hashes(eleven[:n], none, "abstract").tolist()) for n in (9, 10))
+    assert not short & longer
+    # repeated shingles are one in the published definition, and counted by `literal`
+    assert len(shingle_hashes(["x"] * 30, none, "abstract")) == 1
+    assert len(shingle_hashes(["x"] * 30, none, "literal")) == 21
+    # declared names keep their text
+    assert shingle_hashes(["net"], none, "abstract").tolist() == shingle_hashes(["other"], none, "abstract").tolist()
+    assert shingle_hashes(["net"], frozenset({"net"}), "abstract").tolist() != (
+        shingle_hashes(["net"], none, "abstract").tolist()
+    )
+
+
+@pytest.mark.parametrize(("a", "b"), [("relu(x)", "gelu(x)"), ("f(1)", "f(2)"), ("f('a')", "f('b')"), ("a + b", "c + d")])
+def test_what_only_literal_tokens_see(a: str, b: str) -> None:
+    assert shingles(a) == shingles(b)
+    assert not shingles(a, "literal") & shingles(b, "literal")
+
+
+def test_shingles_never_change() -> None:
+    """They are cached and decide similarities: other values need another FEATURES_VERSION."""
+    code = ALIKE["helpers"]
+    digests = [
+        hashlib.sha256(shingle_hashes(*region_tokens(code, outline_of(code)), detail).astype("<u8").tobytes()).hexdigest()
+        for detail in ("abstract", "literal")
+    ]
+    assert [digest[:16] for digest in digests] == GOLDEN
+
+
+def test_literal_digest() -> None:
+    assert literal_digest(["a", "b"]) == literal_digest(["a", "b"])
+    assert len({literal_digest(t) for t in (["a", "b"], ["ab"], ["b", "a"], ["a"], [], ["a", "b", ""])}) == 6
+
+
+def test_a_long_chain_of_classes_is_read_in_time() -> None:
+    """Derived classes before their bases: a hostile order, but a valid code of 200 kB."""
+    import time
+
+    count = 5000
+    code = "".join(f"class C{i}(C{i + 1}): x = 1\n" for i in range(count)) + f"class C{count}(Module): x = 1\n"
+    found = outline_of(code)
+    started = time.process_time()
+    assert all(is_model_class(found))
+    assert time.process_time() - started < 2.0
+
+
+def _alike(code: str) -> bool:
+    """Whether nn-dup finds the same network classes, so that both read the same part of the file."""
+    outline = outline_of(code)
+    named = ["Module" in item.bases for item in outline.classes]
+    return is_model_class(outline) == named
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.xdist_group("lemur")
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the tokenizer splits f-strings there; the definition is older")
+def test_the_published_tokens_of_real_codes(real_codes: list[str], tmp_path: Path) -> None:
+    codes = real_codes[::25]
+    alike = mended = 0
+    for code, (tokens, count) in zip(codes, peer(codes, tmp_path), strict=True):
+        ours = stream(code)
+        if tokens and _alike(code):
+            alike += 1
+            assert ours == tokens
+            assert len(shingles(code)) == count
+        else:
+            mended += 1
+            assert ours
+    assert alike > 20 * max(1, mended), "most real codes are read as published"
