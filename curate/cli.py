@@ -140,7 +140,9 @@ def sensitivity(
     source: SourceArg,
     out: OutOption,
     lexical: Annotated[list[float] | None, typer.Option(help="Lexical thresholds (repeatable).")] = None,
-    structural: Annotated[list[float] | None, typer.Option(help="Structural thresholds (repeatable).")] = None,
+    structural: Annotated[
+        list[str] | None, typer.Option(help="Structural thresholds, or off for none (repeatable).")
+    ] = None,
     jobs: JobsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -150,7 +152,7 @@ def sensitivity(
 
     check_free(out, force=force)
 
-    from curate.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID
+    from curate.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
     from curate.sensitivity import sensitivity as run
     from curate.sources import open_source
 
@@ -158,7 +160,7 @@ def sensitivity(
         open_source(source),
         out,
         lexical=lexical or LEXICAL_GRID,
-        structural=structural or STRUCTURAL_GRID,
+        structural=[parse_threshold(text) for text in structural] if structural else STRUCTURAL_GRID,
         jobs=jobs,
         force=force,
     )

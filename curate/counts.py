@@ -22,9 +22,9 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
     usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
     networks = {(names[row], code_of_row[row]) for row in usable}
     codes = {code for _, code in networks}
-    speaking = [row for row in usable if outcome.decisions[row].stage != "repeat"]
-    before_prefix: Counter[str] = Counter(prefix_of(names[row]) for row in speaking)
-    before_family: Counter[str] = Counter(corpus.features.family[code] for code in codes)
+    family = {code: outcome.families.get(code, corpus.features.family[code]) for code in codes}
+    before_prefix: Counter[str] = Counter(prefix_of(name) for name, _ in networks)
+    before_family: Counter[str] = Counter(family.values())
     kept_rows = [outcome.shown[code] for code in outcome.kept]
     return {
         "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
@@ -42,7 +42,7 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
             split: sum(s == split for s in outcome.splits.values()) for split in ("train", "validation", "test")
         },
         "prefixes": _before_after(before_prefix, Counter(prefix_of(names[row]) for row in kept_rows)),
-        "families": _before_after(before_family, Counter(outcome.families[code] for code in outcome.kept)),
+        "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
     }
 
 

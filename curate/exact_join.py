@@ -36,6 +36,9 @@ def exact_pairs(features: FeatureTable, sets: npt.NDArray[np.int64], threshold: 
     Shingles that occur in exactly the same sets become one weighted column, which leaves about an eighth of them.
     Beyond BUDGET, only a random sample of the sets is joined with all (`asked` says how many).
     """
+    if not len(sets):
+        nothing = np.empty(0, np.int64)
+        return ExactPairs(nothing, nothing, np.empty(0), 0, 0)
     incidence, weights = _incidence(features, sets)
     sizes = features.set_sizes[sets]
     count = len(sets)

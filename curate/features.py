@@ -67,7 +67,7 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
         fingerprint=structure.digest,
         elements=structure.elements,
         family=family_of(outline.names),
-        pretrained=find_pretrained(code, tree),
+        pretrained=_pretrained(code, tree),
         lines=code.count("\n") + (not code.endswith("\n")),
     )
 
@@ -88,6 +88,13 @@ def _parse(code: str) -> ast.Module | str:
         return f"not Python: {error}"[:200]
     except (RecursionError, MemoryError):
         return "nested too deeply for Python's parser"
+
+
+def _pretrained(code: str, tree: ast.Module) -> tuple[Evidence, ...]:
+    try:
+        return find_pretrained(code, tree)
+    except RecursionError:  # values nested a thousand deep, which no network's weights come through
+        return ()
 
 
 def _signature_of(shingle_set: bytes, shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:

@@ -40,7 +40,7 @@ def curate(
             counts = count_decisions(corpus, outcome)
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
-        card = snapshot_card(source.name, outcome, corpus.rows.num_rows)
+        card = snapshot_card(source.name, outcome, rows)
         (folder / "README.md").write_text(card, encoding="utf-8")
         manifest = Manifest(
             kind="snapshot",

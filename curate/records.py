@@ -1,5 +1,6 @@
 """Rows become records: one for each distinct code, shown by its best row, ranked best-first."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 from curate.corpus import Corpus
 from curate.options import CurateOptions, matching_prefix, prefix_of
 from curate.score import row_scores
+from manifests.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ def build_records(corpus: Corpus, options: CurateOptions) -> Records:
     filtered = _filtered(corpus, options, names, usable)
     open_rows = usable.copy()
     open_rows[list(filtered)] = False
+    if filtered and not open_rows.any():
+        known = ", ".join(name for name, _ in Counter(prefix_of(names[row]) for row in filtered).most_common(5))
+        raise UserError(f"no record is left: {next(iter(filtered.values()))}; the most frequent prefixes are {known}")
     shown = _shown_rows(corpus, options, names, scores, np.flatnonzero(open_rows))
     chosen_names = {code: names[row] for code, row in shown.items()}
     return Records(

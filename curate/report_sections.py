@@ -147,10 +147,9 @@ def _hidden(counts: dict[str, Any], options: CurateOptions, how: Mapping[tuple[s
             " another activation, width or depth may not show."
         )
         if literal:
-            lines[-1] += (
-                f" {plural(literal, 'removed record has', 'removed records have')} all shingles of the kept one but"
-                " other literals; `--tokens literal` tells such networks apart."
-            )
+            having = plural(literal, "removed record has", "removed records have")
+            lines[-1] += f" {having} all shingles of the kept one but other literals"
+            lines[-1] += "; `--tokens literal` tells such networks apart." if options.profile == "strict" else "."
     elif hidden:
         lines.append(
             f"- The {plural(counts['codes'], 'code')} have {plural(counts['shingle_sets'], 'distinct shingle set')}."

@@ -18,7 +18,7 @@ import pyarrow as pa
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.exact_join import ExactPairs, exact_pairs
 from curate.feature_table import FeatureTable
-from curate.figures import STYLE, INK
+from curate.figures import INK, STYLE
 from curate.lexical import LexicalIndex
 from curate.minhash import Banding
 from curate.near import Near, NearestMemory, NearIndex, nearer
@@ -83,6 +83,19 @@ class Grid:
     def records(self) -> int:
         """Distinct codes that were decided at each point."""
         return sum(self.records_by_prefix.values())
+
+
+def parse_threshold(text: str) -> float | None:
+    """A structural threshold, or None for `off`.
+
+    Raises: UserError if it is neither.
+    """
+    if text == "off":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--structural {text}: must be a number from 0.5 to 1.0, or off") from None
 
 
 def sensitivity(

@@ -33,18 +33,26 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     return rows
 
 
-def snapshot_card(name: str, outcome: Outcome, rows: int) -> str:
-    """The README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users."""
-    configs: list[dict[str, object]] = [
-        {
-            "config_name": "records",
-            "default": True,
-            "data_files": {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS},
-        },
-        {"config_name": "stats", "data_files": {"train": "data/stats/*.parquet"}},
-        {"config_name": "decisions", "data_files": {"train": "decisions.parquet"}},
-        {"config_name": "removed", "data_files": {"train": "removed.parquet"}},
-    ]
+def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
+    """The README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users.
+
+    Args:
+        rows: rows by path, from `write_snapshot_tables`; what has none is not offered, since `datasets` refuses it.
+    """
+    filled = {path.rsplit("-of-")[0].rsplit("-", 1)[0] for path, count in rows.items() if count}
+    tables: dict[str, dict[str, object]] = {
+        "records": {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS},
+        "stats": {"train": "data/stats/train-*.parquet"},
+        "decisions": {"train": "decisions.parquet"},
+        "removed": {"train": "removed.parquet"},
+    }
+    configs: list[dict[str, object]] = []
+    for config, patterns in tables.items():
+        files = {
+            split: pattern for split, pattern in patterns.items() if str(pattern).replace("-*.parquet", "") in filled
+        }
+        if files:
+            configs.append({"config_name": config, "default": config == "records", "data_files": files})
     head = card_yaml(
         configs,
         pretty_name=f"Curated snapshot of {name}",
@@ -57,7 +65,7 @@ def snapshot_card(name: str, outcome: Outcome, rows: int) -> str:
         + f"""
 # Curated snapshot of {name}
 
-{len(outcome.kept):,} distinct PyTorch networks, chosen from {rows:,} rows of {name}: no two are near-duplicates, every
+{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of {name}: no two are near-duplicates, every
 removed row names the kept record that stands for it, and nothing close crosses the splits ({counts}).
 
 ```python

@@ -134,6 +134,8 @@ def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue
         reason = f"same shingles as {name}; names, numbers or repetitions differ"
     elif verdict.stage == "structural" and features.fingerprint[code] == features.fingerprint[other]:
         reason = f"same fingerprint as {name}"
+    elif verdict.stage == "structural" and verdict.similarity == 1:
+        reason = f"same layer calls and sizes as {name}; their order or repetition differs"
     else:
         reason = f"{verdict.stage} Jaccard {math.floor(verdict.similarity * 1000) / 1000:.3f} to {name}"
     return RowDecision(False, verdict.stage, other, verdict.similarity, reason)

@@ -45,7 +45,8 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
             if len(group) >= _ROWS_PER_GROUP:
                 writer.write_table(pa.Table.from_pylist(group, schema=schema))
                 group = []
-        writer.write_table(pa.Table.from_pylist(group, schema=schema))
+        if group:  # `datasets` cannot read a row group without rows, but a file without row groups it can
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
 def _take(rows: Iterator[dict[str, object]], count: int) -> Iterator[dict[str, object]]:

@@ -92,6 +92,7 @@ RUNS = {
         topup_structural_max=0.9,
         keep_per_family=1,
     ),
+    "spellings": NnDupOptions(include=("alt", "ALT"), min_per_prefix=2, keep_per_family=1),
     "nothing": NnDupOptions(include=("absent",)),
 }
 
@@ -428,7 +429,8 @@ def test_tokens_of_a_method(body: str, tokens: str | None) -> None:
         ("class Net(Module):\n\tx = 1\n", "class Net ( Module ) : ID = NUM"),
         ("class Net(Module):\n\tx = 1\n\ty\n", ""),  # tabs become single blanks on all but a block's first line
         ("class Net(Module):\n  x = (1\n", ""),
-        ("x = 'open\n", "ID = ID"),
+        # The separator ends a line for nn-dup but not for Python, so that the part is one line off.
+        ("# \u2028 f\nclass Net(Module):\n  def f(): Net()\n", "ID class ID ( Module ) :"),
     ],
 )
 def test_tokens_of_a_file(code: str, tokens: str) -> None:

@@ -1,0 +1,309 @@
+"""Any text may come as a code: each gets features or a reason, and none ends the run."""
+
+import functools
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate import feature_pool
+from curate.feature_pool import map_codes
+from curate.feature_store import FeatureStore, clear_features
+from curate.features import MAX_CODE_BYTES, Features, code_features, code_problem
+
+CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # invalid escapes and the like in foreign code
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("", "nn_code is empty"),
+        (" \n\t\n", "nn_code is empty"),
+        ("x = 1\0", "not Python: contains a null byte"),
+        ("\0", "not Python: contains a null byte"),
+        ("# only a comment", "no code: only comments or docstrings"),
+        ('"""Only a docstring."""\n', "no code: only comments or docstrings"),
+        ("def f(:\n    pass", "not Python: line 1: "),
+        ("class A:\n\n\npass", "not Python: line 4: "),
+        ("print 'hello'", "not Python: line 1: "),
+        ("x = '\ud800'", "not Python: "),
+        ("x = " + "9" * 5000, "not Python: "),
+        ("x = '" + "a" * 5_000_000 + "'", f"too large: 5,000,006 bytes of code, limit {MAX_CODE_BYTES:,}"),
+        ("x = '" + "é" * 600_000 + "'", "too large: 1,200,006 bytes"),
+        ("x = " + "(" * 10_000 + ")" * 10_000, "not Python: line 1: too many nested parentheses"),
+        ("x = " + "[" * 10_000 + "]" * 10_000, "not Python: line 1: too many nested parentheses"),
+        ("".join("\t" * depth + "if 1:\n" for depth in range(1000)), "not Python: "),
+    ],
+)
+def test_a_reason(code: str, reason: str) -> None:
+    found = code_features(code)
+    assert isinstance(found, str)
+    assert found.startswith(reason)
+    assert len(found) <= 250
+    assert "\n" not in found
+    assert found == code_features(code, "literal")
+    assert code_problem(code) in (found, None)
+
+
+DEEP = {
+    "unary minus": lambda n: "x = " + "-" * n + "1",
+    "not": lambda n: "x = " + "not " * n + "1",
+    "attributes": lambda n: "x = a" + ".b" * n,
+    "calls": lambda n: "x = a" + "()" * n,
+    "method calls on loaded weights": lambda n: "import torch\nm = torch.load('x')" + ".b()" * n,
+    "subscripts": lambda n: "x = a" + "[0]" * n,
+    "plus": lambda n: "x = " + "+".join(["1"] * n),
+    "power": lambda n: "x = " + "**".join(["1"] * n),
+    "strings": lambda n: "x = " + "+".join(["'s'"] * n),
+    "conditions": lambda n: "x = " + "1 if 1 else " * n + "1",
+    "lambdas": lambda n: "x = " + "lambda: " * n + "1",
+    "elif": lambda n: "if 1:\n pass\n" + "elif 2:\n pass\n" * n,
+    "comparisons": lambda n: "x = " + "<".join(["1"] * n),
+    "f-string": lambda n: "x = f'" + "{a}" * n + "'",
+    "f-string expressions": lambda n: "x = f'{" + "-" * n + "1}'",
+    "decorators": lambda n: "@a\n" * n + "def f(): pass",
+    "default arguments": lambda n: "def f(" + ", ".join(f"a{i}=1" for i in range(n)) + "): pass",
+    "statements": lambda n: "x = 1\n" * n,
+    "star targets": lambda n: "a" + " = a" * n,
+}
+
+
+@pytest.mark.parametrize("depth", [150, 900, 2900, 10_000])
+@pytest.mark.parametrize("kind", DEEP)
+def test_deep_nesting(kind: str, depth: int) -> None:
+    found = code_features(CODE + DEEP[kind](depth) + "\n")
+    assert isinstance(found, Features) or found.startswith(("nested too deeply", "not Python: "))
+    if depth == 150:
+        assert isinstance(found, Features), found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 0x" + "f" * 5000,
+        "x = 0b" + "1" * 50_000,
+        "x = -0o" + "7" * 9000,
+        "match x:\n    case 0x" + "f" * 5000 + ": pass",
+        "Conv2d(0x" + "f" * 5000 + ", width=1e999, depth=True, heads=1j)",
+        "Block(width=0.0, depth=1e-320, heads=(((((1,),),),),))",
+        "x = '\\ud800\\N{BULLET}'",
+        "x = b'\\xff' rb'\\d'",
+        "x = '\\d'",
+        "x = 1 is 1",
+        "global a; nonlocal_ = 1",
+        "type = 1; match = 2; case = 3; _ = 4",
+        "x: int\ndef f(a, /, b, *, c) -> None: ...",
+        "class A(B, metaclass=C, **d): pass",
+        "def f():\n    return\n    yield",
+        "from __future__ import annotations",
+        "from . import *",
+        "import torch; torch.hub.load(*a, **b); from_pretrained(); weights = x.load_state_dict",
+        "if True:\r\n\tx = 1\r\n\ty = 2",
+        "x = 1 # \ud83d".encode("utf-8", "replace").decode(),
+    ],
+)
+def test_odd_but_valid(code: str) -> None:
+    found = code_features(code)
+    assert isinstance(found, Features), found
+    assert len(found.shingles)
+
+
+def test_features_of_a_plain_network() -> None:
+    found = code_features(CODE)
+    assert isinstance(found, Features)
+    assert {len(found.tree), len(found.literal), len(found.shingle_set), len(found.fingerprint)} == {16}
+    assert found.signature.shape == (256,)
+    assert (found.shingles.dtype, found.elements.dtype) == (np.uint64, np.uint64)
+    assert found.lines == 6
+    assert found.pretrained == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "equal"),
+    [
+        (CODE.replace("\n", "\r\n"), {"tree", "literal", "shingle_set", "fingerprint"}),
+        ("# comment\n" + CODE.replace("(x)", "( x )  # more"), {"tree", "literal", "shingle_set", "fingerprint"}),
+        (CODE.replace("    def", "    '''Doc.'''\n    def"), {"tree", "literal", "shingle_set", "fingerprint"}),
+        (CODE.replace("x", "y"), {"shingle_set", "fingerprint"}),
+        (CODE + "\nx = 1\n", {"literal", "shingle_set", "fingerprint"}),
+        (CODE.replace("self.conv", "self.pool"), {"shingle_set"}),
+        (CODE.replace("Net", "Net2"), {"fingerprint"}),
+        (CODE.replace("self.conv(x)", "self.conv(x)(x)"), {"fingerprint"}),
+    ],
+)
+def test_what_is_equal(other: str, equal: set[str]) -> None:
+    one, two = code_features(CODE), code_features(other)
+    assert isinstance(one, Features)
+    assert isinstance(two, Features)
+    names = ("tree", "literal", "shingle_set", "fingerprint")
+    assert {name for name in names if getattr(one, name) == getattr(two, name)} == equal
+
+
+def test_trees_that_look_alike_are_told_apart() -> None:
+    """The text of a tree that is digested must not read the same for two trees."""
+    codes = ["x = 1", "x = '1'", "x = 1.0", "x = True", "x == 1", "x.y", "x.y()", "x('y')", "x[y]", "(x, y)", "[x, y]"]
+    codes += ["{x, y}", "{x: y}", "{**x}", "f(*x)", "f(**x)", "f(x=x)", "f(x)(x)", "f(x, x)", "f(f(x))", "-x", "+x", "not x"]
+    codes += ["a if b else c", "b if a else c", "global x", "global y", "global x, y", "nonlocal_", "import x", "import x as y"]
+    codes += ["from x import y", "from .x import y", "from ..x import y", "def f(): pass", "async def f(): pass"]
+    codes += ["def f(x): pass", "def f(*x): pass", "def f(*, x): pass", "def f(x, /): pass", "def f(x=1): pass", "class f: pass"]
+    codes += ["x = b''", "x = ''", "x = ...", "x = None", "x = 1j", "x: int", "x: int = 1", "(x): int"]
+    codes += ["f'{x}'", "f'{x!r}'", "f'{x:y}'", "f'x'", "'x'; y", "if x:\n y\nelse:\n z", "if x:\n y\nz", "if x:\n y\n z"]
+    codes += ["x = a\nb", "x = 'a\\nb'", "x = 'a'\n'b'", "try:\n x\nexcept y:\n z", "try:\n x\nfinally:\n z"]
+    digests: dict[bytes, str] = {}
+    for code in codes:
+        found = code_features("y = 0\n" + code)
+        assert isinstance(found, Features), (code, found)
+        assert digests.setdefault(found.tree, code) == code
+    assert len(digests) == len(codes)
+
+
+@settings(max_examples=150)
+@given(text=st.text(max_size=60), start=st.integers(0, len(CODE)))
+def test_any_text_is_taken(text: str, start: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = code_features(CODE[:start] + text + CODE[start:])
+    assert isinstance(found, (str, Features))
+    if isinstance(found, str):
+        assert "\n" not in found
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Work, importable in workers, that ends its process at a code with the word KILL, as a crashing parser would."""
+    (tmp_path / "deadly_features.py").write_text(
+        "import os\n"
+        "from curate.features import code_features\n"
+        "def work(code):\n"
+        "    if 'KILL' in code:\n"
+        "        os._exit(1)\n"
+        "    return code_features(code)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("deadly_features").work
+    del sys.modules["deadly_features"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_code_that_kills_its_worker_is_told(deadly: Any, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+    monkeypatch.setattr(feature_pool, "_CHUNK_CODES", 2)
+    codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(9)]
+    codes[3] = (bytes([3]), "KILL = 1\n")
+    codes[8] = (bytes([8]), "y = 'KILL'\n")
+    results = [item for result in map_codes(deadly, iter(codes), jobs) for item in result]
+    assert [digest for digest, _ in results] == [digest for digest, _ in codes]
+    for (digest, code), (_, found) in zip(codes, results, strict=True):
+        if "KILL" in code:
+            assert found == "Python's parser crashed on it"
+        else:
+            assert isinstance(found, Features), (digest, found)
+
+
+def test_workers_agree_with_this_process() -> None:
+    codes = [(bytes([i]), code) for i, code in enumerate([CODE, "x = 1\n", "def f(:\n", "", CODE.replace("x", "y")])]
+    work = functools.partial(code_features, detail="literal")
+    results = dict(item for result in map_codes(work, iter(codes), 2) for item in result)
+    for digest, code in codes:
+        here, found = code_features(code, "literal"), results[digest]
+        if isinstance(here, str):
+            assert found == here
+        else:
+            assert isinstance(found, Features)
+            assert (found.tree, found.shingle_set, found.fingerprint) == (here.tree, here.shingle_set, here.fingerprint)
+            assert found.signature.tolist() == here.signature.tolist()
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def filled(codes: list[str]) -> FeatureStore:
+    store = FeatureStore("abstract")
+    for code in codes:
+        store.add(code.encode().rjust(32, b"\0"), code_features(code))
+    store.flush()
+    return store
+
+
+def test_what_is_stored_comes_back(own_cache: Path) -> None:
+    codes = ["x = f(1)\n", "y = f(2)\n", "def f(:\n", "x = torch.hub.load('a', 'b')\n", "z = g()[1]\n"]
+    filled(codes[:2])
+    store = filled(codes[2:])
+    digests = [code.encode().rjust(32, b"\0") for code in codes]
+    assert all(digest in store for digest in digests)
+    order = [4, 2, 0, 3, 1, 0]
+    table = store.table([digests[i] for i in order])
+    assert len(table) == 6
+    for place, i in enumerate(order):
+        expected = code_features(codes[i])
+        if isinstance(expected, str):
+            assert table.problems[place] == expected
+            assert table.shingle_set[place] == table.tree[place] == table.fingerprint[place] == -1
+            continue
+        number = int(table.shingle_set[place])
+        assert table.shingles(number).tolist() == expected.shingles.tolist()
+        assert table.signatures[number].tolist() == expected.signature.tolist()
+        assert table.set_sizes[number] == len(expected.shingles)
+        assert table.elements[int(table.fingerprint[place])].tolist() == expected.elements.tolist()
+        assert table.family[place] == expected.family
+        assert table.pretrained.get(place, ()) == expected.pretrained
+        assert table.lines[place] == 1
+    assert table.shingle_set[2] == table.shingle_set[4] == table.shingle_set[5]  # x = f(1), y = f(2)
+    assert table.tree[2] != table.tree[4]
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "no shingles", "other columns", "text"])
+def test_a_damaged_shard_is_dropped(own_cache: Path, capsys: pytest.CaptureFixture[str], harm: str) -> None:
+    filled(["x = 1\n"])
+    (shard,) = own_cache.rglob("*.parquet")
+    content = shard.read_bytes()
+    if harm == "no shingles":
+        shard.with_suffix(".shingles").unlink()
+    elif harm == "other columns":
+        pq.write_table(pq.read_table(shard).select(["problem"]), shard)
+    else:
+        shard.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"hello"}[harm])
+    store = FeatureStore("abstract")
+    assert b"x = 1\n".rjust(32, b"\0") not in store
+    assert "damaged" in capsys.readouterr().err
+    again = filled(["x = 1\n"])
+    assert again.table([b"x = 1\n".rjust(32, b"\0")]).problems == {}
+
+
+def test_short_shingles_file_is_noticed(own_cache: Path) -> None:
+    """A cache cut off in its second file must not end as wrong similarities."""
+    code = "x = f(a, b, c, d, e, g, h)\n"
+    filled([code])
+    (blob,) = own_cache.rglob("*.shingles")
+    blob.write_bytes(blob.read_bytes()[:8])
+    store, digest = FeatureStore("abstract"), code.encode().rjust(32, b"\0")
+    if digest not in store:
+        store = filled([code])
+    table, expected = store.table([digest]), code_features(code)
+    assert isinstance(expected, Features)
+    assert table.shingles(0).tolist() == expected.shingles.tolist()
+
+
+def test_details_are_stored_apart(own_cache: Path) -> None:
+    filled(["x = 1\n"])
+    assert b"x = 1\n".rjust(32, b"\0") not in FeatureStore("literal")
+    clear_features()
+    assert b"x = 1\n".rjust(32, b"\0") not in FeatureStore("abstract")

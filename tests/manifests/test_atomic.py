@@ -1,0 +1,355 @@
+"""Files and folders are whole or absent: failures leave what was there, and nothing else."""
+
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import manifests.atomic
+from manifests.atomic import atomic_file, atomic_folder, check_free, sha256_file
+from manifests.cache import cache_folder
+from manifests.errors import UserError
+from manifests.manifest import Input, Manifest, Measured, list_outputs, read_manifest, write_manifest
+from manifests.verify import check_files
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
+
+
+@pytest.fixture
+def mask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def fill(folder: Path, content: str) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "file").write_text(content)
+    (folder / "manifest.json").write_text(content)
+
+
+def content(folder: Path) -> str:
+    first, second = (folder / "data" / "file").read_text(), (folder / "manifest.json").read_text()
+    assert first == second
+    return first
+
+
+def test_sha256_file(tmp_path: Path) -> None:
+    data = b"x" * 3_000_000
+    (tmp_path / "f").write_bytes(data)
+    assert sha256_file(tmp_path / "f") == hashlib.sha256(data).hexdigest()
+
+
+def test_file(tmp_path: Path, mask: None) -> None:
+    path = tmp_path / "f.txt"
+    for text in ("one", "two"):
+        with atomic_file(path) as part:
+            assert part.parent == tmp_path
+            part.write_text(text)
+            assert not path.exists() or path.read_text() != text
+        assert path.read_text() == text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert os.listdir(tmp_path) == ["f.txt"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a_failing_file_leaves_the_old_one(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "f.txt"
+    path.write_text("old")
+
+    def fail() -> None:
+        with atomic_file(path) as part:
+            part.write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["f.txt"]
+
+
+def test_folder(tmp_path: Path, mask: None) -> None:
+    out = tmp_path / "deep" / "out"
+    with atomic_folder(out) as folder:
+        assert not out.exists()
+        assert folder.parent == out.parent
+        fill(folder, "one")
+    assert content(out) == "one"
+    assert stat.S_IMODE(out.stat().st_mode) == 0o755
+    assert os.listdir(out.parent) == ["out"]
+
+
+def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with atomic_folder(Path("out")) as folder:
+        fill(folder, "one")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    assert content(tmp_path / "out") == "one"
+
+
+def test_an_empty_folder_is_free(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with atomic_folder(tmp_path / "out") as folder:
+        fill(folder, "one")
+    assert content(tmp_path / "out") == "one"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_force_replaces_the_whole_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for text in ("one", "two"):
+        with atomic_folder(out, force=True) as folder:
+            fill(folder, text)
+            (folder / f"only-{text}").touch()
+            if text == "two":
+                assert content(out) == "one"
+    assert content(out) == "two"
+    assert sorted(os.listdir(out)) == ["data", "manifest.json", "only-two"]
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("older", [True, False])
+def test_a_failing_folder_leaves_the_old_one(tmp_path: Path, error: type[BaseException], older: bool) -> None:
+    out = tmp_path / "out"
+    if older:
+        out.mkdir()
+        fill(out, "old")
+
+    def fail() -> None:
+        with atomic_folder(out, force=True) as folder:
+            fill(folder, "new")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert os.listdir(tmp_path) == (["out"] if older else [])
+    assert not older or content(out) == "old"
+
+
+def test_the_old_folder_comes_back_when_the_last_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    fill(out, "old")
+    rename = Path.rename
+
+    def broken(self: Path, target: Path) -> Path:
+        if self.suffix == ".part":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    def replace() -> None:
+        with atomic_folder(out, force=True) as folder:
+            fill(folder, "new")
+
+    monkeypatch.setattr(Path, "rename", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        replace()
+    assert content(out) == "old"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "force", "message"),
+    [
+        ("file", False, "is a file, not a folder; choose another --out"),
+        ("file", True, "is a file, not a folder; choose another --out"),
+        ("filled", False, "exists already; choose another --out, or add --force to replace it"),
+        ("foreign", True, "holds no manifest.json, so it was not made by lemur; choose another --out"),
+        ("dangling", False, "is a file, not a folder; choose another --out"),
+    ],
+)
+def test_what_is_in_the_way(tmp_path: Path, kind: str, force: bool, message: str) -> None:
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("precious")
+    elif kind == "dangling":
+        out.symlink_to(tmp_path / "nowhere")
+    else:
+        out.mkdir()
+        (out / "precious.txt").write_text("precious")
+    for attempt in (lambda: check_free(out, force=force), lambda: atomic_folder(out, force=force).__enter__()):
+        with pytest.raises(UserError) as caught:
+            attempt()
+        assert str(caught.value) == f"{out}: {message}"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_link_to_a_folder_is_replaced_without_leftovers(tmp_path: Path) -> None:
+    real, out = tmp_path / "real", tmp_path / "out"
+    real.mkdir()
+    fill(real, "old")
+    out.symlink_to(real)
+    with atomic_folder(out, force=True) as folder:
+        fill(folder, "new")
+    assert content(out) == "new"
+    assert content(real) == "old", "what the link led to is not ours"
+    assert sorted(os.listdir(tmp_path)) == ["out", "real"]
+
+
+def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot be written"), atomic_folder(tmp_path / "file" / "out"):
+        pass
+
+
+def test_the_later_of_two_finds_the_place_taken(tmp_path: Path) -> None:
+    """Two runs side by side: each fills a folder of its own, the first to finish has it."""
+    out = tmp_path / "out"
+    first, second = atomic_folder(out), atomic_folder(out)
+    one, two = first.__enter__(), second.__enter__()
+    assert one != two
+    fill(one, "one")
+    fill(two, "two")
+    second.__exit__(None, None, None)
+    with pytest.raises(UserError, match="exists already"):
+        first.__exit__(None, None, None)
+    assert content(out) == "two"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool) -> None:
+    """The other run's rename falls between our look and our rename: still one line, and one whole folder."""
+    out, check = tmp_path / "out", manifests.atomic.check_free
+    checked = []
+
+    def look(path: Path, *, force: bool) -> None:
+        check(path, force=force)
+        checked.append(path)
+        if len(checked) == 2 and not force:  # the look before the last rename
+            out.mkdir()
+            fill(out, "other")
+
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        done = rename(self, target)
+        if target.suffix == ".old":
+            out.mkdir()
+            fill(out, "other")
+        return done
+
+    if force:
+        out.mkdir()
+        fill(out, "old")
+        monkeypatch.setattr(Path, "rename", late)
+    monkeypatch.setattr(manifests.atomic, "check_free", look)
+
+    def write() -> None:
+        with atomic_folder(out, force=force) as folder:
+            fill(folder, "mine")
+
+    with pytest.raises(UserError, match=r"exists already|another run"):
+        write()
+    monkeypatch.undo()
+    assert content(out) == "other"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_many_writers_of_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    texts = [str(number) * 50_000 for number in range(8)]
+
+    def write(text: str) -> None:
+        for _ in range(5):
+            with atomic_file(path) as part:
+                part.write_text(text)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if path.exists():
+            assert path.read_text() in texts
+    for thread in threads:
+        thread.join()
+    assert os.listdir(tmp_path) == ["f"]
+
+
+# --- the manifest and the cache ---------------------------------------------------------------------------------------
+
+
+def a_manifest(folder: Path) -> Manifest:
+    return Manifest(
+        kind="snapshot",
+        versions={"python": "3.11.0"},
+        parameters={"seed": 42, "include": ["a"]},
+        inputs=[Input(name="rows.jsonl", sha256="0" * 64, bytes=3)],
+        counts={"rows": {"input": 1}},
+        details={},
+        outputs=list_outputs(folder, {"data/file": 7}),
+        measured=Measured(seconds=1.0, stage_seconds={}, peak_memory_bytes=1, platform="Linux x86_64"),
+    )
+
+
+def test_manifest_comes_back(tmp_path: Path) -> None:
+    fill(tmp_path, "x")
+    written = a_manifest(tmp_path)
+    assert [(item.path, item.rows) for item in written.outputs] == [("data/file", 7)]  # itself is not listed
+    write_manifest(tmp_path, written)
+    assert read_manifest(tmp_path) == written
+    assert check_files(tmp_path, written).ok
+    assert sorted(os.listdir(tmp_path)) == ["data", "manifest.json"]
+
+
+def test_changed_files_are_named(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    manifest = a_manifest(tmp_path)
+    write_manifest(tmp_path, manifest)
+    (tmp_path / "a").unlink()
+    (tmp_path / "b").write_text("B")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "d").touch()
+    check = check_files(tmp_path, manifest)
+    assert not check.ok
+    assert check.detail == "a is missing; new/d is not in the manifest; b differs from its digest"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no manifest.json; not a finished lemur folder"),
+        ("", "not a valid manifest"),
+        ("[]", "not a valid manifest"),
+        ('{"kind": 1}', "not a valid manifest: kind"),
+        ("\udcff", "not a valid manifest"),
+    ],
+)
+def test_what_is_no_manifest(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError) as caught:
+        read_manifest(tmp_path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"):
+        read_manifest(tmp_path / "file")
+
+
+@pytest.mark.parametrize("variable", ["LEMUR_CURATOR_CACHE", "XDG_CACHE_HOME", "HOME"])
+def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for name in ("LEMUR_CURATOR_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    below = {"LEMUR_CURATOR_CACHE": "", "XDG_CACHE_HOME": "lemur-curator", "HOME": ".cache/lemur-curator"}[variable]
+    assert cache_folder("a", "b") == tmp_path / below / "a" / "b"
+    assert (tmp_path / below / "a" / "b").is_dir()
+
+
+def test_a_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="set LEMUR_CURATOR_CACHE to a writable one"):
+        cache_folder("features")

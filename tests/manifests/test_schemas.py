@@ -1,0 +1,148 @@
+"""Records: their columns are those of the design, their schemas are current, and what is wrong is refused."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from manifests.folder import ROWS_PER_FILE, card_yaml, write_tables
+from manifests.manifest import Manifest
+from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
+from manifests.schemas import FOLDER, schema_texts
+from manifests.verify import check_table
+
+API = {
+    "nn": "string", "task": "string?", "dataset": "string?", "metric": "string?", "epoch": "int64?",
+    "accuracy": "double?", "duration": "double?", "prm": "string?",
+}  # fmt: skip
+
+
+def columns(record: type[Record]) -> dict[str, str]:
+    return {field.name: f"{field.type}{'?' if field.nullable else ''}" for field in arrow_schema(record)}
+
+
+def test_schemas_are_current() -> None:
+    """If this fails, run `make schemas`."""
+    checked_in = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+    assert checked_in == schema_texts()
+    assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest)}
+
+
+def test_lemur_record_columns() -> None:
+    names = "nn nn_code task dataset metric epoch accuracy duration prm id prefix family split weight cluster score pretrained"
+    assert list(columns(LemurRecord)) == names.split()
+    own = {
+        "nn_code": "string", "id": "string", "prefix": "string", "family": "string", "split": "string",
+        "weight": "double", "cluster": "string", "score": "double?", "pretrained": "bool",
+    }  # fmt: skip
+    assert columns(LemurRecord) == API | own
+
+
+def test_decision_columns() -> None:
+    assert list(columns(Decision).items()) == [
+        ("row", "int64"),
+        ("id", "string?"),
+        ("nn", "string"),
+        ("kept", "bool"),
+        ("stage", "string?"),
+        ("rescued", "string?"),
+        ("canonical", "string?"),
+        ("similarity", "double?"),
+        ("reason", "string"),
+    ]
+
+
+def test_other_columns() -> None:
+    assert columns(Stat) == {"id": "string", **API}
+    assert columns(Removed) == {"id": "string", "nn": "string", "nn_code": "string"}
+
+
+ID = "0" * 64
+DECISION: dict[str, Any] = {
+    "row": 0, "id": ID, "nn": "a", "kept": True, "stage": None, "rescued": None, "canonical": ID, "similarity": 1.0,
+    "reason": "kept",
+}  # fmt: skip
+
+
+def test_a_decision() -> None:
+    assert Decision.model_validate(DECISION).stage is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"row": -1},
+        {"id": "0" * 63},
+        {"id": "G" * 64},
+        {"stage": "unknown"},
+        {"rescued": "both"},
+        {"similarity": 1.01},
+        {"similarity": float("nan")},
+        {"kept": None},
+        {"more": 1},
+    ],
+)
+def test_a_wrong_decision(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Decision.model_validate(DECISION | change)
+
+
+def test_tables_are_cut_and_hold_their_columns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manifests.folder.ROWS_PER_FILE", 10)
+    monkeypatch.setattr("manifests.folder._ROWS_PER_GROUP", 3)
+    rows = ({**DECISION, "row": number} for number in range(25))
+    assert write_tables(tmp_path / "t", "train", Decision, rows, 25) == {
+        "train-00000-of-00003.parquet": 10,
+        "train-00001-of-00003.parquet": 10,
+        "train-00002-of-00003.parquet": 5,
+    }
+    table = pq.read_table(sorted((tmp_path / "t").iterdir()))
+    assert table.column("row").to_pylist() == list(range(25))
+    assert table.schema.equals(arrow_schema(Decision))
+    assert check_table(tmp_path, "t/*.parquet", Decision).ok
+    assert ROWS_PER_FILE * 40_000 < 2**31, "codes of LEMUR's size must fit into one column"
+
+
+def test_an_empty_table_has_its_columns(tmp_path: Any) -> None:
+    assert write_tables(tmp_path, "test", Decision, [], 0) == {"test-00000-of-00001.parquet": 0}
+    assert pq.read_schema(tmp_path / "test-00000-of-00001.parquet").equals(arrow_schema(Decision))
+    assert check_table(tmp_path, "*.parquet", Decision).ok
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        (pa.table({"id": [ID], "nn": ["a"]}), "t.parquet: no column nn_code"),
+        (pa.table({"id": [ID], "nn": ["a"], "nn_code": [1]}), "t.parquet: column nn_code is int64, not string"),
+        (pa.table({"id": ["0"], "nn": ["a"], "nn_code": ["b"]}), "t.parquet: id: String should match pattern"),
+        (pa.table({"id": [None], "nn": ["a"], "nn_code": ["b"]}), "t.parquet: column id is null, not string"),
+        (None, "no file t.parquet"),
+        (b"not parquet", "t.parquet: not readable: "),
+    ],
+)
+def test_a_wrong_table_is_named(tmp_path: Any, table: Any, fault: str) -> None:
+    if isinstance(table, bytes):
+        (tmp_path / "t.parquet").write_bytes(table)
+    elif table is not None:
+        pq.write_table(table, tmp_path / "t.parquet")
+    check = check_table(tmp_path, "t.parquet", Removed)
+    assert not check.ok
+    assert check.detail.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("rows", "label"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"), (10**6, "1M<n<10M")]
+)
+def test_card_yaml(rows: int, label: str) -> None:
+    configs: list[dict[str, object]] = [
+        {"config_name": "records", "default": True, "data_files": {"train": "a-*.parquet", "test": "b.parquet"}},
+        {"config_name": "more", "data_files": {"train": "c.parquet"}},
+    ]
+    assert card_yaml(configs, pretty_name="Name", tags=["t"], size=rows) == (
+        f"---\npretty_name: Name\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
+        "- config_name: records\n  default: true\n  data_files:\n  - split: train\n    path: a-*.parquet\n"
+        "  - split: test\n    path: b.parquet\n"
+        "- config_name: more\n  data_files:\n  - split: train\n    path: c.parquet\n---\n"
+    )
