@@ -1,5 +1,6 @@
 """Writes the tables of a snapshot folder."""
 
+import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
     Args:
         rows: rows by path, from `write_snapshot_tables`; what has none is not offered, since `datasets` refuses it.
     """
-    filled = {path.rsplit("-of-")[0].rsplit("-", 1)[0] for path, count in rows.items() if count}
-    tables: dict[str, dict[str, object]] = {
+    filled = [path for path, count in rows.items() if count]
+    tables: dict[str, dict[str, str]] = {
         "records": {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS},
         "stats": {"train": "data/stats/train-*.parquet"},
         "decisions": {"train": "decisions.parquet"},
@@ -48,9 +49,7 @@ def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
     }
     configs: list[dict[str, object]] = []
     for config, patterns in tables.items():
-        files = {
-            split: pattern for split, pattern in patterns.items() if str(pattern).replace("-*.parquet", "") in filled
-        }
+        files = {split: pattern for split, pattern in patterns.items() if fnmatch.filter(filled, pattern)}
         if files:
             configs.append({"config_name": config, "default": config == "records", "data_files": files})
     head = card_yaml(
