@@ -8,8 +8,11 @@ import scipy.sparse as sp
 
 from curate.feature_table import FeatureTable
 
-#: Multiply-adds that a measurement may take; a corpus that needs more is measured on a sample of its sets.
+#: Multiply-adds that a join may take; a corpus that needs more is measured on a sample of its sets.
 BUDGET = 2_000_000_000
+
+#: Sets whose shingles may be in memory at once; of a larger corpus a random sample of this many is joined.
+MAX_SETS = 20_000
 
 _BLOCK = 512
 
@@ -21,24 +24,33 @@ class ExactPairs:
     a: npt.NDArray[np.int64]
     b: npt.NDArray[np.int64]
     jaccard: npt.NDArray[np.float64]
-    asked: int  # sets whose pairs with all others were worked out
-    sets: int
+    asked: int  # sets whose pairs with `against` others were worked out
+    against: int
+    sets: int  # sets there are; the join is whole when all three are equal
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all pairs, not those of a sample."""
+        return self.asked == self.sets
 
     def at_least(self, threshold: float) -> "ExactPairs":
         """Those of the pairs that reach a higher threshold."""
         at = self.jaccard >= threshold
-        return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.asked, self.sets)
+        return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.asked, self.against, self.sets)
 
 
 def exact_pairs(features: FeatureTable, sets: npt.NDArray[np.int64], threshold: float, seed: int = 0) -> ExactPairs:
     """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.
 
     Shingles that occur in exactly the same sets become one weighted column, which leaves about an eighth of them.
-    Beyond BUDGET, only a random sample of the sets is joined with all (`asked` says how many).
+    Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (`whole` tells).
     """
-    if not len(sets):
+    total = len(sets)
+    if not total:
         nothing = np.empty(0, np.int64)
-        return ExactPairs(nothing, nothing, np.empty(0), 0, 0)
+        return ExactPairs(nothing, nothing, np.empty(0), 0, 0, 0)
+    if total > MAX_SETS:
+        sets = np.sort(np.random.default_rng(seed).permutation(sets)[:MAX_SETS])
     incidence, weights = _incidence(features, sets)
     sizes = features.set_sizes[sets]
     count = len(sets)
@@ -59,7 +71,7 @@ def exact_pairs(features: FeatureTable, sets: npt.NDArray[np.int64], threshold: 
         low, high = np.minimum(a, b)[chosen], np.maximum(a, b)[chosen]
         found.append((sets[low], sets[high], similarity[chosen]))
     a, b, similarity = (np.concatenate(column) for column in zip(*found, strict=True))
-    return ExactPairs(a, b, similarity, asked, count)
+    return ExactPairs(a, b, similarity, asked, count, total)
 
 
 def _incidence(

@@ -14,7 +14,7 @@ from curate.minhash import PERMUTATIONS, Banding, banding_for
 class Recall:
     """Recall of the proposals: `found` of `pairs` pairs of distinct shingle sets at or above the threshold.
 
-    `sets_asked` of `sets` were joined with all others (fewer than all only where the join would take too long).
+    `sets_asked` of `sets` were joined with `sets_against` (fewer than all only where the join would take too long).
     """
 
     bands: int
@@ -23,6 +23,7 @@ class Recall:
     pairs: int
     found: int
     sets_asked: int
+    sets_against: int
     sets: int
 
     @property
@@ -49,6 +50,7 @@ def measure_recall(features: FeatureTable, truth: ExactPairs, banding: Banding, 
         pairs=len(truth.a),
         found=found,
         sets_asked=truth.asked,
+        sets_against=truth.against,
         sets=truth.sets,
     )
 

@@ -64,8 +64,8 @@ def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
         + f"""
 # Curated snapshot of {name}
 
-{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of {name}: no two are near-duplicates, every
-removed row names the kept record that stands for it, and nothing close crosses the splits ({counts}).
+{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of {name}:
+{counts}. Every row that is not here has a reason in `decisions.parquet`.
 
 ```python
 from datasets import load_dataset

@@ -13,7 +13,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from curate.exact_join import exact_pairs
-from curate.feature_table import FeatureTable
+from curate.feature_table import FeatureTable, IntArray
+from curate.lsh_links import linked_by_lsh
 from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS
 
 
@@ -23,19 +24,25 @@ def leak_groups(kept: Sequence[int], features: FeatureTable) -> list[int]:
     codes = np.array(kept, np.int64)
     sets, set_place = np.unique(features.shingle_set[codes], return_inverse=True)
     structures, structure_place = np.unique(features.fingerprint[codes], return_inverse=True)
-    pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
-    place_of = {int(number): place for place, number in enumerate(sets)}
-    # nodes: records, then shingle sets, then fingerprints; a record is tied to its set and its fingerprint
-    own = np.arange(count)
-    left = np.concatenate([own, own, [count + place_of[int(a)] for a in pairs.a]]).astype(np.int64)
-    right = np.concatenate(
-        [count + set_place, count + len(sets) + structure_place, [count + place_of[int(b)] for b in pairs.b]]
-    ).astype(np.int64)
-    nodes = count + len(sets) + len(structures)
-    graph = coo_array((np.ones(len(left), np.int8), (left, right)), shape=(nodes, nodes))
+    set_group = _components(sets, features)
+    # nodes: groups of shingle sets, then fingerprints; each record ties its two together
+    nodes = int(set_group.max(initial=-1)) + 1
+    ties = (set_group[set_place], nodes + structure_place)
+    graph = coo_array((np.ones(count, np.int8), ties), shape=(nodes + len(structures),) * 2)
     _, labels = connected_components(graph, directed=False)
-    found: list[int] = labels[:count].tolist()
+    found: list[int] = labels[ties[0]].tolist()
     return found
+
+
+def _components(sets: IntArray, features: FeatureTable) -> IntArray:
+    """The component of each shingle set under Jaccard >= LEAK_THRESHOLD, numbered from 0."""
+    pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
+    if pairs.whole:
+        ends = (np.searchsorted(sets, pairs.a), np.searchsorted(sets, pairs.b))
+    else:
+        ends = linked_by_lsh(features, sets, LEAK_THRESHOLD)
+    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(len(sets), len(sets)))
+    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
 
 def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int) -> list[str]:

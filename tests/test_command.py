@@ -1,0 +1,540 @@
+"""The installed command, in a folder whose files are named like our packages."""
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.options import SPLIT_RATIOS
+from manifests.atomic import sha256_file
+from manifests.manifest import read_manifest
+from manifests.records import LemurRecord, arrow_schema
+
+LEMUR = Path(sys.executable).with_name("lemur")
+STRAYS = ("train", "extract", "curate", "manifests", "sandbox", "lemur", "json", "pyarrow")
+
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="signals and paths of POSIX"),
+    pytest.mark.xdist_group("command"),
+]
+
+
+def network(dice: random.Random, size: int = 14) -> str:
+    layers = ("Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d", "Linear", "Dropout", "GELU", "LSTM", "GroupNorm", "Flatten")
+    head = "import torch.nn as nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    body = [f"        self.{dice.choice('abcdefgh')} = nn.{dice.choice(layers)}({dice.randrange(512)})" for _ in range(size)]
+    return head + "\n".join(body) + "\n\n    def forward(self, x):\n        return self.a(x)\n"
+
+
+def some_rows() -> list[dict[str, Any]]:
+    """Every kind of row: several a network, copies, near-duplicates, without accuracy, unusable."""
+    dice = random.Random(1)
+    rows: list[dict[str, Any]] = []
+    for number in range(30):
+        code = network(dice)
+        prefix = ("ga", "alt", "rag", "FractalNet")[number % 4]
+        for epoch in (1, 5):
+            accuracy = round(dice.random(), 3) if number % 7 else None
+            rows.append({"nn": f"{prefix}-{number}", "nn_code": code, "task": "img", "dataset": "cifar-10", "metric": "acc",
+                         "epoch": epoch, "accuracy": accuracy, "duration": 1.5, "prm": {"lr": 0.1}})  # fmt: skip
+        if number % 3 == 0:
+            rows.append({"nn": f"ast-{number}", "nn_code": code.replace("self.a", "self.b"), "accuracy": 0.1})
+            rows.append({"nn": f"c-{number}", "nn_code": "# the same\n" + code})
+    rows += [{"nn": "ga-0b", "nn_code": rows[0]["nn_code"]}, {"nn": "broken", "nn_code": "def ("}, {"nn": "blank", "nn_code": " "}]
+    return [*rows, {"nn": "none", "nn_code": None}, {"nn": "ü–\U0001f600", "nn_code": "x = 'ü'\n"}]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def scatter(folder: Path) -> Path:
+    """Put files in the way of every import that trusts the working folder."""
+    folder.mkdir(exist_ok=True)
+    for name in STRAYS:
+        (folder / f"{name}.py").write_text(f"raise SystemExit('the stray {name}.py was imported')\n")
+    return folder
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    return {**kept, "COLUMNS": "200", "NO_COLOR": "1", **changes}
+
+
+Done = subprocess.CompletedProcess[str]
+
+
+def lemur(*arguments: object, cwd: Path, **changes: str) -> Done:
+    command = [str(LEMUR), *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def assert_one_line(done: Done, status: int, *parts: str) -> None:
+    """Failed as promised: the status, one line on stderr that says what, where and what to do, nothing on stdout."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("features:", "reading "))]
+    assert done.returncode == status, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("lemur: ")
+    for part in parts:
+        assert part in lines[0]
+    assert done.stdout == ""
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What lies in a folder besides the strays and our inputs."""
+    return sorted(
+        path.name for path in folder.iterdir() if path.suffix not in (".py", ".jsonl", ".csv") and path.name != "__pycache__"
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """A snapshot made by the command in a folder of strays."""
+    place = scatter(tmp_path_factory.mktemp("made"))
+    write_rows(place / "rows.jsonl", some_rows())
+    done = lemur("curate", "rows.jsonl", "--out", "out", "--jobs", 2, "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    return place / "out", done
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder of strays with input."""
+    folder = scatter(tmp_path / "place")
+    write_rows(folder / "rows.jsonl", some_rows())
+    return folder
+
+
+@pytest.fixture
+def snapshot(made: tuple[Path, Done], place: Path) -> Path:
+    """A copy of the snapshot, to be harmed."""
+    return Path(shutil.copytree(made[0], place / "out"))
+
+
+# --- what works -------------------------------------------------------------------------------------------------------
+
+
+def test_version_and_help(place: Path) -> None:
+    version = lemur("--version", cwd=place)
+    assert re.fullmatch(r"lemur-curator \d+\.\d+\.\d+\S*\n", version.stdout), version
+    shown = lemur("--help", cwd=place)
+    assert shown.returncode == 0
+    for command in ("curate", "explain", "sensitivity", "verify"):
+        assert f" {command} " in shown.stdout
+    for command in ("curate", "verify"):
+        assert lemur(command, "--help", cwd=place).returncode == 0
+    assert leftovers(place) == []
+
+
+def test_end_to_end(made: tuple[Path, Done]) -> None:
+    out, done = made
+    assert leftovers(out.parent) == ["out"]
+    assert "stray" not in done.stderr
+    summary = json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1
+    manifest = read_manifest(out)
+    assert summary["counts"] == manifest.counts
+    assert summary["out"] == "out"
+    rows = manifest.counts["rows"]
+    assert rows["input"] == len(some_rows()) == sum(count for name, count in rows.items() if name != "input")
+    assert (rows["invalid"], rows["exact"] >= 11, rows["lexical"] >= 10, rows["kept"] >= 25) == (3, True, True, True)
+    assert [(item.name, item.sha256) for item in manifest.inputs] == [
+        ("rows.jsonl", sha256_file(out.parent / "rows.jsonl"))
+    ]
+    assert manifest.parameters["source"] == "rows.jsonl"
+    listed = {item.path for item in manifest.outputs}
+    assert {"README.md", "report.md", "decisions.parquet", "removed.parquet"} <= listed
+    for split in SPLIT_RATIOS:
+        assert f"data/records/{split}-00000-of-00001.parquet" in listed
+    for path in out.rglob("*"):
+        if path.suffix in (".md", ".json"):
+            assert str(out.parent) not in path.read_text(encoding="utf-8"), "a path of this machine in the output"
+
+
+def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
+    out, _ = made
+    script = (
+        "import json, sys, warnings; warnings.simplefilter('ignore'); from datasets import load_dataset\n"
+        "names = (None, 'stats', 'decisions', 'removed')\n"
+        "loaded = {str(name): load_dataset(sys.argv[1], name) for name in names}\n"
+        "found = {name: {split: [len(part), part.column_names] for split, part in data.items()}"
+        " for name, data in loaded.items()}\n"
+        "found['nn'] = sorted(name for part in loaded['None'].values() for name in part['nn'])\n"
+        "print(json.dumps(found))"
+    )
+    offline = environment(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, str(out)], env=offline, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found, manifest = json.loads(done.stdout), read_manifest(out)
+    assert {split: count for split, (count, _) in found["None"].items()} == manifest.counts["splits"]
+    assert min(manifest.counts["splits"].values()) > 0
+    assert all(columns == list(LemurRecord.model_fields) for _, columns in found["None"].values())
+    assert found["decisions"]["train"][0] == manifest.counts["rows"]["input"]
+    assert found["stats"]["train"][0] >= manifest.counts["rows"]["kept"]
+    assert "ü–\U0001f600" in found["nn"]
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "manifest.json"
+    }
+
+
+@pytest.mark.parametrize(("jobs", "seed"), [(1, "0"), (2, "1")])
+def test_same_bytes(made: tuple[Path, Done], place: Path, jobs: int, seed: str) -> None:
+    """Neither the number of workers, nor the hash seed, the cache, the clock or the folder shows in the output."""
+    cache = str(place.parent / "cold")
+    done = lemur(
+        "curate", "rows.jsonl", "--out", "other", "--jobs", jobs, cwd=place, PYTHONHASHSEED=seed,
+        LEMUR_CURATOR_CACHE=cache, TZ="Asia/Tokyo", LC_ALL="C",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert files(place / "other") == files(made[0])
+    one, two = (read_manifest(folder).model_dump(exclude={"measured"}) for folder in (made[0], place / "other"))
+    assert one == two
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+def rewrite(snapshot: Path, name: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change a table and its digest in the manifest, so that only its meaning is wrong."""
+    (path,) = snapshot.glob(name)
+    schema = pq.read_schema(path)
+    rows = pq.read_table(path).to_pylist()
+    change(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    edit_manifest(snapshot, lambda m: None)
+
+
+def edit_manifest(snapshot: Path, change: Callable[[Any], None]) -> None:
+    manifest = json.loads((snapshot / "manifest.json").read_text())
+    for item in manifest["outputs"]:
+        path = snapshot / item["path"]
+        item["sha256"], item["bytes"] = sha256_file(path), path.stat().st_size
+    change(manifest)
+    (snapshot / "manifest.json").write_text(json.dumps(manifest))
+
+
+def failed(done: Done) -> list[str]:
+    return [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+
+
+def test_verify_passes(made: tuple[Path, Done], place: Path) -> None:
+    done = lemur("verify", made[0], cwd=place)
+    assert done.returncode == 0, done.stdout
+    assert all(line.startswith("ok  ") for line in done.stdout.splitlines())
+    for what in ("digests", "schema LemurRecord", "counts", "explained", *(f"guarantee {n}" for n in range(1, 6))):
+        assert what in done.stdout
+    done = lemur("verify", made[0], "--json", cwd=place)
+    assert all(check["ok"] for check in json.loads(done.stdout))
+
+
+def test_verify_names_a_changed_byte(snapshot: Path, place: Path) -> None:
+    (path,) = snapshot.glob("data/records/train-*.parquet")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    done = lemur("verify", snapshot, cwd=place)
+    assert done.returncode == 1
+    assert f"digests: data/records/{path.name} differs from its digest" in failed(done)[0]
+    assert re.search(r"^lemur: .*out: \d+ of \d+ checks failed$", done.stderr, re.MULTILINE)
+
+
+def test_verify_names_a_changed_split(snapshot: Path, place: Path) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["split"] = "test"
+
+    rewrite(snapshot, "data/records/train-*.parquet", change)
+    done = lemur("verify", snapshot, cwd=place)
+    assert done.returncode == 1
+    assert any("guarantee 3" in line and "split test" in line for line in failed(done))
+
+
+#: What is done to a snapshot whose digests are made right again, and which check must see it.
+def _set(index: int, **values: Any) -> Callable[[list[dict[str, Any]]], None]:
+    return lambda rows: rows[index].update(values)
+
+
+def _first(at: str, **values: Any) -> Callable[[list[dict[str, Any]]], None]:
+    return lambda rows: next(row for row in rows if row["stage"] == at).update(values)
+
+
+HARM: dict[str, tuple[str, Callable[[list[dict[str, Any]]], None], str]] = {
+    "a similarity": ("decisions.parquet", _first("lexical", similarity=0.95), "guarantee 2"),
+    "a similarity below the threshold": ("decisions.parquet", _first("lexical", similarity=0.1), "guarantee 2"),
+    "a stage": ("decisions.parquet", _first("lexical", stage="structural"), "counts"),
+    "a canonical that is not kept": ("decisions.parquet", _first("lexical", canonical="0" * 64), "explained"),
+    "no canonical": ("decisions.parquet", _first("repeat", canonical=None), "explained"),
+    "no reason": ("decisions.parquet", _set(0, reason=""), "explained"),
+    "a row number": ("decisions.parquet", _set(3, row=4), "counts"),
+    "a decision is gone": ("decisions.parquet", lambda rows: rows.pop(), "counts"),
+    "a code": ("data/records/train-*.parquet", _set(0, nn_code="x = 1\n"), "ids"),
+    "an id": ("data/records/train-*.parquet", _set(0, id="0" * 64), "ids"),
+    "a record is gone": ("data/records/train-*.parquet", lambda rows: rows.pop(), "explained"),
+    "a record twice": ("data/records/train-*.parquet", lambda rows: rows.append(rows[0]), "ids"),
+    "a cluster": ("data/records/train-*.parquet", _set(0, cluster="0" * 16), "guarantee"),
+    "a removed code": ("removed.parquet", _set(0, nn_code="x = 5\n"), "ids"),
+    "a removed code is gone": ("removed.parquet", lambda rows: rows.pop(), ""),
+    "a stat is gone": ("data/stats/*.parquet", lambda rows: rows.pop(), ""),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_verify_sees(snapshot: Path, harm: str) -> None:
+    from curate.verify import verify
+
+    name, change, check = HARM[harm]
+    rewrite(snapshot, name, change)
+    assert any(check in item.name for item in verify(snapshot, jobs=1) if not item.ok), harm
+
+
+@pytest.mark.parametrize("path", [("rows", "kept"), ("rows", "lexical"), ("rows", "input"), ("splits", "train"), ("codes",)])
+def test_verify_names_a_changed_count(snapshot: Path, path: tuple[str, ...]) -> None:
+    from curate.verify import verify
+
+    def change(manifest: Any) -> None:
+        at = manifest["counts"]
+        for name in path[:-1]:
+            at = at[name]
+        at[path[-1]] += 1
+
+    edit_manifest(snapshot, change)
+    wrong = [item for item in verify(snapshot, jobs=1) if not item.ok]
+    assert [item.name for item in wrong] == ["counts"]
+    assert "in the manifest" in wrong[0].detail or path == ("rows", "input")
+
+
+def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
+    """A folder that is consistent in itself, but keeps two codes that differ in a name only."""
+    from curate.verify import verify
+
+    extra: dict[str, Any] = {}
+
+    def add(rows: list[dict[str, Any]]) -> None:
+        code = rows[0]["nn_code"].replace("forward(self, x)", "forward(self, inputs)")
+        extra.update(rows[0], nn="copy", nn_code=code, id=hashlib.sha256(code.encode()).hexdigest())
+        rows.append(dict(extra))
+
+    def decide(rows: list[dict[str, Any]]) -> None:
+        rows.append(dict(rows[0], row=len(rows), id=extra["id"], nn="copy", kept=True, stage=None, rescued=None,
+                         canonical=extra["id"], similarity=1.0, reason="kept"))  # fmt: skip
+
+    rewrite(snapshot, "data/records/train-*.parquet", add)
+    rewrite(snapshot, "decisions.parquet", decide)
+
+    def count(manifest: Any) -> None:
+        manifest["counts"]["rows"]["kept"] += 1
+        manifest["counts"]["rows"]["input"] += 1
+
+    edit_manifest(snapshot, count)
+    assert any(item.name.startswith("guarantee 1") for item in verify(snapshot, jobs=1) if not item.ok)
+
+
+def test_verify_of_something_else(place: Path) -> None:
+    assert_one_line(lemur("verify", ".", cwd=place), 1, "no manifest.json", "not a finished lemur folder")
+    assert_one_line(lemur("verify", "nowhere", cwd=place), 1, "nowhere", "not a finished lemur folder")
+
+
+# --- what fails, and how ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "parts"),
+    [
+        (None, ["missing.jsonl"], ["missing.jsonl: no such file or folder", "SOURCE is"]),
+        ('{"nn": "a", "code": "x"}\n', ["in.jsonl"], ["in.jsonl: no column 'nn_code'", "it has nn, code", "rename"]),
+        ("", ["in.jsonl"], ["in.jsonl", "no rows"]),
+        ("\n\n", ["in.jsonl"], ["in.jsonl", "no rows"]),
+        ('{"nn": "a", "nn_code": "x=1"}\n', ["in.jsonl", "--lexical-threshold", 0.2], ["--lexical-threshold 0.2", "0.5"]),
+        ('{"nn": "a", "nn_code": "x=1"}\n', ["in.jsonl", "--upweight", "a"], ["--upweight a", "PREFIX:FACTOR"]),
+        (None, ["lemur@nonsense!"], ["lemur@nonsense!: not a version"]),
+    ],
+)
+def test_bad_input(place: Path, content: str | None, arguments: list[Any], parts: list[str]) -> None:
+    if content is not None:
+        (place / "in.jsonl").write_text(content)
+    assert_one_line(lemur("curate", *arguments, "--out", "out", "--jobs", 1, cwd=place), 1, *parts)
+    assert leftovers(place) == []
+
+
+def test_rows_of_which_none_can_be_used(place: Path) -> None:
+    """Not an error: a snapshot without records, in which each row says why."""
+    write_rows(place / "in.jsonl", [{"nn": "a", "nn_code": "def ("}, {"nn": "b", "nn_code": None}])
+    done = lemur("curate", "in.jsonl", "--out", "out", "--jobs", 1, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(place / "out" / "decisions.parquet").column("stage").to_pylist() == ["invalid"] * 2
+    assert lemur("verify", "out", cwd=place).returncode == 0
+
+
+def test_output_in_the_way(snapshot: Path, place: Path) -> None:
+    before = files(snapshot)
+    assert_one_line(lemur("curate", "rows.jsonl", "--out", "out", cwd=place), 1, "out: exists already", "--force")
+    (place / "mine").mkdir()
+    (place / "mine" / "thesis.tex").write_text("precious")
+    done = lemur("curate", "rows.jsonl", "--out", "mine", "--force", cwd=place)
+    assert_one_line(done, 1, "mine: holds no manifest.json", "choose another --out")
+    assert (place / "mine" / "thesis.tex").read_text() == "precious"
+    done = lemur("curate", "rows.jsonl", "--out", "rows.jsonl", "--force", cwd=place)
+    assert_one_line(done, 1, "rows.jsonl: is a file")
+    # a run that fails leaves the older folder as it was, one that succeeds replaces it whole
+    done = lemur("curate", "missing.csv", "--out", "out", "--force", cwd=place)
+    assert_one_line(done, 1, "missing.csv")
+    assert files(snapshot) == before
+    done = lemur("curate", "rows.jsonl", "--out", "out", "--force", "--include", "rag", "--jobs", 1, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(snapshot).parameters["include"] == ["rag"]
+    assert leftovers(place) == ["mine", "out"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["curate", "rows.jsonl"],
+        ["curate", "--out", "out"],
+        ["curate", "rows.jsonl", "--out", "out", "--no-such-flag"],
+        ["curate", "rows.jsonl", "--out", "out", "--profile", "unknown"],
+        ["curate", "rows.jsonl", "--out", "out", "--jobs", "0"],
+        ["curate", "rows.jsonl", "--out", "out", "--seed", "x"],
+        ["no-such-command"],
+        ["verify"],
+    ],
+)
+def test_wrong_usage(place: Path, arguments: list[str]) -> None:
+    done = lemur(*arguments, cwd=place)
+    assert done.returncode == 2, done.stderr
+    assert "Usage: lemur" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert leftovers(place) == []
+
+
+def test_two_runs_at_once(made: tuple[Path, Done], place: Path) -> None:
+    command = [str(LEMUR), "curate", "rows.jsonl", "--out", "out", "--jobs", "1"]
+    runs = [
+        subprocess.Popen(command, cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ended = []
+    for run in runs:
+        stdout, stderr = run.communicate(timeout=120)
+        ended.append(subprocess.CompletedProcess(command, run.returncode, stdout, stderr))
+    ended.sort(key=lambda done: done.returncode)
+    assert ended[0].returncode == 0, ended[0].stderr
+    assert_one_line(ended[1], 1, "out: exists already")
+    assert files(place / "out") == files(made[0])
+    assert leftovers(place) == ["out"]
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted(place: Path, number: signal.Signals, status: int) -> None:
+    """Ctrl-C goes to the whole process group, a request to end to the main process alone."""
+    dice = random.Random(2)
+    write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 250)} for i in range(2500)])
+    cache = place.parent / "cold"
+    log = place.parent / "stderr"
+    with log.open("w") as stderr:
+        run = subprocess.Popen(
+            [str(LEMUR), "curate", "big.jsonl", "--out", "out", "--jobs", "2"],
+            cwd=place, env=environment(LEMUR_CURATOR_CACHE=str(cache)), stdout=subprocess.PIPE, stderr=stderr, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        wait_for(lambda: "features: " in log.read_text() or run.poll() is not None)
+        assert run.poll() is None, log.read_text()
+        assert any(path.suffix == ".part" for path in place.iterdir()), "not in the middle of the work"
+        children = psutil.Process(run.pid).children(recursive=True)
+        assert len(children) >= 2
+        started = time.monotonic()
+        if number is signal.SIGINT:
+            os.killpg(run.pid, number)
+        else:
+            os.kill(run.pid, number)
+        stdout, _ = run.communicate(timeout=30)
+        took = time.monotonic() - started
+    lines = [line for line in log.read_text().splitlines() if not line.startswith("features:")]
+    assert run.returncode == status
+    assert lines == ["lemur: interrupted; no output was written, what was worked out so far is cached: run again"]
+    assert stdout == ""
+    assert took < 5
+    assert leftovers(place) == []
+    wait_for(lambda: not any(child.is_running() and child.status() != "zombie" for child in children), 10)
+    assert list(cache.rglob("*.parquet")), "the next run starts from nothing"
+    assert not list(cache.rglob("*.part"))
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 192 KiB, where this user may mount one."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("needs root on Linux, to mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_no_space_for_the_output(place: Path, small_disk: Path) -> None:
+    dice = random.Random(3)
+    write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 60)} for i in range(150)])
+    done = lemur("curate", "big.jsonl", "--out", small_disk / "out", "--jobs", 2, cwd=place)
+    assert_one_line(done, 1, "No space left on device", "no output was written", "free space")
+    assert leftovers(small_disk) == []
+
+
+def test_no_space_for_the_cache(place: Path, small_disk: Path) -> None:
+    dice = random.Random(3)
+    write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 60)} for i in range(150)])
+    cache = small_disk / "cache"
+    done = lemur("curate", "big.jsonl", "--out", "out", "--jobs", 2, cwd=place, LEMUR_CURATOR_CACHE=str(cache))
+    assert_one_line(done, 1, "No space left on device", "no output was written")
+    assert leftovers(place) == []
+    assert [path.name for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_a_cache_that_cannot_be_written(place: Path) -> None:
+    (place / "in.py").touch()
+    done = lemur("curate", "rows.jsonl", "--out", "out", cwd=place, LEMUR_CURATOR_CACHE=str(place / "in.py"))
+    assert_one_line(done, 1, "cache folder", "set LEMUR_CURATOR_CACHE to a writable one")
+    assert leftovers(place) == []
+
+
+def test_schema_is_that_of_the_records(made: tuple[Path, Done]) -> None:
+    for path in made[0].glob("data/records/*.parquet"):
+        assert pq.read_schema(path).equals(arrow_schema(LemurRecord))
