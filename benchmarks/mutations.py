@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.lemur_release import LemurRelease
 from curate.rows import BATCH_ROWS
+from curate.sources.lemur_release import LemurRelease
 
 _SWAPS = (
     ("ReLU", "GELU", "SiLU", "ELU", "LeakyReLU"),

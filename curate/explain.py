@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.report_text import plural, ratio, shown
+from curate.report.text import plural, ratio, shown
 from manifests.errors import UserError
 from manifests.manifest import Manifest, read_manifest
 

@@ -10,7 +10,7 @@ from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.counts import count_decisions
 from curate.options import CurateOptions
 from curate.outcome import Outcome
-from curate.report import write_report
+from curate.report.page import write_report
 from curate.rows import Source
 from curate.snapshot import snapshot_card, write_snapshot_tables
 from curate.strict import curate_strict
@@ -60,7 +60,7 @@ def decide(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
     """The outcome of the profile that was asked for."""
     if options.profile == "strict":
         return curate_strict(corpus, options)
-    from curate.nndup_profile import curate_like_nndup
+    from curate.nndup.profile import curate_like_nndup
 
     return curate_like_nndup(corpus, options, jobs)
 

@@ -18,14 +18,14 @@ import pyarrow as pa
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.exact_join import ExactPairs, exact_pairs
 from curate.feature_table import FeatureTable
-from curate.figures import INK, STYLE
 from curate.lexical import LexicalIndex
 from curate.minhash import Banding
 from curate.near import Near, NearestMemory, NearIndex, nearer
 from curate.options import CurateOptions
 from curate.recall import Recall, enough_effort
 from curate.records import Records, build_records
-from curate.report_text import code_span, count, percent, plain, plural, table
+from curate.report.figures import INK, STYLE
+from curate.report.text import code_span, count, percent, plain, plural, table
 from curate.rows import Source
 from curate.select import Verdict, select
 from curate.structural import StructuralIndex

@@ -37,7 +37,7 @@ def curator_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def lemur_wheel(curator_cache: Path) -> Path:
     """The wheel of the real corpus, linked into the tests' cache; it is fetched only if the user's cache lacks it."""
-    from curate.lemur_release import DEFAULT_VERSION, LemurRelease
+    from curate.sources.lemur_release import DEFAULT_VERSION, LemurRelease
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(_CACHE)
@@ -57,7 +57,7 @@ def lemur_wheel(curator_cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def real_rows(lemur_wheel: Path):  # type: ignore[no-untyped-def]
     """The source of the real rows of LEMUR 2.1.0, read from the wheel once a session."""
-    from curate.lemur_release import LemurRelease
+    from curate.sources.lemur_release import LemurRelease
 
     return LemurRelease()
 

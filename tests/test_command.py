@@ -36,7 +36,9 @@ pytestmark = [
 def network(dice: random.Random, size: int = 14) -> str:
     layers = ("Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d", "Linear", "Dropout", "GELU", "LSTM", "GroupNorm", "Flatten")
     head = "import torch.nn as nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-    body = [f"        self.{dice.choice('abcdefgh')} = nn.{dice.choice(layers)}({dice.randrange(512)})" for _ in range(size)]
+    body = [
+        f"        self.n{dice.randrange(1000)}X = nn.{dice.choice(layers)}({dice.randrange(512)})" for _ in range(size)
+    ]
     return head + "\n".join(body) + "\n\n    def forward(self, x):\n        return self.a(x)\n"
 
 
@@ -54,7 +56,11 @@ def some_rows() -> list[dict[str, Any]]:
         if number % 3 == 0:
             rows.append({"nn": f"ast-{number}", "nn_code": code.replace("self.a", "self.b"), "accuracy": 0.1})
             rows.append({"nn": f"c-{number}", "nn_code": "# the same\n" + code})
-    rows += [{"nn": "ga-0b", "nn_code": rows[0]["nn_code"]}, {"nn": "broken", "nn_code": "def ("}, {"nn": "blank", "nn_code": " "}]
+    rows += [
+        {"nn": "ga-0b", "nn_code": rows[0]["nn_code"]},
+        {"nn": "broken", "nn_code": "def ("},
+        {"nn": "blank", "nn_code": " "},
+    ]
     return [*rows, {"nn": "none", "nn_code": None}, {"nn": "ü–\U0001f600", "nn_code": "x = 'ü'\n"}]
 
 
@@ -100,7 +106,9 @@ def assert_one_line(done: Done, status: int, *parts: str) -> None:
 def leftovers(folder: Path) -> list[str]:
     """What lies in a folder besides the strays and our inputs."""
     return sorted(
-        path.name for path in folder.iterdir() if path.suffix not in (".py", ".jsonl", ".csv") and path.name != "__pycache__"
+        path.name
+        for path in folder.iterdir()
+        if path.suffix not in (".py", ".jsonl", ".csv") and path.name != "__pycache__"
     )
 
 
@@ -310,7 +318,9 @@ def test_verify_sees(snapshot: Path, harm: str) -> None:
     assert any(check in item.name for item in verify(snapshot, jobs=1) if not item.ok), harm
 
 
-@pytest.mark.parametrize("path", [("rows", "kept"), ("rows", "lexical"), ("rows", "input"), ("splits", "train"), ("codes",)])
+@pytest.mark.parametrize(
+    "path", [("rows", "kept"), ("rows", "lexical"), ("rows", "input"), ("splits", "train"), ("codes",)]
+)
 def test_verify_names_a_changed_count(snapshot: Path, path: tuple[str, ...]) -> None:
     from curate.verify import verify
 
@@ -367,7 +377,11 @@ def test_verify_of_something_else(place: Path) -> None:
         ('{"nn": "a", "code": "x"}\n', ["in.jsonl"], ["in.jsonl: no column 'nn_code'", "it has nn, code", "rename"]),
         ("", ["in.jsonl"], ["in.jsonl", "no rows"]),
         ("\n\n", ["in.jsonl"], ["in.jsonl", "no rows"]),
-        ('{"nn": "a", "nn_code": "x=1"}\n', ["in.jsonl", "--lexical-threshold", 0.2], ["--lexical-threshold 0.2", "0.5"]),
+        (
+            '{"nn": "a", "nn_code": "x=1"}\n',
+            ["in.jsonl", "--lexical-threshold", 0.2],
+            ["--lexical-threshold 0.2", "0.5"],
+        ),
         ('{"nn": "a", "nn_code": "x=1"}\n', ["in.jsonl", "--upweight", "a"], ["--upweight a", "PREFIX:FACTOR"]),
         (None, ["lemur@nonsense!"], ["lemur@nonsense!: not a version"]),
     ],
@@ -432,7 +446,9 @@ def test_wrong_usage(place: Path, arguments: list[str]) -> None:
 def test_two_runs_at_once(made: tuple[Path, Done], place: Path) -> None:
     command = [str(LEMUR), "curate", "rows.jsonl", "--out", "out", "--jobs", "1"]
     runs = [
-        subprocess.Popen(command, cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     ended = []

@@ -28,7 +28,7 @@ def open_source(spec: str) -> Source:
     if spec.startswith("hf://"):
         return HubDataset(spec)
     if spec == "lemur" or spec.startswith("lemur@"):
-        from curate.lemur_release import LemurRelease
+        from curate.sources.lemur_release import LemurRelease
 
         return LemurRelease(spec.removeprefix("lemur@")) if "@" in spec else LemurRelease()
     return _open_path(spec)

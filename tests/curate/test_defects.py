@@ -69,7 +69,9 @@ def different(network: Network, count: int) -> list[str]:
 def test_defect_01_no_chaining(network: Network, curated: Any) -> None:
     """A component held together by a chain is not one group: what is not near a kept record is kept."""
     codes = drifting(network, 60)
-    assert min(itertools.starmap(lexical, itertools.pairwise(codes))) >= 0.90  # one component: the peer keeps five of it
+    assert (
+        min(itertools.starmap(lexical, itertools.pairwise(codes))) >= 0.90
+    )  # one component: the peer keeps five of it
     assert lexical(codes[0], codes[-1]) < 0.75
     rows = [{"nn": f"ga-{i:02}", "nn_code": code, "accuracy": 1 - i / 100} for i, code in enumerate(codes)]
     result = curated(rows, structural_threshold=1.0)
@@ -149,7 +151,11 @@ def test_defect_06_further_rows_are_no_duplicates(network: Network, curated: Any
     assert ast.dump(ast.parse(remarked)) == ast.dump(ast.parse(one))
     rows = [{"nn": nn, "nn_code": code, "epoch": epoch, "accuracy": 0.5} for epoch in range(1, 6) for nn, code in
             (("a-1", one), ("a-2", two), ("a-3", three))]  # fmt: skip
-    rows += [{"nn": "b-1", "nn_code": one}, {"nn": "b-1", "nn_code": one, "epoch": 2}, {"nn": "c-1", "nn_code": remarked}]
+    rows += [
+        {"nn": "b-1", "nn_code": one},
+        {"nn": "b-1", "nn_code": one, "epoch": 2},
+        {"nn": "c-1", "nn_code": remarked},
+    ]
     result = curated(rows)
     counts = count_decisions(result.corpus, result.outcome)
     assert counts["rows"]["repeat"] == 3 * 4 + 1

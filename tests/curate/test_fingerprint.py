@@ -102,7 +102,9 @@ def test_buckets(value: str, twin: str) -> None:
     assert same(f"Block(width={value})", f"Block(width={twin})")
 
 
-@pytest.mark.parametrize("value", ["'3'", "n", "2 * 3", "[1, 2]", "1j", "None", "(1,) * 9", "(1, 2, 3, 4, 5, 6, 7, 8, 9)"])
+@pytest.mark.parametrize(
+    "value", ["'3'", "n", "2 * 3", "[1, 2]", "1j", "None", "(1,) * 9", "(1, 2, 3, 4, 5, 6, 7, 8, 9)"]
+)
 def test_what_is_no_size(value: str) -> None:
     assert same(f"Block(width={value})", "Block()")
 

@@ -105,7 +105,19 @@ def pool(network: Callable[..., str], warm: Callable[..., None], curator_cache: 
 
 POOL_SIZE = 4 * 39 + 4 + len(INVALID)
 
-NAMES = ("ga-1", "ga-2", "ga", "alt-1", "alt-nn-2", "ast-x", "ast-Y", "FractalNet-1", "FractalNet-2", "Fractal", "rag-ü")
+NAMES = (
+    "ga-1",
+    "ga-2",
+    "ga",
+    "alt-1",
+    "alt-nn-2",
+    "ast-x",
+    "ast-Y",
+    "FractalNet-1",
+    "FractalNet-2",
+    "Fractal",
+    "rag-ü",
+)
 
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -465,14 +477,18 @@ def test_unusable_codes_are_never_merged(pool: Pool, curated: Any) -> None:
 @pytest.mark.parametrize("code", [INVALID[0], None])
 def test_nothing_usable(curated: Any, options: dict[str, Any], code: str | None) -> None:
     """An input of broken rows is curated to an empty snapshot, in which each row says why."""
-    result = curated([{"nn": "ga-1", "nn_code": code, "problem": None if code else "nn_code is missing"}] * 3, **options)
+    result = curated(
+        [{"nn": "ga-1", "nn_code": code, "problem": None if code else "nn_code is missing"}] * 3, **options
+    )
     assert result.kept == []
     assert [decision.stage for decision in result.decisions] == ["invalid"] * 3
 
 
 def test_networks_without_layers(pool: Pool, curated: Any) -> None:
     """Codes that call nothing have nothing to compare by structure; only their tokens count."""
-    result = curated([{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate(("x = 1\n", "y = 'text'\n", "pass\n"))])
+    result = curated(
+        [{"nn": f"n-{i}", "nn_code": code} for i, code in enumerate(("x = 1\n", "y = 'text'\n", "pass\n"))]
+    )
     assert len(result.kept) == 3
     assert len(set(result.outcome.splits.values())) == 1  # but their (empty) fingerprints are equal
 

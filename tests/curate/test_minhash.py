@@ -48,7 +48,8 @@ def test_a_smaller_set_has_larger_minima() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bands", "rows", "jaccard", "chance"), [(1, 1, 0.5, 0.5), (2, 1, 0.5, 0.25), (2, 2, 0.5, 0.5625), (64, 4, 1.0, 0.0)]
+    ("bands", "rows", "jaccard", "chance"),
+    [(1, 1, 0.5, 0.5), (2, 1, 0.5, 0.25), (2, 2, 0.5, 0.5625), (64, 4, 1.0, 0.0)],
 )
 def test_miss_chance(bands: int, rows: int, jaccard: float, chance: float) -> None:
     assert Banding(bands, rows).miss_chance(jaccard) == pytest.approx(chance)

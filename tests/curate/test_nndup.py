@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import pytest
 from datasketch import MinHash
 
-import curate.nndup_text as text
-from curate.nndup import NnDupOptions, NnDupResult, curate_nndup
-from curate.nndup_features import NnDupFeatures, family_of, nndup_features
+import curate.nndup.text as text
+from curate.nndup.decide import NnDupOptions, NnDupResult, curate_nndup
+from curate.nndup.features import NnDupFeatures, family_of, nndup_features
 from manifests.errors import UserError
 
 PEER = """

@@ -19,8 +19,8 @@ from curate.features import code_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome, RowDecision
 from curate.pipeline import curate
-from curate.report import write_report
-from curate.report_text import block, code_span, percent, plain, ratio, table
+from curate.report.page import write_report
+from curate.report.text import block, code_span, percent, plain, ratio, table
 from curate.sources import open_source
 
 Row = dict[str, Any]

@@ -90,25 +90,31 @@ MODEL = "import torch\n\nclass Net(nn.Module):\n"
 ALIKE = {
     "plain": MODEL + "    def forward(self, x):\n        return self.conv(x) + 1\n",
     "comments": MODEL + "    # one\n    def forward(self, x):  # two\n        # three\n        return x\n",
-    "docstrings": MODEL + '    """Doc."""\n    def forward(self, x):\n        """More\n        of it."""\n        return x\n',
+    "docstrings": MODEL
+    + '    """Doc."""\n    def forward(self, x):\n        """More\n        of it."""\n        return x\n',
     "raw docstring": MODEL + "    r'''Doc \\d.'''\n    def forward(self, x):\n        u'more'\n        return x\n",
     "string after a statement": MODEL + "    a = 1\n    'dropped'\n    b = 'kept'\n",
     "string after an empty line": MODEL + "    a = 1\n\n    'kept'\n    b = 1\n",
     "string after a comment": MODEL + "    a = 1\n    # comment\n    'kept'\n    b = 1\n",
     "numbers": MODEL + "    a = [0, 1.5, .5, 5., 1e-5, 1_000, 0xFF, 0b1, 0o7, 1j, 1.5e3j, 1E+5]\n",
-    "strings": MODEL + "    a = ['x', \"y\", b'z', r'\\d', rb'\\d', f'{a}', '''t\nu''', 'it\\'s', \"a'b\", 'a\"b', '']\n",
+    "strings": MODEL
+    + "    a = ['x', \"y\", b'z', r'\\d', rb'\\d', f'{a}', '''t\nu''', 'it\\'s', \"a'b\", 'a\"b', '']\n",
     "nested quotes": MODEL + "    a = f\"{b['c']} {d!r:>{width}} {{}}\" + f'''{\"e\"}'''\n",
     "hash in a string": MODEL + "    a = '# no comment'  # a comment\n    b = \"#\"\n",
-    "operators": MODEL + "    a = b ** c // d >> e << f | g & ~h ^ i @ j\n    a **= 1; b //= 2; c >>= 1; d <<= 2; e @= f; g |= h\n",
+    "operators": MODEL
+    + "    a = b ** c // d >> e << f | g & ~h ^ i @ j\n    a **= 1; b //= 2; c >>= 1; d <<= 2; e @= f; g |= h\n",
     "more operators": MODEL + "    def f(a, *b, c: int = 1, **d) -> x:\n        return (y := a[..., 1:2]) != b <= c\n",
     "decorators": MODEL + "    @property\n    @torch.no_grad()\n    def x(self):\n        return 1\n",
     "decorated class": "@register(name='Net')\nclass Net(nn.Module):\n    @staticmethod\n    def f(): pass\n",
-    "async": MODEL + "    async def f(self):\n        async with a as b:\n            await c\n        async for d in e: pass\n",
+    "async": MODEL
+    + "    async def f(self):\n        async with a as b:\n            await c\n        async for d in e: pass\n",
     "unicode names": MODEL + "    größe = 1\n    Größe = größE = 2\n    ñ = 'é'  # ü\n    名前 = 1\n",
     "lambda and comprehensions": MODEL + "    f = lambda x, *y: {k: v for k, v in x if k} or [z for z in y]\n",
-    "match": MODEL + "    def f(self, x):\n        match x:\n            case [1, *rest] | {'a': 1}: pass\n            case _: pass\n",
+    "match": MODEL
+    + "    def f(self, x):\n        match x:\n            case [1, *rest] | {'a': 1}: pass\n            case _: pass\n",
     "continuation lines with blanks": MODEL + "    a = 1 + \\\n        2\n    assert a, \\\n        'text'\n",
-    "names that stay": MODEL + "    Conv2d = Batch = layer = SElayer = SE = ReLU = Gelu = gELU = VGG = Dense_1 = _Dense = _ = A\n",
+    "names that stay": MODEL
+    + "    Conv2d = Batch = layer = SElayer = SE = ReLU = Gelu = gELU = VGG = Dense_1 = _Dense = _ = A\n",
     "keywords": MODEL + "    a = None if not True else False\n    global b\n    del c\n    raise D from e\n",
     "helpers": "def helper(x):\n    return x\n\ndef other(x):\n    return x\n\n" + MODEL + "    y = helper(1)\n",
     "two networks": MODEL + "    a = 1\n\n\nx = 5\n\n\nclass Other(torch.nn.Module):\n    b = 2\n",
@@ -118,7 +124,8 @@ ALIKE = {
     "no newline at the end": MODEL + "    a = 1",
     "semicolons": MODEL + "    a = 1; b = 2;\n",
     "few tokens": "x = 1\n",
-    "windows newlines": MODEL.replace("\n", "\r\n") + "    def f(self):\r\n        'doc'\r\n        return '''a\r\nb'''\r\n",
+    "windows newlines": MODEL.replace("\n", "\r\n")
+    + "    def f(self):\r\n        'doc'\r\n        return '''a\r\nb'''\r\n",
     "blank lines with blanks": MODEL + "    a = 1\n      \n    b = 2\n   \n",
     "return annotation": MODEL + "    def f(self) -> 'Net':\n        x: 'int' = 1\n",
     "type union": MODEL + "    def f(self, a: int | None = None, /, *, b: 'X' = ...) -> None: ...\n",
@@ -191,7 +198,10 @@ def test_what_is_mended_was_broken(tmp_path: Path) -> None:
         ("class A(nn.Module):\n\x0c    x = 1\n", "class A ( ID . Module ) : ID = NUM"),
         ("\x0cclass A(nn.Module):\n    def f(self):\x0c 'doc'\n", "class A ( ID . Module ) : def f ( ID ) :"),
         ("class A(nn.Module):\r    'doc'\r    x = 1\r", "class A ( ID . Module ) : ID = NUM"),
-        ("class A(nn.Module):\n    s = '\u2028'\n    'doc'\n    x = 1\n", "class A ( ID . Module ) : ID = STR ID = NUM"),
+        (
+            "class A(nn.Module):\n    s = '\u2028'\n    'doc'\n    x = 1\n",
+            "class A ( ID . Module ) : ID = STR ID = NUM",
+        ),
         ("class A(nn.Module):\n    é = 'é'; 'ü' ; x = 1\n", "class A ( ID . Module ) : ID = STR ; STR ; ID = NUM"),
         ("class A(nn.Module):\n    def f(self): 'ä'\n", "class A ( ID . Module ) : def f ( ID ) :"),
         ("class A(nn.Module):\n    x = 1if y else 2\n", "class A ( ID . Module ) : ID = NUM if ID else NUM"),
@@ -210,7 +220,28 @@ def test_odd_layout(code: str, expected: str) -> None:
 
 def test_raw_tokens_are_the_words_of_the_code() -> None:
     code = MODEL + "    def forward(self, x):\n        '''doc'''\n        return x * 1.50  # c\n"
-    assert raw(code) == "class Net ( nn . Module ) : def forward ( self , x ) : return x * 1.50".split()
+    assert raw(code) == [
+        "class",
+        "Net",
+        "(",
+        "nn",
+        ".",
+        "Module",
+        ")",
+        ":",
+        "def",
+        "forward",
+        "(",
+        "self",
+        ",",
+        "x",
+        ")",
+        ":",
+        "return",
+        "x",
+        "*",
+        "1.50",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +305,9 @@ def test_shingles() -> None:
     )
 
 
-@pytest.mark.parametrize(("a", "b"), [("relu(x)", "gelu(x)"), ("f(1)", "f(2)"), ("f('a')", "f('b')"), ("a + b", "c + d")])
+@pytest.mark.parametrize(
+    ("a", "b"), [("relu(x)", "gelu(x)"), ("f(1)", "f(2)"), ("f('a')", "f('b')"), ("a + b", "c + d")]
+)
 def test_what_only_literal_tokens_see(a: str, b: str) -> None:
     assert shingles(a) == shingles(b)
     assert not shingles(a, "literal") & shingles(b, "literal")
@@ -284,7 +317,9 @@ def test_shingles_never_change() -> None:
     """They are cached and decide similarities: other values need another FEATURES_VERSION."""
     code = ALIKE["helpers"]
     digests = [
-        hashlib.sha256(shingle_hashes(*region_tokens(code, outline_of(code)), detail).astype("<u8").tobytes()).hexdigest()
+        hashlib.sha256(
+            shingle_hashes(*region_tokens(code, outline_of(code)), detail).astype("<u8").tobytes()
+        ).hexdigest()
         for detail in ("abstract", "literal")
     ]
     assert [digest[:16] for digest in digests] == GOLDEN

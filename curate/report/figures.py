@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from curate.report_facts import REMOVED, Facts, compared_groups
-from curate.report_text import count, plural, shown
+from curate.report.facts import REMOVED, Facts, compared_groups
+from curate.report.text import count, plural, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from curate.nndup_features import NnDupFeatures
+from curate.nndup.features import NnDupFeatures
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

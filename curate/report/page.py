@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from curate import report_records as records
-from curate import report_sections as sections
 from curate.corpus import Corpus
-from curate.figures import draw_figures
 from curate.options import CurateOptions
 from curate.outcome import Outcome
-from curate.report_examples import examples, largest_groups
-from curate.report_facts import gather_facts
+from curate.report import records, sections
+from curate.report.examples import examples, largest_groups
+from curate.report.facts import gather_facts
+from curate.report.figures import draw_figures
 
 _CAPTIONS = {
     "funnel": "What is left after each step; light: what the step took off. The lower part has a scale of its own.",

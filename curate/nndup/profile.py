@@ -4,8 +4,8 @@ import numpy as np
 
 from curate.corpus import Corpus
 from curate.feature_pool import map_codes
-from curate.nndup import NnDupOptions, NnDupResult, curate_nndup
-from curate.nndup_features import NnDupFeatures, nndup_features
+from curate.nndup.decide import NnDupOptions, NnDupResult, curate_nndup
+from curate.nndup.features import NnDupFeatures, nndup_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome, RowDecision
 from curate.score import row_scores

@@ -14,8 +14,8 @@ from datasketch import MinHash, MinHashLSH
 from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
-from curate.nndup_rows import Rows, first_prefix
-from curate.nndup_sets import DistinctSets
+from curate.nndup.rows import Rows, first_prefix
+from curate.nndup.sets import DistinctSets
 
 #: Removed row -> the rows that its stage kept instead, best first.
 Removed = dict[int, Sequence[int]]

@@ -5,18 +5,18 @@ LSH groups are those of the installed datasketch release, as with the peer. The 
 here the work is done on distinct token streams and sets, of which there are far fewer.
 
 Only where the peer depends on hash order (ties of accuracy, code length and name; which row a removal names) there is a
-rule of our own: see `nndup_stages`, `nndup_rescue` and `nndup_witness`.
+rule of our own: see `stages`, `rescue` and `witness`.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.nndup_features import NnDupFeatures
-from curate.nndup_rescue import rescue_for_prefixes, top_up
-from curate.nndup_rows import Rows, first_prefix, normalised, prepare_rows
-from curate.nndup_stages import Near, Removed, remove_equal_code, remove_lexical, remove_structural
-from curate.nndup_witness import Witness, name_witnesses
+from curate.nndup.features import NnDupFeatures
+from curate.nndup.rescue import rescue_for_prefixes, top_up
+from curate.nndup.rows import Rows, first_prefix, normalised, prepare_rows
+from curate.nndup.stages import Near, Removed, remove_equal_code, remove_lexical, remove_structural
+from curate.nndup.witness import Witness, name_witnesses
 from manifests.errors import UserError
 
 #: Shares of the structural fingerprints; the rest is test.

@@ -17,7 +17,7 @@ from keyword import iskeyword
 from token import EXACT_TOKEN_TYPES
 from typing import NamedTuple
 
-from curate.nndup_outline import Outline, outline, whole_statements
+from curate.nndup.outline import Outline, outline, whole_statements
 
 #: Beginnings of names that stay in the stream, besides keywords, names that the text declares, and names with a capital
 #: letter after the first (which covers the rest of nn-dup's lists: LSTM, ReLU, SEBlock, ModuleList, ...).

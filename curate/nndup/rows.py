@@ -5,8 +5,8 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from curate.nndup_features import NnDupFeatures, family_of
-from curate.nndup_sets import DistinctSets, layer_sets, shingle_sets
+from curate.nndup.features import NnDupFeatures, family_of
+from curate.nndup.sets import DistinctSets, layer_sets, shingle_sets
 
 _OTHER = re.compile("[^a-z0-9]")
 

@@ -5,9 +5,9 @@ from collections import Counter
 
 from curate.corpus import Corpus
 from curate.options import prefix_of
-from curate.report_facts import Facts
-from curate.report_sections import LONG_TABLE
-from curate.report_text import code_span, count, plain, plural, ratio, table
+from curate.report.facts import Facts
+from curate.report.sections import LONG_TABLE
+from curate.report.text import code_span, count, plain, plural, ratio, table
 
 #: Rows of a table that shall be whole, unless something is very odd.
 WHOLE_TABLE = 500

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from curate.nndup_rows import Rows, first_prefix, normalised
-from curate.nndup_sets import DistinctSets, Ints
+from curate.nndup.rows import Rows, first_prefix, normalised
+from curate.nndup.sets import DistinctSets, Ints
 
 
 class _Screen:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from curate.nndup_outline import Outline, outline
-from curate.nndup_text import token_stream
+from curate.nndup.outline import Outline, outline
+from curate.nndup.text import token_stream
 
 #: Family tags by words found anywhere in the text (any case), the first that fits.
 _FAMILY_WORDS = (

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from curate.nndup_rows import Rows
-from curate.nndup_stages import Removed
+from curate.nndup.rows import Rows
+from curate.nndup.stages import Removed
 
 
 class Witness(NamedTuple):

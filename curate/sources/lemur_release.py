@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.lemur_stats import read_codes, read_stats
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, InputFile
+from curate.sources.lemur_stats import read_codes, read_stats
 from manifests.atomic import atomic_file, sha256_file
 from manifests.cache import cache_folder
 from manifests.errors import RetryableError, UserError

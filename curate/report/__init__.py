@@ -1,0 +1,1 @@
+"""`report.md` of a snapshot, and its figures."""
