@@ -89,7 +89,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_here(rows: Sequence[Row], name: str = "out", *, draw: bool = False, **options: Any) -> Path:
         with monkeypatch.context() as patch:
             if not draw:
-                patch.setattr("curate.report.draw_figures", lambda *given: {})
+                patch.setattr("curate.report.page.draw_figures", lambda *given: {})
             return curate_rows(tmp_path, rows, name, **options)
 
     return run_here

@@ -1,0 +1,198 @@
+"""The whole of LEMUR 2.1.0: one run, its numbers, its guarantees."""
+
+import hashlib
+import json
+import random
+import re
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.corpus import CodeFile, read_corpus
+from curate.sources.lemur_release import LemurRelease
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.rows import BATCH_ROWS
+from curate.strict import curate_strict
+from curate.verify import verify
+from manifests.manifest import Manifest
+
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("lemur")]
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    manifest: Manifest
+    decisions: pa.Table
+    records: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run(real_rows: LemurRelease, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("lemur") / "snapshot"
+    manifest = curate(real_rows, folder, CurateOptions())
+    records = pq.read_table(sorted(folder.glob("data/records/*.parquet"))).to_pylist()
+    return Run(folder, manifest, pq.read_table(folder / "decisions.parquet"), records)
+
+
+def test_numbers(run: Run) -> None:
+    counts = run.manifest.counts
+    assert counts["rows"]["input"] == run.decisions.num_rows == 109_903
+    assert (counts["networks"], counts["names"], counts["codes"], counts["trees"]) == (10_327, 10_327, 10_321, 9_742)
+    assert counts["rows"]["invalid"] == counts["rows"]["filter"] == 0
+    assert counts["rows"]["repeat"] == 109_903 - 10_327
+    assert 1_100 <= counts["rows"]["kept"] == len(run.records) <= 1_250
+    assert counts["rows"]["input"] == sum(number for name, number in counts["rows"].items() if name != "input")
+    shares = {split: number / len(run.records) for split, number in counts["splits"].items()}
+    assert shares == pytest.approx({"train": 0.8, "validation": 0.1, "test": 0.1}, abs=0.005)
+    assert counts["prefixes"]["rag"]["kept"] / len(run.records) < 0.70  # 72.5 % in the peer's snapshot
+    assert run.manifest.details["lsh"]["recall"] == 1.0
+    assert run.manifest.details["lsh"]["pairs"] > 10_000
+
+
+def test_every_check_passes(run: Run) -> None:
+    checks = verify(run.folder)
+    assert [f"{check.name}: {check.detail}" for check in checks if not check.ok] == []
+    assert sum(check.name.startswith("guarantee") for check in checks) == 5
+
+
+def test_every_row_is_decided_and_explained(run: Run) -> None:
+    decisions = run.decisions.to_pylist()
+    kept = {record["id"] for record in run.records}
+    assert len(kept) == len(run.records)
+    assert [decision["row"] for decision in decisions] == list(range(109_903))
+    assert Counter(decision["id"] for decision in decisions if decision["kept"]) == Counter(kept)
+    threshold = {"exact": 1.0, "lexical": 0.90, "structural": 0.95}
+    for decision in decisions:
+        assert decision["canonical"] in kept
+        assert decision["reason"]
+        if decision["stage"] in threshold:
+            assert decision["similarity"] >= threshold[decision["stage"]]
+    for record in run.records:
+        assert record["id"] == hashlib.sha256(record["nn_code"].encode()).hexdigest()
+
+
+class Shuffled:
+    """The same rows in another order."""
+
+    def __init__(self, source: LemurRelease, seed: int) -> None:
+        self.name = source.name
+        self._source, self._seed = source, seed
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """One batch after the other, each shuffled, in a shuffled order: few codes are held at a time."""
+        dice = random.Random(self._seed)
+        rows = pa.concat_tables([pa.table(b).set_column(1, "nn_code", b.column("nn_code").dictionary_encode()) for b in
+                                 self._source.batches()], promote_options="none").unify_dictionaries()  # fmt: skip
+        order = np.array(dice.sample(range(rows.num_rows), rows.num_rows))
+        for start in range(0, len(order), BATCH_ROWS):
+            part = rows.take(order[start : start + BATCH_ROWS]).combine_chunks()
+            code = part.column("nn_code").combine_chunks().cast(pa.large_string())
+            (batch,) = part.set_column(1, "nn_code", code).combine_chunks().to_batches()
+            yield batch
+
+    def inputs(self) -> list[Any]:
+        return []
+
+
+def test_shuffled_rows_give_the_same_snapshot(run: Run, real_rows: LemurRelease, tmp_path: Path) -> None:
+    with CodeFile(tmp_path / "codes") as codes:
+        corpus = read_corpus(Shuffled(real_rows, 5), codes, "abstract", None)
+        assert corpus.computed == 0, "features were worked out twice"
+        outcome = curate_strict(corpus, CurateOptions())
+        records = {record["id"]: record for record in run.records}
+        assert {corpus.ids[code] for code in outcome.kept} == set(records)
+        shown = corpus.rows.take([outcome.shown[code] for code in outcome.kept]).to_pylist()
+        for code, row in zip(outcome.kept, shown, strict=True):
+            record = records[corpus.ids[code]]
+            assert {name: record[name] for name in row} == row
+            assert record["split"] == outcome.splits[code]
+            assert record["cluster"] == outcome.clusters[code]
+            assert record["score"] == outcome.scores[code]
+        fates = Counter(
+            (decision.stage, decision.canonical is not None and corpus.ids[decision.canonical], decision.similarity)
+            for decision in outcome.decisions
+        )
+        columns = [run.decisions.column(name).to_pylist() for name in ("stage", "canonical", "similarity")]
+        assert fates == Counter(zip(*columns, strict=True))
+
+
+# --- the rows themselves, against the files of the wheel ----------------------------------------------------------------
+
+STATS = re.compile(r"ab/nn/stat/train/([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
+
+
+@pytest.fixture(scope="module")
+def rows(real_rows: LemurRelease) -> pa.Table:
+    """The rows in their order, without code."""
+    return pa.concat_tables([pa.table(batch.drop_columns(["nn_code", "problem"])) for batch in real_rows.batches()])
+
+
+def test_rows_are_ordered_and_typed(rows: pa.Table) -> None:
+    keys = list(zip(*(rows.column(name).to_pylist() for name in ("task", "dataset", "metric", "nn", "epoch")), strict=True))
+    assert keys == sorted(keys)
+    assert len(keys) == 109_903
+    assert len(set(keys)) == 99_771
+    assert len({key[3] for key in keys}) == 10_327
+    assert rows.column("duration").null_count == 14_976
+    assert rows.column("accuracy").null_count == 0
+
+
+def test_rows_are_the_best_trials_with_all_ties(rows: pa.Table, lemur_wheel: Path) -> None:
+    """300 evaluations, worked out anew from their files."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows.to_pylist():
+        found[row["task"], row["dataset"], row["metric"], row["nn"], row["epoch"]].append(row)
+    tied = sorted((key for key, group in found.items() if len(group) > 1), key=str)
+    chosen = random.Random(1).sample(sorted(found, key=str), 200) + random.Random(2).sample(tied, 100)
+    with zipfile.ZipFile(lemur_wheel) as archive:
+        for key in chosen:
+            task, dataset, metric, nn, epoch = key
+            name = f"ab/nn/stat/train/{task}_{dataset}_{metric}_{nn}/{epoch}.json"
+            assert STATS.fullmatch(name)
+            trials = json.loads(archive.read(name))
+            best = max(trial["accuracy"] for trial in trials)
+            winners = [trial for trial in trials if trial["accuracy"] == best]
+            rows_of_key = found[key]
+            assert [row["accuracy"] for row in rows_of_key] == [best] * len(winners)
+            assert Counter(row["duration"] for row in rows_of_key) == Counter(trial.get("duration") for trial in winners)
+            for row in rows_of_key:
+                prm = json.loads(row["prm"])
+                assert not {"accuracy", "duration", "uid"} & prm.keys()
+                assert any(_covers(prm, trial) for trial in winners)
+                for value in prm.values():
+                    assert not isinstance(value, bool)
+                    assert not (isinstance(value, float) and value.is_integer()), "integral hyperparameters are integers"
+
+
+def _covers(prm: dict[str, Any], trial: dict[str, Any]) -> bool:
+    """Whether hyperparameters hold all those of a trial; trials that share a uid share more."""
+    return all(name in prm for name in trial.keys() - {"accuracy", "duration", "uid"})
+
+
+def test_codes_are_those_of_the_wheel(run: Run, lemur_wheel: Path) -> None:
+    with zipfile.ZipFile(lemur_wheel) as archive:
+        for record in random.Random(3).sample(run.records, 100):
+            text = archive.read(f"ab/nn/nn/{record['nn']}.py").decode()
+            assert record["nn_code"] == text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def test_known_networks(run: Run) -> None:
+    """The best of CIFAR-10 in this release, and the paper's best, which starts from ImageNet weights."""
+    by_name = {decision["nn"]: decision for decision in run.decisions.to_pylist() if decision["stage"] != "repeat"}
+    records = {record["nn"]: record for record in run.records}
+    pretrained = by_name["rag-6d58587b76d7e03be409f7e7289d4a58"]
+    if pretrained["kept"]:
+        assert records["rag-6d58587b76d7e03be409f7e7289d4a58"]["pretrained"]
+    assert any(record["pretrained"] for record in run.records)
+    assert records["MoEv7"]["score"] > 0.5
+    assert all(0 < record["score"] < 1 for record in run.records)
