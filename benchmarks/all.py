@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-COMMANDS = (["benchmarks.versus_nndup"], ["benchmarks.growth"])
+COMMANDS = (["benchmarks.quality"], ["benchmarks.versus_nndup"], ["benchmarks.growth"])
 
 if __name__ == "__main__":
     for command in COMMANDS:

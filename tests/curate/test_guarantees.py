@@ -360,6 +360,17 @@ def test_order_does_not_matter(
 
 
 @given(drawn=ROWS, chosen=OPTIONS)
+def test_no_leakage_in_large_corpora(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
+    """Where the exact join would take too long, groups are found by LSH, and are the same."""
+    rows = with_codes(drawn, pool)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curate.exact_join.MAX_SETS", 2)
+        large = curated(rows, **chosen)
+    check_all(large, pool)
+    assert large.kept == curated(rows, **chosen).kept
+
+
+@given(drawn=ROWS, chosen=OPTIONS)
 def test_all_pairs_are_found(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
     result = curated(with_codes(drawn, pool), **chosen)
     sets = {pool.views[code].shingles for code in best_first(result.rows, pool, result.options)}

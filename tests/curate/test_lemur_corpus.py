@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.corpus import CodeFile, read_corpus
-from curate.sources.lemur_release import LemurRelease
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.rows import BATCH_ROWS
+from curate.sources.lemur_release import LemurRelease
 from curate.strict import curate_strict
 from curate.verify import verify
 from manifests.manifest import Manifest
@@ -138,7 +138,9 @@ def rows(real_rows: LemurRelease) -> pa.Table:
 
 
 def test_rows_are_ordered_and_typed(rows: pa.Table) -> None:
-    keys = list(zip(*(rows.column(name).to_pylist() for name in ("task", "dataset", "metric", "nn", "epoch")), strict=True))
+    keys = list(
+        zip(*(rows.column(name).to_pylist() for name in ("task", "dataset", "metric", "nn", "epoch")), strict=True)
+    )
     assert keys == sorted(keys)
     assert len(keys) == 109_903
     assert len(set(keys)) == 99_771
@@ -164,14 +166,18 @@ def test_rows_are_the_best_trials_with_all_ties(rows: pa.Table, lemur_wheel: Pat
             winners = [trial for trial in trials if trial["accuracy"] == best]
             rows_of_key = found[key]
             assert [row["accuracy"] for row in rows_of_key] == [best] * len(winners)
-            assert Counter(row["duration"] for row in rows_of_key) == Counter(trial.get("duration") for trial in winners)
+            assert Counter(row["duration"] for row in rows_of_key) == Counter(
+                trial.get("duration") for trial in winners
+            )
             for row in rows_of_key:
                 prm = json.loads(row["prm"])
                 assert not {"accuracy", "duration", "uid"} & prm.keys()
                 assert any(_covers(prm, trial) for trial in winners)
                 for value in prm.values():
                     assert not isinstance(value, bool)
-                    assert not (isinstance(value, float) and value.is_integer()), "integral hyperparameters are integers"
+                    assert not (isinstance(value, float) and value.is_integer()), (
+                        "integral hyperparameters are integers"
+                    )
 
 
 def _covers(prm: dict[str, Any], trial: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import curate.exact_join
 from curate.exact_join import exact_pairs
 from curate.lexical import LexicalIndex, buckets, jaccard
+from curate.lsh_links import linked_by_lsh
 from curate.minhash import Banding, banding_for, signature
 from curate.near import Near
 from curate.recall import measure_recall
@@ -136,6 +137,50 @@ def test_a_join_beyond_the_budget_asks_a_sample(monkeypatch: pytest.MonkeyPatch)
     assert (found.a < found.b).all()
     again = exact_pairs(features, everything, 0.9)
     assert again.a.tolist() == found.a.tolist()
+
+
+def test_a_join_of_too_many_sets_samples_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    features: Any = Sets([[*range(50), 100 + i] for i in range(30)])
+    monkeypatch.setattr(curate.exact_join, "MAX_SETS", 8)
+    found = exact_pairs(features, np.arange(30), 0.9)
+    assert (found.asked, found.against, found.sets, found.whole) == (8, 8, 30, False)
+    assert len(found.a) == 8 * 7 // 2
+    assert len({*found.a.tolist(), *found.b.tolist()}) == 8
+    assert exact_pairs(features, np.arange(8), 0.9).whole
+
+
+def test_no_sets() -> None:
+    found = exact_pairs(Sets([]), np.empty(0, np.int64), 0.9)  # type: ignore[arg-type]
+    assert (len(found.a), found.asked, found.sets, found.whole) == (0, 0, 0, True)
+
+
+def test_pairs_above_a_higher_threshold() -> None:
+    features: Any = Sets([[*range(20), 100 + i] for i in range(4)] + [[*range(19), 100]])
+    low, high = exact_pairs(features, np.arange(5), 0.8), exact_pairs(features, np.arange(5), 0.9)
+    assert len(low.a) > len(high.a) > 0
+    cut = low.at_least(0.9)
+    assert sorted(zip(cut.a.tolist(), cut.b.tolist(), cut.jaccard.tolist(), strict=True)) == (
+        sorted(zip(high.a.tolist(), high.b.tolist(), high.jaccard.tolist(), strict=True))
+    )
+
+
+@given(features=relatives(), threshold=st.sampled_from([0.7, 0.8, 0.9]))
+def test_links_by_lsh_connect_what_the_exact_join_connects(features: Any, threshold: float) -> None:
+    numbers = np.arange(len(features.sets))
+
+    def components(pairs: list[tuple[int, int]]) -> set[frozenset[int]]:
+        groups = {int(number): frozenset([int(number)]) for number in numbers}
+        for a, b in pairs:
+            both = groups[a] | groups[b]
+            groups.update(dict.fromkeys(both, both))
+        return set(groups.values())
+
+    left, right = linked_by_lsh(features, numbers, threshold)
+    links = list(zip(left.tolist(), right.tolist(), strict=True))
+    assert all(features.similarity(a, b) >= threshold for a, b in links)
+    truth = exact_pairs(features, numbers, threshold)
+    assert components(links) == components(list(zip(truth.a.tolist(), truth.b.tolist(), strict=True)))
+    assert len(links) == len(numbers) - len(components(links)), "a link that connects nothing"
 
 
 def test_recall_counts_what_the_index_would_find() -> None:
