@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.feature_table import FeatureTable, TableBuilder
@@ -95,9 +96,10 @@ class FeatureStore:
 
     def _open(self, path: Path) -> None:
         try:
-            ids = pq.read_table(path, columns=["id"]).column("id").to_pylist()
-            whole = path.with_suffix(".shingles").is_file()
-        except (OSError, pa.ArrowInvalid):
+            index = pq.read_table(path, columns=["id", "shingles_at", "shingles_count"])
+            ends = pc.add(index["shingles_at"], pc.multiply(index["shingles_count"].cast(pa.int64()), 8))
+            whole = path.with_suffix(".shingles").stat().st_size == (pc.max(ends).as_py() or 0)
+        except (OSError, pa.ArrowInvalid, KeyError):
             whole = False
         if not whole:
             note(f"feature cache: {path.name} is damaged and was dropped; its features are worked out anew")
@@ -105,7 +107,7 @@ class FeatureStore:
             return
         shard = len(self._shards)
         self._shards.append(path)
-        for row, digest in enumerate(ids):
+        for row, digest in enumerate(index["id"].to_pylist()):
             self._known.setdefault(digest, (shard, row))
 
 

@@ -57,7 +57,7 @@ def outline_tree(tree: ast.Module) -> Outline:
             write("=" + node.id)  # type: ignore[attr-defined]
             continue
         if kind is ast.Constant:
-            write("#" + repr(node.value))  # type: ignore[attr-defined]
+            write("#" + _constant(node.value))  # type: ignore[attr-defined]
             continue
         if kind is ast.Attribute:
             names.add(node.attr)  # type: ignore[attr-defined]
@@ -105,6 +105,12 @@ def last_name(node: ast.AST) -> str | None:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
+
+
+def _constant(value: object) -> str:
+    if isinstance(value, int) and abs(value) >= 10**4000:
+        return hex(value)  # decimal digits of so many are refused by Python
+    return repr(value)
 
 
 def _fields(kind: type[ast.AST]) -> tuple[str, ...]:

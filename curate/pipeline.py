@@ -1,23 +1,22 @@
 """`lemur curate`: source in, snapshot folder out."""
 
-import logging
 import tempfile
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.counts import count_decisions
-from curate.options import CurateOptions
+from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome
 from curate.report.page import write_report
 from curate.rows import Source
 from curate.snapshot import snapshot_card, write_snapshot_tables
 from curate.strict import curate_strict
 from manifests.atomic import atomic_folder
+from manifests.errors import UserError
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
-
-logger = logging.getLogger(__name__)
 
 
 def curate(
@@ -34,6 +33,7 @@ def curate(
             corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
             outcome = decide(corpus, options, jobs)
+            _check_some_left(corpus, outcome)
             watch.lap("decide")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
@@ -54,6 +54,17 @@ def curate(
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
+    """An option that leaves nothing is a mistake; an input of broken rows is not, and gets its decisions."""
+    left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
+    if outcome.kept or not left_out:
+        return
+    prefixes = Counter(prefix_of(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
+    known = ", ".join(prefix for prefix, _ in prefixes.most_common(5))
+    reason = outcome.decisions[left_out[0]].reason
+    raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
 
 
 def decide(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:

@@ -1,6 +1,6 @@
 """Rows become records: one for each distinct code, shown by its best row, ranked best-first."""
 
-from collections import Counter
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy.typing as npt
 from curate.corpus import Corpus
 from curate.options import CurateOptions, matching_prefix, prefix_of
 from curate.score import row_scores
-from manifests.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +17,7 @@ class Records:
 
     filtered: dict[int, str]  # row -> why an option left it out
     scores: npt.NDArray[np.float64]  # by row; NaN without an accuracy
+    speaking: dict[tuple[str, int], int]  # (name, code) -> the row that speaks for this network
     shown: dict[int, int]  # code -> the row that shows it
     names: dict[int, str]  # code -> its shown name
     prefixes: dict[int, str]
@@ -39,14 +39,13 @@ def build_records(corpus: Corpus, options: CurateOptions) -> Records:
     filtered = _filtered(corpus, options, names, usable)
     open_rows = usable.copy()
     open_rows[list(filtered)] = False
-    if filtered and not open_rows.any():
-        known = ", ".join(name for name, _ in Counter(prefix_of(names[row]) for row in filtered).most_common(5))
-        raise UserError(f"no record is left: {next(iter(filtered.values()))}; the most frequent prefixes are {known}")
-    shown = _shown_rows(corpus, options, names, scores, np.flatnonzero(open_rows))
+    speaking = _speaking_rows(corpus, names, scores, np.flatnonzero(open_rows))
+    shown = _shown_rows(speaking, scores, options)
     chosen_names = {code: names[row] for code, row in shown.items()}
     return Records(
         filtered=filtered,
         scores=scores,
+        speaking=speaking,
         shown=shown,
         names=chosen_names,
         prefixes={code: prefix_of(name) for code, name in chosen_names.items()},
@@ -71,38 +70,46 @@ def _filtered(
     return filtered
 
 
-def _shown_rows(
-    corpus: Corpus,
-    options: CurateOptions,
-    names: list[str],
-    scores: npt.NDArray[np.float64],
-    rows: npt.NDArray[np.int64],
-) -> dict[int, int]:
-    """For each code its best row: preferred prefix, score, then whatever tells rows apart (so order plays no part)."""
-    best_score: dict[int, tuple[int, float]] = {}
-    tied: dict[int, list[int]] = {}
-    prefer = {name: _preference(name, options) for name in {names[row] for row in rows.tolist()}}
-    for row in rows.tolist():
-        code = int(corpus.code_of_row[row])
-        key = (prefer[names[row]], -scores[row] if scores[row] == scores[row] else 0.0)
-        known = best_score.get(code)
-        if known is None or key < known:
-            best_score[code], tied[code] = key, [row]
-        elif key == known:
-            tied[code].append(row)
+def _speaking_rows(
+    corpus: Corpus, names: list[str], scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
+) -> dict[tuple[str, int], int]:
+    """For each network (name and code) its best row by score, then by whatever tells rows apart: order plays no part."""
+    best_score: dict[tuple[str, int], float] = {}
+    tied: dict[tuple[str, int], list[int]] = {}
+    for row, code in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
+        network = names[row], code
+        score = _ranked(scores[row])
+        known = best_score.get(network)
+        if known is None or score < known:
+            best_score[network], tied[network] = score, [row]
+        elif score == known:
+            tied[network].append(row)
     columns = ("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
-    shown = {}
-    for code, candidates in tied.items():
+    speaking = {}
+    for network, candidates in tied.items():
+        speaking[network] = candidates[0]
         if len(candidates) > 1:
             details = corpus.rows.take(candidates).select(columns).to_pylist()
-            order = sorted(
-                range(len(candidates)),
-                key=lambda i: (names[candidates[i]], [_sortable(details[i][name]) for name in columns], candidates[i]),
-            )
-            shown[code] = candidates[order[0]]
-        else:
-            shown[code] = candidates[0]
-    return shown
+            keys = [([_sortable(detail[name]) for name in columns], row) for detail, row in zip(details, candidates)]
+            speaking[network] = min(keys)[1]
+    return speaking
+
+
+def _shown_rows(
+    speaking: dict[tuple[str, int], int], scores: npt.NDArray[np.float64], options: CurateOptions
+) -> dict[int, int]:
+    """For each code the row of its best network: preferred prefix, score, name."""
+    best: dict[int, tuple[int, float, str]] = {}
+    for (name, code), row in speaking.items():
+        key = (_preference(name, options), _ranked(scores[row]), name)
+        if code not in best or key < best[code]:
+            best[code] = key
+    return {code: speaking[name, code] for code, (_, _, name) in best.items()}
+
+
+def _ranked(score: float) -> float:
+    """A score as a sort key: higher first, unknown last."""
+    return 1.0 if math.isnan(score) else -float(score)
 
 
 def _sortable(value: object) -> tuple[bool, object]:
@@ -124,9 +131,8 @@ def _best_first(
     """Codes by preferred prefix, trained from scratch first, score, name, id: a total order."""
 
     def key(code: int) -> tuple[int, bool, float, str, str]:
-        score = float(scores[shown[code]])
-        known = -score if score == score else 1.0
         name = names[code]
-        return _preference(name, options), code in corpus.features.pretrained, known, name, corpus.ids[code]
+        pretrained = code in corpus.features.pretrained
+        return _preference(name, options), pretrained, _ranked(scores[shown[code]]), name, corpus.ids[code]
 
     return sorted(shown, key=key)

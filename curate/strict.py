@@ -89,12 +89,6 @@ def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[RowDeci
     """One decision for every input row, in input order."""
     rows = corpus.rows.num_rows
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
-    first_row: dict[tuple[str, int], int] = {}  # the row that speaks for a name and code: the shown one, else the first
-    for code, row in records.shown.items():
-        first_row[names[row], code] = row
-    for row, code in enumerate(corpus.code_of_row.tolist()):
-        if row not in corpus.problems and row not in records.filtered:
-            first_row.setdefault((names[row], code), row)
     decisions = []
     for row in range(rows):
         code = int(corpus.code_of_row[row])
@@ -104,7 +98,7 @@ def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[RowDeci
             decisions.append(RowDecision(False, "filter", None, None, records.filtered[row]))
         else:
             verdict = chosen.verdicts[code]
-            speaks = first_row[names[row], code]
+            speaks = records.speaking[names[row], code]
             if row != speaks:
                 reason = f"further row of {names[row]}, see row {speaks}"
                 decisions.append(RowDecision(False, "repeat", verdict.canonical, verdict.similarity, reason))
