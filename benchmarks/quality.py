@@ -1,8 +1,8 @@
 """What stays and what leaks, in both profiles, by the exact join: `python -m benchmarks.quality [SOURCE]`.
 
 Claims: strict leaves no near-duplicate pair, removes nothing without a kept near-duplicate, and gives no test record a
-twin in train. Profile nn-dup decides as the released nn-dup does (`benchmarks.versus_nndup` checks that row by row), so its
-column is the peer's. Both are measured with the same shingles, those of the strict profile.
+twin in train. Profile nn-dup decides as the released nn-dup does (`benchmarks.versus_nndup` checks that row by row), so
+its column is the peer's. Both are measured with the same shingles, those of the strict profile.
 """
 
 import sys

@@ -91,6 +91,11 @@ class _Snapshot:
         files = [*self._record_files(), self._folder / "removed.parquet"]
         return next((row["nn_code"] for path in files for row in _rows_of(path, digest, ("nn_code",))), None)
 
+    def removed_score(self, digest: str) -> float | None:
+        """The score of a removed code, where it has one."""
+        found = _rows_of(self._folder / "removed.parquet", digest, ("score",))
+        return found[0]["score"] if found else None
+
     def threshold(self, stage: str | None) -> float | None:
         """The threshold of a stage that has one."""
         value = self.manifest.parameters.get(f"{stage}_threshold") if stage in ("lexical", "structural") else None
@@ -194,6 +199,7 @@ def _explain(snapshot: _Snapshot, wanted: str) -> Explanation:
         "canonical": None,
         "similarity": None,
         "threshold": None,
+        "score": None,
         "record": None,
         "stands_for": None,
         "diff": None,
@@ -202,6 +208,7 @@ def _explain(snapshot: _Snapshot, wanted: str) -> Explanation:
         canonical = _canonical(snapshot, row["canonical"])
         facts["canonical"] = canonical
         facts["similarity"], facts["threshold"] = row["similarity"], snapshot.threshold(row["stage"])
+        facts["score"] = snapshot.removed_score(digest)
         if canonical["id"] != digest:
             facts["diff"] = _difference(snapshot, (canonical["name"], canonical["id"]), (name, digest))
     elif row["kept"]:
@@ -291,6 +298,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         told.append(("reason", facts["reason"]))
     if facts["canonical"] is not None:
         told += _canonical_text(facts)
+    if facts["score"] is not None:
+        told.append(("score", f"{facts['score']:.4f}"))
     told += _record_text(facts)
     further = facts["further_rows"]
     more = f", and {plural(further, 'further row')} of this network" if further else ""

@@ -26,7 +26,7 @@ class Outcome:
     splits: dict[int, str]  # kept code -> split
     clusters: dict[int, str]  # kept code -> name of its leak-free group
     families: dict[int, str]  # code -> family, for every code that became a record
-    scores: dict[int, float | None]  # kept code -> score
+    scores: dict[int, float | None]  # code -> score, for every code that became a record
     weights: dict[int, float]
     notes: list[str] = field(default_factory=list)  # what could not be done as asked
     details: dict[str, Any] = field(default_factory=dict)  # for the manifest

@@ -73,7 +73,7 @@ def _filtered(
 def _speaking_rows(
     corpus: Corpus, names: list[str], scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
 ) -> dict[tuple[str, int], int]:
-    """For each network (name and code) its best row by score, then by whatever tells rows apart: order plays no part."""
+    """For each network (name and code) its best row: by score, then by whatever tells rows apart, never by order."""
     best_score: dict[tuple[str, int], float] = {}
     tied: dict[tuple[str, int], list[int]] = {}
     for row, code in zip(rows.tolist(), corpus.code_of_row[rows].tolist(), strict=True):
@@ -90,8 +90,8 @@ def _speaking_rows(
         speaking[network] = candidates[0]
         if len(candidates) > 1:
             details = corpus.rows.take(candidates).select(columns).to_pylist()
-            keys = [([_sortable(detail[name]) for name in columns], row) for detail, row in zip(details, candidates)]
-            speaking[network] = min(keys)[1]
+            keys = [[_sortable(detail[name]) for name in columns] for detail in details]
+            speaking[network] = min(zip(keys, candidates, strict=True))[1]
     return speaking
 
 

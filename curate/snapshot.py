@@ -29,7 +29,7 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     write_table(folder / "decisions.parquet", arrow_schema(Decision), _decisions(corpus, outcome))
     rows["decisions.parquet"] = len(outcome.decisions)
     removed = removed_rows(corpus, outcome)
-    write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, removed))
+    write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
     return rows
 
@@ -138,7 +138,12 @@ def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
         }
 
 
-def _removed(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
+def _removed(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Iterator[dict[str, object]]:
     for row in rows:
         code = int(corpus.code_of_row[row])
-        yield {"id": corpus.ids[code], "nn": corpus.rows.column("nn")[row].as_py() or "", "nn_code": corpus.codes[code]}
+        yield {
+            "id": corpus.ids[code],
+            "nn": corpus.rows.column("nn")[row].as_py() or "",
+            "nn_code": corpus.codes[code],
+            "score": outcome.scores.get(code),
+        }

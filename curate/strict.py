@@ -40,7 +40,7 @@ def curate_strict(corpus: Corpus, options: CurateOptions) -> Outcome:
         splits=dict(zip(kept, splits, strict=True)),
         clusters={code: names[group] for code, group in zip(kept, groups, strict=True)},
         families=records.families,
-        scores={code: _known(records.scores[records.shown[code]]) for code in kept},
+        scores={code: _known(records.scores[row]) for code, row in records.shown.items()},
         weights={code: weight_of(records.names[code], options.upweight) for code in kept},
         notes=chosen.shortfalls,
         details={"lsh": recall.facts(), "split_groups": len(set(groups))},

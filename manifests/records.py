@@ -77,6 +77,7 @@ class Removed(Record):
     id: Sha256
     nn: str
     nn_code: str
+    score: Ratio | None = Field(description="as of the kept records, for comparison with the canonical's")
 
 
 RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed)
