@@ -1,6 +1,7 @@
 """Files and folders that are either whole or absent, whatever happens in between."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -83,15 +84,22 @@ def check_free(out: Path, *, force: bool) -> None:
 def _swap(part: Path, out: Path, *, force: bool) -> None:
     check_free(out, force=force)
     older = part.with_suffix(".old")
-    if out.exists():
+    aside = out.exists() or out.is_symlink()
+    if aside:
         out.rename(older)
     try:
         part.rename(out)
-    except OSError:
-        if older.exists():
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise UserError(f"{out}: another run has put its output there meanwhile; choose another --out") from error
+        if aside:
             older.rename(out)
         raise
-    shutil.rmtree(older, ignore_errors=True)
+    finally:
+        if older.is_symlink():
+            older.unlink()
+        else:
+            shutil.rmtree(older, ignore_errors=True)
 
 
 def _umask() -> int:
