@@ -84,7 +84,7 @@ def check_free(out: Path, *, force: bool) -> None:
 def _swap(part: Path, out: Path, *, force: bool) -> None:
     check_free(out, force=force)
     older = part.with_suffix(".old")
-    aside = out.exists() or out.is_symlink()
+    aside = force and (out.exists() or out.is_symlink())  # without --force, only an empty folder may be in the way
     if aside:
         out.rename(older)
     try:
