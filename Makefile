@@ -17,7 +17,7 @@ check: .venv/.ready-dev
 	.venv/bin/mypy
 
 bench: .venv/.ready-dev
-	$(PY) -P -m benchmarks.all
+	$(PY) -m benchmarks.all
 
 schemas: .venv/.ready
 	$(PY) -P -m manifests.schemas

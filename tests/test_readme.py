@@ -1,0 +1,46 @@
+"""What the README and the docs name exists: commands, options, make targets, benchmarks, files."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+@cache
+def help_of(command: str) -> str:
+    lemur = Path(sys.executable).with_name("lemur")
+    done = subprocess.run([lemur, command, "--help"], capture_output=True, text=True, env={"COLUMNS": "200"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"lemur (curate|explain|verify|sensitivity|[a-z]+) ", TEXT))))
+def test_commands_exist(command: str) -> None:
+    assert "Usage: lemur" in help_of(command)
+
+
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))))
+def test_options_exist(option: str) -> None:
+    assert any(f"{option} " in help_of(command) for command in ("curate", "explain", "verify", "sensitivity"))
+
+
+@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ([\w.]+)", TEXT))))
+def test_benchmarks_exist(module: str) -> None:
+    assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)\b", TEXT))))
+def test_make_targets_exist(target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT))))
+def test_links_lead_somewhere(link: str) -> None:
+    assert link.startswith("https://") or (ROOT / link).exists()
