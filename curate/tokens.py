@@ -54,12 +54,17 @@ def is_model_class(outline: Outline) -> list[bool]:
     """
     model = [item.has_forward or "Module" in item.bases for item in outline.classes]
     by_name = {item.node.name: place for place, item in enumerate(outline.classes)}
-    changed = True
-    while changed:
-        changed = False
-        for place, item in enumerate(outline.classes):
-            if not model[place] and any(base in by_name and model[by_name[base]] for base in item.bases):
-                model[place] = changed = True
+    derived: dict[int, list[int]] = {}
+    for place, item in enumerate(outline.classes):
+        for base in item.bases:
+            if base in by_name:
+                derived.setdefault(by_name[base], []).append(place)
+    found = [place for place, chosen in enumerate(model) if chosen]
+    while found:
+        for place in derived.get(found.pop(), ()):
+            if not model[place]:
+                model[place] = True
+                found.append(place)
     return model
 
 

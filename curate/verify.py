@@ -45,9 +45,12 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
     snapshot = _read(folder, manifest, jobs)
-    checks += [_check_ids(snapshot), _check_counts(snapshot), _check_explained(snapshot)]
+    sound = [_check_ids(snapshot), _check_explained(snapshot)]
+    checks += [_check_counts(snapshot), *sound]
     if manifest.parameters["profile"] != "strict":
         return checks
+    if not all(check.ok for check in sound):
+        return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
     return [
         *checks,
         _check_no_near_duplicates(snapshot),
@@ -63,6 +66,7 @@ class _Snapshot:
     manifest: Manifest
     records: list[dict[str, Any]]  # without nn_code
     decisions: list[dict[str, Any]]
+    stats: int  # rows of the table
     wrong_ids: list[str]
     code_of: dict[str, int]  # id -> number in `features`; kept records first
     features: FeatureTable
@@ -75,6 +79,7 @@ class _Snapshot:
 def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
     store = FeatureStore(manifest.parameters["tokens"])
     digests: list[bytes] = []
+    stated: list[str] = []
     wrong: list[str] = []
     records: list[dict[str, Any]] = []
     columns = [name for name in LemurRecord.model_fields if name != "nn_code"]
@@ -90,6 +95,7 @@ def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
                         if digest.hex() != row["id"]:
                             wrong.append(f"{row['nn']}: id is not the SHA-256 of its code")
                         digests.append(digest)
+                        stated.append(row["id"])
                         if digest not in store:
                             yield digest, row["nn_code"]
 
@@ -98,8 +104,9 @@ def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
         manifest=manifest,
         records=records,
         decisions=pq.read_table(folder / "decisions.parquet").to_pylist(),
+        stats=sum(pq.read_metadata(path).num_rows for path in folder.glob("data/stats/*.parquet")),
         wrong_ids=wrong,
-        code_of={digest.hex(): number for number, digest in enumerate(digests)},
+        code_of={id_: number for number, id_ in enumerate(stated)},
         features=store.table(digests),
     )
 
@@ -114,15 +121,29 @@ def _check_ids(snapshot: _Snapshot) -> Check:
 
 def _check_counts(snapshot: _Snapshot) -> Check:
     """Guarantee 6, first half: the decisions add up to the input, and the manifest's counts are theirs."""
+    usable = [decision for decision in snapshot.decisions if decision["stage"] != "invalid"]
     stages = Counter(decision["stage"] or "kept" for decision in snapshot.decisions)
-    stated = snapshot.manifest.counts["rows"]
-    wrong = [
-        f"{stage}: {stages[stage]:,} decisions, {count:,} in the manifest"
-        for stage, count in stated.items()
-        if stage != "input" and stages[stage] != count
-    ]
-    if [decision["row"] for decision in snapshot.decisions] != list(range(stated["input"])):
-        wrong.append(f"rows are not 0 to {stated['input'] - 1:,} in order")
+    stated = snapshot.manifest.counts
+    found = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
+        "rows.input": len(snapshot.decisions),
+        "networks": len({(decision["nn"], decision["id"]) for decision in usable}),
+        "names": len({decision["nn"] for decision in usable}),
+        "codes": len({decision["id"] for decision in usable}),
+    }
+    splits = Counter(record["split"] for record in snapshot.records)
+    found |= {f"splits.{split}": splits[split] for split in stated["splits"]}
+    wrong = []
+    for name, count in found.items():
+        group, _, key = name.partition(".")
+        told = stated[group][key] if key else stated[group]
+        if told != count:
+            wrong.append(f"{name}: {count:,} in the tables, {told:,} in the manifest")
+    if [decision["row"] for decision in snapshot.decisions] != list(range(len(snapshot.decisions))):
+        wrong.append("decisions: rows are not numbered from 0 in order")
+    kept = {record["id"] for record in snapshot.records}
+    evaluations = sum(decision["id"] in kept for decision in usable)
+    if snapshot.stats != evaluations:
+        wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
     return found_check("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
 
 
@@ -138,6 +159,8 @@ def _check_explained(snapshot: _Snapshot) -> Check:
             wrong.append(f"row {decision['row']}: stage and kept disagree, or there is no reason")
         if stage not in ("invalid", "filter") and decision["canonical"] not in kept_ids:
             wrong.append(f"row {decision['row']}: its canonical is not a kept record")
+        if stage != "invalid" and decision["id"] not in snapshot.code_of:
+            wrong.append(f"row {decision['row']}: its code is in no table")
     return found_check("explained", wrong, "every row kept or removed for a reason by a kept record")
 
 
@@ -217,7 +240,13 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
         numbers = leak_groups(snapshot.kept, snapshot.features)
         groups = len(set(numbers))
         split_of: dict[int, str] = {}
+        smallest: dict[int, str] = {}
         for place, group in enumerate(numbers):
+            own = snapshot.records[place]["id"][:16]
+            smallest[group] = min(smallest.get(group, own), own)
+        for place, group in enumerate(numbers):
+            if snapshot.records[place]["cluster"] != smallest[group]:
+                wrong.append(f"{snapshot.records[place]['nn']}: its cluster is not {smallest[group]}")
             split = split_of.setdefault(group, snapshot.records[place]["split"])
             if split != snapshot.records[place]["split"]:
                 wrong.append(f"{snapshot.records[place]['nn']}: its group is in {split} too")
