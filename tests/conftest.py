@@ -57,7 +57,7 @@ def lemur_wheel(curator_cache: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def real_rows(lemur_wheel: Path):  # type: ignore[no-untyped-def]
-    """The source of the real rows of LEMUR 2.1.0, read from the wheel once a session."""
+    """The source of the real rows of LEMUR 2.1.0, read from the wheel once for all tests."""
     from curate.sources.lemur_release import LemurRelease
 
     return LemurRelease()

@@ -9,7 +9,6 @@ import importlib.metadata
 import importlib.util
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -17,12 +16,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from datasketch import MinHash
 
 import curate.nndup.text as text
 from curate.nndup.decide import NnDupOptions, NnDupResult, curate_nndup
 from curate.nndup.features import NnDupFeatures, family_of, nndup_features
+from curate.rows import Source
 from manifests.errors import UserError
 
 PEER = """
@@ -345,16 +346,11 @@ def written_rows(codes: int) -> list[Row]:
     return [*kept_order, *(row for row in rows if row not in kept_order)]
 
 
-def real_rows(codes: int) -> list[Row]:
+def sampled_rows(source: Source, networks: int) -> list[Row]:
     """The rows of a sample of real networks, at most three of each and none that tie with another of the network."""
-    import pyarrow.parquet as pq
-
-    path = os.environ.get("LEMUR_CURATOR_TEST_ROWS")
-    if not path:
-        pytest.skip("LEMUR_CURATOR_TEST_ROWS names no parquet file of LEMUR rows")
-    table = pq.read_table(path, columns=["nn", "nn_code", "accuracy"], read_dictionary=["nn_code"])
+    table = pa.Table.from_batches(list(source.batches())).select(["nn", "nn_code", "accuracy"])
     names = table["nn"].to_pylist()
-    chosen = set(random.Random(3).sample(sorted(set(names)), codes))
+    chosen = set(random.Random(3).sample(sorted(set(names)), networks))
     places = [place for place, name in enumerate(names) if name in chosen]
     rows = [Row(row["nn"], row["nn_code"], row["accuracy"]) for row in table.take(places).to_pylist()]
     accuracies: dict[str, list[float | None]] = {row.name: [] for row in rows}
@@ -382,8 +378,10 @@ def test_the_written_rows_reach_every_outcome() -> None:
 
 
 @pytest.mark.slow
-def test_decides_like_the_released_package_on_real_networks(tmp_path: Path) -> None:
-    rows = real_rows(400)
+@pytest.mark.network
+@pytest.mark.xdist_group("lemur")
+def test_decides_like_the_released_package_on_real_networks(real_rows: Source, tmp_path: Path) -> None:
+    rows = sampled_rows(real_rows, 200)
     runs = {name: RUNS[name] for name in ("defaults", "included", "thresholds")}  # the peer's rescue takes hours
     run_peer(rows, runs, tmp_path)
     for name, options in runs.items():
