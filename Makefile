@@ -9,7 +9,7 @@ run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT)
 
 test: .venv/.ready-dev
-	$(PY) -P -m pytest -n 2 --dist loadgroup
+	$(PY) -P -m pytest -n 2 --dist loadfile
 
 check: .venv/.ready-dev
 	.venv/bin/ruff check .

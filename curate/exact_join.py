@@ -49,8 +49,10 @@ def exact_pairs(features: FeatureTable, sets: npt.NDArray[np.int64], threshold: 
     if not total:
         nothing = np.empty(0, np.int64)
         return ExactPairs(nothing, nothing, np.empty(0), 0, 0, 0)
+    # in the order of their content, so that a sample does not depend on how sets are numbered
+    sets = sets[np.lexsort(features.signatures[sets][:, :4].T)]
     if total > MAX_SETS:
-        sets = np.sort(np.random.default_rng(seed).permutation(sets)[:MAX_SETS])
+        sets = sets[np.sort(np.random.default_rng(seed).permutation(total)[:MAX_SETS])]
     incidence, weights = _incidence(features, sets)
     sizes = features.set_sizes[sets]
     count = len(sets)
@@ -68,8 +70,8 @@ def exact_pairs(features: FeatureTable, sets: npt.NDArray[np.int64], threshold: 
         similarity = shared.data / (sizes[a] + sizes[b] - shared.data)
         once = (a < b) | ~np.isin(b, rows) if asked < count else a < b
         chosen = once & (a != b) & (similarity >= threshold)
-        low, high = np.minimum(a, b)[chosen], np.maximum(a, b)[chosen]
-        found.append((sets[low], sets[high], similarity[chosen]))
+        one, other = sets[a[chosen]], sets[b[chosen]]
+        found.append((np.minimum(one, other), np.maximum(one, other), similarity[chosen]))
     a, b, similarity = (np.concatenate(column) for column in zip(*found, strict=True))
     return ExactPairs(a, b, similarity, asked, count, total)
 

@@ -1,6 +1,7 @@
 """The features of all codes of one run, as columns; what several codes share is stored once."""
 
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,7 @@ class TableBuilder:
         columns = {name: rows.column(name).to_pylist() for name in rows.column_names if name != "signature"}
         signatures = rows.column("signature").combine_chunks()
         handle = os.open(blob, os.O_RDONLY)
+        weakref.finalize(table, os.close, handle)
         for row, position in enumerate(positions):
             if (problem := columns["problem"][row]) is not None:
                 table.problems[position] = problem

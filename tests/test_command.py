@@ -29,7 +29,6 @@ STRAYS = ("train", "extract", "curate", "manifests", "sandbox", "lemur", "json",
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="signals and paths of POSIX"),
-    pytest.mark.xdist_group("command"),
 ]
 
 

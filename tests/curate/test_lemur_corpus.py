@@ -25,7 +25,7 @@ from curate.strict import curate_strict
 from curate.verify import verify
 from manifests.manifest import Manifest
 
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("lemur")]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @dataclass(frozen=True)

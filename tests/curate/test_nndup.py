@@ -379,7 +379,6 @@ def test_the_written_rows_reach_every_outcome() -> None:
 
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.xdist_group("lemur")
 def test_decides_like_the_released_package_on_real_networks(real_rows: Source, tmp_path: Path) -> None:
     rows = sampled_rows(real_rows, 200)
     runs = {name: RUNS[name] for name in ("defaults", "included", "thresholds")}  # the peer's rescue takes hours
