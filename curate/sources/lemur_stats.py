@@ -95,13 +95,13 @@ def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, di
             assert match is not None
             task, dataset, metric, nn, epoch = match.groups()
             trials = json.loads(archive.read(file))
-            highest = max(trial["accuracy"] for trial in trials)
+            highest = max((t["accuracy"] for t in trials if t.get("accuracy") is not None), default=None)
             config = (task, dataset, metric, nn, int(epoch))
             for place, trial in enumerate(trials):
-                accuracy, duration = trial.pop("accuracy"), trial.pop("duration", None)
+                accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
                 uid = trial.pop("uid", None) or f"{file}#{place}"
                 _merge(parameters, uid, trial)
-                if accuracy == highest:
+                if accuracy is not None and accuracy == highest:
                     transform = trial.get("transform", "")
                     trial_id = _trial_id([transform, uid, *config, duration, accuracy])
                     tie = (transform, duration is not None, duration or 0, trial_id)
