@@ -6,7 +6,7 @@ OUT ?= snapshot
 .PHONY: run test check bench schemas clean
 
 run: .venv/.ready
-	.venv/bin/lemur curate lemur --out $(OUT)
+	.venv/bin/lemur curate lemur --out $(OUT) --force
 
 test: .venv/.ready-dev
 	$(PY) -P -m pytest -n 2 --dist loadfile
