@@ -6,7 +6,6 @@ content and renamed into place, so that runs side by side cannot disturb each ot
 """
 
 import hashlib
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -109,11 +108,6 @@ class FeatureStore:
         self._shards.append(path)
         for row, digest in enumerate(index["id"].to_pylist()):
             self._known.setdefault(digest, (shard, row))
-
-
-def clear_features() -> None:
-    """Forget all features (for measuring a cold run)."""
-    shutil.rmtree(cache_folder("features"))
 
 
 def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, object]], bytes]:

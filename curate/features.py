@@ -37,12 +37,6 @@ class Features:
     lines: int
 
 
-def code_problem(code: str) -> str | None:
-    """Why a code cannot be parsed, in a few words; None when it can."""
-    parsed = _parse(code)
-    return parsed if isinstance(parsed, str) else None
-
-
 def code_features(code: str, detail: Detail = "abstract") -> Features | str:
     """The features of a code, or the reason (a short text) why it has none.
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from curate import feature_pool
 from curate.feature_pool import map_codes
-from curate.feature_store import FeatureStore, clear_features
-from curate.features import MAX_CODE_BYTES, Features, code_features, code_problem
+from curate.feature_store import FeatureStore
+from curate.features import MAX_CODE_BYTES, Features, code_features
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
 
@@ -52,7 +52,6 @@ def test_a_reason(code: str, reason: str) -> None:
     assert len(found) <= 250
     assert "\n" not in found
     assert found == code_features(code, "literal")
-    assert code_problem(code) in (found, None)
 
 
 DEEP = {
@@ -343,5 +342,4 @@ def test_short_shingles_file_is_noticed(own_cache: Path) -> None:
 def test_details_are_stored_apart(own_cache: Path) -> None:
     filled(["x = 1\n"])
     assert b"x = 1\n".rjust(32, b"\0") not in FeatureStore("literal")
-    clear_features()
-    assert b"x = 1\n".rjust(32, b"\0") not in FeatureStore("abstract")
+    assert b"x = 1\n".rjust(32, b"\0") in FeatureStore("abstract")
