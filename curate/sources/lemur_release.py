@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, InputFile
-from curate.sources.lemur_stats import read_codes, read_stats
+from curate.sources.lemur_stats import read_codes, read_stats, stat_files
 from manifests.atomic import atomic_file, sha256_file
 from manifests.cache import cache_folder
 from manifests.errors import RetryableError, UserError
@@ -74,12 +74,12 @@ class LemurRelease:
         rows_file, codes_file = self._folder / f"rows-{key}.parquet", self._folder / f"codes-{key}.parquet"
         if not (rows_file.is_file() and codes_file.is_file()):
             with zipfile.ZipFile(wheel) as archive:
-                codes = read_codes(archive)
+                codes, files = read_codes(archive), stat_files(archive)
             if not codes:
                 raise UserError(
                     f"nn-dataset {self.version} carries no network codes; releases that do: {', '.join(_with_codes())}"
                 )
-            rows, texts = read_stats(wheel, codes)
+            rows, texts = read_stats(wheel, files, codes)
             for file, table in ((codes_file, texts), (rows_file, rows)):
                 with atomic_file(file) as part:
                     pq.write_table(table, part, compression="zstd")

@@ -9,6 +9,7 @@ share one share the union, the greatest value winning); and its numeric columns 
 Source: `ab/nn/util/db/{Write,Read}.py` of https://github.com/ABrain-One/nn-dataset
 """
 
+import functools
 import hashlib
 import json
 import re
@@ -49,10 +50,13 @@ def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
     return codes
 
 
-def read_stats(wheel: Path, codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table]:
+def stat_files(archive: zipfile.ZipFile) -> list[str]:
+    """The files of training statistics, sorted."""
+    return sorted(name for name in archive.namelist() if _STATS.fullmatch(name))
+
+
+def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table]:
     """Rows without their code (column `code` is an index) and the table of codes (column `code`), one for each name."""
-    with zipfile.ZipFile(wheel) as archive:
-        files = sorted(name for name in archive.namelist() if _STATS.fullmatch(name))
     best: list[_Best] = []
     parameters: dict[str, dict[str, Any]] = {}
     step = -(-len(files) // _PARTS) if files else 1
@@ -89,24 +93,30 @@ def read_stats(wheel: Path, codes: dict[str, bytes]) -> tuple[pa.Table, pa.Table
 def _read_part(wheel: Path, files: list[str]) -> tuple[list[_Best], dict[str, dict[str, Any]]]:
     best: list[_Best] = []
     parameters: dict[str, dict[str, Any]] = {}
-    with zipfile.ZipFile(wheel) as archive:
-        for file in files:
-            match = _STATS.fullmatch(file)
-            assert match is not None
-            task, dataset, metric, nn, epoch = match.groups()
-            trials = json.loads(archive.read(file))
-            highest = max((t["accuracy"] for t in trials if t.get("accuracy") is not None), default=None)
-            config = (task, dataset, metric, nn, int(epoch))
-            for place, trial in enumerate(trials):
-                accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
-                uid = trial.pop("uid", None) or f"{file}#{place}"
-                _merge(parameters, uid, trial)
-                if accuracy is not None and accuracy == highest:
-                    transform = trial.get("transform", "")
-                    trial_id = _trial_id([transform, uid, *config, duration, accuracy])
-                    tie = (transform, duration is not None, duration or 0, trial_id)
-                    best.append(_Best(*config, tie, float(accuracy), duration, uid))
+    archive = _archive(wheel)
+    for file in files:
+        match = _STATS.fullmatch(file)
+        assert match is not None
+        task, dataset, metric, nn, epoch = match.groups()
+        trials = json.loads(archive.read(file))
+        highest = max((t["accuracy"] for t in trials if t.get("accuracy") is not None), default=None)
+        config = (task, dataset, metric, nn, int(epoch))
+        for place, trial in enumerate(trials):
+            accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
+            uid = trial.pop("uid", None) or f"{file}#{place}"
+            _merge(parameters, uid, trial)
+            if accuracy is not None and accuracy == highest:
+                transform = trial.get("transform", "")
+                trial_id = _trial_id([transform, uid, *config, duration, accuracy])
+                tie = (transform, duration is not None, duration or 0, trial_id)
+                best.append(_Best(*config, tie, float(accuracy), duration, uid))
     return best, {uid: {name: _stored(value) for name, value in values.items()} for uid, values in parameters.items()}
+
+
+@functools.cache
+def _archive(wheel: Path) -> zipfile.ZipFile:
+    """The wheel, opened once a worker: its directory of a hundred thousand names takes a second to read."""
+    return zipfile.ZipFile(wheel)
 
 
 def _trial_id(values: list[Any]) -> str:
