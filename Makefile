@@ -30,13 +30,13 @@ clean:
 
 .venv/.ready: pyproject.toml | .venv/bin/python
 	@echo "installing lemur-curator into .venv"
-	@if command -v uv >/dev/null; then uv pip install -q --python $(PY) -e .; \
+	@if command -v uv >/dev/null; then uv pip install -q --compile-bytecode --python $(PY) -e .; \
 	else $(PY) -m pip install -q --disable-pip-version-check -e .; fi
 	@touch $@
 
 # The peer comes without its dependencies (they include PyTorch); the tests hand it records directly.
 .venv/.ready-dev: pyproject.toml | .venv/.ready
 	@echo "installing the development tools into .venv"
-	@if command -v uv >/dev/null; then uv pip install -q --python $(PY) -e '.[dev]' && uv pip install -q --python $(PY) --no-deps nn-dup==2.2.4; \
+	@if command -v uv >/dev/null; then uv pip install -q --compile-bytecode --python $(PY) -e '.[dev]' && uv pip install -q --compile-bytecode --python $(PY) --no-deps nn-dup==2.2.4; \
 	else $(PY) -m pip install -q --disable-pip-version-check -e '.[dev]' && $(PY) -m pip install -q --disable-pip-version-check --no-deps nn-dup==2.2.4; fi
 	@touch $@
