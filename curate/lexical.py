@@ -105,11 +105,7 @@ class LexicalIndex:
         if not found:
             return []
         numbers = np.array(sorted(found), np.int64)
-        sets = (
-            np.array(self._kept_sets, np.int64)[numbers]
-            if len(numbers) > 32
-            else np.array([self._kept_sets[number] for number in numbers.tolist()], np.int64)
-        )
+        sets = np.array([self._kept_sets[number] for number in numbers.tolist()], np.int64)
         sizes, own = self._features.set_sizes[sets], self._features.set_sizes[item]
         fits = (np.minimum(sizes, own) / np.maximum(sizes, own)) >= self.threshold
         signatures = self._features.signatures

@@ -45,6 +45,14 @@ def _components(sets: IntArray, features: FeatureTable) -> IntArray:
     return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
 
+def group_names(groups: Sequence[int], ids: Sequence[str]) -> list[str]:
+    """For each record the name of its group: the smallest id of its members, cut to 16 digits."""
+    names: dict[int, str] = {}
+    for group, id_ in zip(groups, ids, strict=True):
+        names[group] = min(names.get(group, id_), id_)
+    return [names[group][:16] for group in groups]
+
+
 def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int) -> list[str]:
     """A split for each record: about 80 / 10 / 10 by records, whole groups only.
 

@@ -15,7 +15,7 @@ from curate.recall import Recall, enough_effort
 from curate.records import Records, build_records
 from curate.rescue import Rescue, Select, Support, rescue
 from curate.select import Verdict, select
-from curate.split import assign_splits, leak_groups
+from curate.split import assign_splits, group_names, leak_groups
 from curate.structural import StructuralIndex
 
 
@@ -29,16 +29,14 @@ def curate_strict(corpus: Corpus, options: CurateOptions) -> Outcome:
     rank = records.rank
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
     groups = leak_groups(kept, corpus.features)
-    splits = assign_splits(groups, [corpus.ids[code] for code in kept], options.seed)
-    names: dict[int, str] = {}
-    for code, group in zip(kept, groups, strict=True):
-        names[group] = min(names.get(group, "z"), corpus.ids[code][:16])
+    ids = [corpus.ids[code] for code in kept]
+    splits = assign_splits(groups, ids, options.seed)
     return Outcome(
         decisions=_decisions(corpus, records, chosen),
         kept=kept,
         shown={code: records.shown[code] for code in kept},
         splits=dict(zip(kept, splits, strict=True)),
-        clusters={code: names[group] for code, group in zip(kept, groups, strict=True)},
+        clusters=dict(zip(kept, group_names(groups, ids), strict=True)),
         families=records.families,
         scores={code: _known(records.scores[row]) for code, row in records.shown.items()},
         weights={code: weight_of(records.names[code], options.upweight) for code in kept},

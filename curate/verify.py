@@ -18,7 +18,7 @@ from curate.lexical import jaccard
 from curate.minhash import Banding
 from curate.options import LEAK_THRESHOLD
 from curate.recall import measure_recall
-from curate.split import assign_splits, leak_groups
+from curate.split import assign_splits, group_names, leak_groups
 from curate.structural import StructuralIndex, set_jaccard
 from manifests.manifest import Manifest, read_manifest
 from manifests.records import Decision, LemurRecord, Removed, Stat
@@ -240,13 +240,10 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
         numbers = leak_groups(snapshot.kept, snapshot.features)
         groups = len(set(numbers))
         split_of: dict[int, str] = {}
-        smallest: dict[int, str] = {}
+        names = group_names(numbers, [record["id"] for record in snapshot.records])
         for place, group in enumerate(numbers):
-            own = snapshot.records[place]["id"][:16]
-            smallest[group] = min(smallest.get(group, own), own)
-        for place, group in enumerate(numbers):
-            if snapshot.records[place]["cluster"] != smallest[group]:
-                wrong.append(f"{snapshot.records[place]['nn']}: its cluster is not {smallest[group]}")
+            if snapshot.records[place]["cluster"] != names[place]:
+                wrong.append(f"{snapshot.records[place]['nn']}: its cluster is not {names[place]}")
             split = split_of.setdefault(group, snapshot.records[place]["split"])
             if split != snapshot.records[place]["split"]:
                 wrong.append(f"{snapshot.records[place]['nn']}: its group is in {split} too")
