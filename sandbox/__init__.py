@@ -1,0 +1,6 @@
+"""Running foreign code: jobs in, outcomes out; each job a confined process forked from a preloaded worker."""
+
+from sandbox.client import Sandbox
+from sandbox.jobs import Job, Limits, Outcome, Status
+
+__all__ = ["Job", "Limits", "Outcome", "Sandbox", "Status"]

@@ -1,0 +1,151 @@
+"""What the forked process does: shut itself in, call the entry, report once, and leave without a farewell.
+
+The report is the key of the job, a length, and JSON. The key is random, the descriptor has a random number, and both
+are in use only after the entry has returned, so prints, forged lines and early exits never pass for a result. What
+this does NOT stop: the entry and the foreign code that it calls share one process, so code that sets out to deceive can
+walk the stack for the key. A result says what well-meaning code did, not what hostile code is.
+"""
+
+import errno
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import confine as walls
+from .jobs import Limits, Status
+
+#: The most that an entry may return, as JSON.
+MAX_VALUE_BYTES = 16 * 2**20
+KEY_BYTES = 16
+LENGTH_BYTES = 8
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.EROFS)
+_FRAMES = 6
+_ERROR_CHARACTERS = 4000
+_LOWEST, _HIGHEST = 64, 1000  # where the result descriptor may lie
+
+# Bound here, so that foreign code which replaces them in their modules does not change how we report and leave.
+_write, _exit, _dumps = os.write, os._exit, json.dumps
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One job as the child sees it."""
+
+    entry: Callable[[dict[str, object]], object]
+    payload: dict[str, object]
+    limits: Limits
+    scratch: str
+    backend: str
+    readable: Sequence[str]
+    key: bytes
+    base_bytes: int
+
+
+def run_child(task: Task, server_id: int, output: int, errors: int, result: int) -> None:
+    """Run one job in this freshly forked process; never returns."""
+    try:
+        _leave_server(server_id)
+        result = _arrange_files(output, errors, result)
+        os.chdir(task.scratch)
+        os.umask(0o077)
+        for name in ("HOME", "TMPDIR"):
+            os.environ[name] = task.scratch
+        tempfile.tempdir = None
+        sys.dont_write_bytecode = True
+        walls.limit_resources(task.limits, task.base_bytes if sys.platform == "linux" else 0)
+        if task.backend != "none":
+            walls.confine(task.backend, task.readable, task.scratch)
+    except BaseException as error:  # noqa: BLE001 (nothing may fall back into the server's loop)
+        _report(result, task.key, Status.CRASHED, None, f"could not be confined, so was not run: {_describe(error)}")
+    status, value, message = _call(task)
+    _report(result, task.key, status, value, message)
+
+
+def _call(task: Task) -> tuple[Status, object, str]:
+    try:
+        return Status.OK, task.entry(task.payload), ""
+    except SystemExit as error:
+        return Status.CRASHED, None, f"the code asked the interpreter to exit (SystemExit: {error.code!s:.100})"
+    except BaseException as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
+        return _classify(error), None, _describe(error)
+
+
+def _report(result: int, key: bytes, status: Status, value: object, message: str) -> None:
+    """Write the report and end the process: no exit handlers, no waiting for threads."""
+    try:
+        body = _dumps({"status": status, "value": value, "error": message}).encode()
+    except BaseException as error:  # noqa: BLE001 (__str__ and the like of foreign objects may run here)
+        failure = f"the entry returned what JSON cannot hold: {_describe(error)}"
+        body = _dumps({"status": Status.ERROR, "value": None, "error": failure}).encode()
+    if len(body) > MAX_VALUE_BYTES:
+        failure = f"the entry returned {len(body)} bytes of JSON; the limit is {MAX_VALUE_BYTES}"
+        body = _dumps({"status": Status.OVER_LIMIT, "value": None, "error": failure}).encode()
+    frame = memoryview(key + len(body).to_bytes(LENGTH_BYTES, "big") + body)
+    try:
+        while frame:
+            frame = frame[_write(result, frame) :]
+    finally:
+        _exit(0)
+
+
+def _leave_server(server_id: int) -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        walls.die_with_parent()
+    if os.getppid() != server_id:  # it died before the line above took hold
+        _exit(1)
+
+
+def _arrange_files(output: int, errors: int, result: int) -> int:
+    """Keep the three pipes and an empty input, close all else, and move the result to a random number."""
+    import fcntl
+
+    number = fcntl.fcntl(result, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(_LOWEST, _HIGHEST))
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (errors, 2)):
+        os.dup2(source, target)
+    os.closerange(3, number)
+    os.closerange(number + 1, max(_HIGHEST + 64, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    return number
+
+
+def _classify(error: BaseException) -> Status:
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in seen:
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    if any(isinstance(link, MemoryError) for link in seen):
+        return Status.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and "can't allocate memory" in _text(error):  # PyTorch's CPU allocator
+        return Status.OUT_OF_MEMORY
+    if any(isinstance(link, OSError) and link.errno in _REFUSALS for link in seen):
+        return Status.DENIED
+    return Status.ERROR
+
+
+def _describe(error: BaseException) -> str:
+    """Type, message, and the last frames, without source lines (a frame's file may not be readable here)."""
+    frames = [
+        f"  {Path(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    return "\n".join([f"{type(error).__name__}: {_text(error)}"[:_ERROR_CHARACTERS], *frames[-_FRAMES:]])
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as broken:  # noqa: BLE001 (foreign code, too)
+        return f"(its message cannot be had: {type(broken).__name__})"

@@ -1,0 +1,140 @@
+"""What a job gives up before foreign code runs: limits, capabilities, files, system calls. Nothing here can be undone.
+
+Run in the forked child. The order matters: each step still needs what the next one takes away.
+"""
+
+import ctypes
+import importlib.util
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .jobs import Limits
+from .syscalls import install_filter
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+_SIGKILL = 9
+_CAPABILITY_VERSION_3 = 0x20080522
+_OPEN_FILES = 1024
+
+#: Readable besides the interpreter: what PyTorch asks the machine about itself. No other process's folder in /proc.
+MACHINE_FILES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/urandom",
+    "/dev/random",
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
+    "/sys/kernel/mm/transparent_hugepage",
+)
+
+
+def load_sandlock(folder: str) -> None:
+    """Import sandlock from the caller's installation, into an interpreter that may not have it.
+
+    Raises: OSError or ImportError if its library cannot be loaded here.
+    """
+    spec = importlib.util.spec_from_file_location(
+        "sandlock", Path(folder) / "__init__.py", submodule_search_locations=[folder]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sandlock"] = module
+    spec.loader.exec_module(module)
+
+
+def limit_resources(limits: Limits, base_bytes: int) -> None:
+    """Set the limits of the calling process, hard ones too, so that it cannot raise them again."""
+    cpu = max(1, int(limits.cpu_seconds + 0.999))
+    wanted = {
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_CPU: (cpu, cpu + 1),  # SIGXCPU can be ignored, the SIGKILL one second later cannot
+        resource.RLIMIT_FSIZE: (limits.file_bytes,) * 2,
+        resource.RLIMIT_NOFILE: (_OPEN_FILES,) * 2,
+    }
+    if base_bytes:
+        wanted[resource.RLIMIT_AS] = (base_bytes + limits.memory_bytes,) * 2
+    for which, (soft, hard) in wanted.items():
+        ceiling = resource.getrlimit(which)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        resource.setrlimit(which, (soft, hard))
+
+
+def confine(backend: str, readable: Sequence[str], scratch: str) -> None:
+    """Close the calling process in: no capabilities, then files (Landlock), then system calls (seccomp).
+
+    Under bubblewrap the file rules are the mounts of the server's namespace, so only the other two are added.
+
+    Raises: OSError or sandlock's SandlockError if one of them cannot be had.
+    """
+    drop_capabilities()
+    if backend == "sandlock":
+        _restrict_files(readable, scratch)
+    install_filter()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the server, its parent, dies."""
+    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+
+
+def hide_memory() -> None:
+    """Bar the user's other processes from this one's memory and environment, and core dumps; children inherit it."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process that a job leaves behind, so that it can be found and ended."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, for good: matters only where the caller is root.
+
+    Raises: OSError if the kernel does not let go of them.
+    """
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(64):
+        _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused to ordinary users, who have none to lose
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    if _libc().capset(header, nothing) != 0:
+        _raise("capset")
+
+
+def _restrict_files(readable: Sequence[str], scratch: str) -> None:
+    sandlock = importlib.import_module("sandlock")
+    sandlock.confine(
+        sandlock.Sandbox(
+            fs_readable=[path for path in readable if Path(path).exists()],
+            fs_writable=[scratch, "/dev/null"],
+            # An older kernel has fewer kinds of rules. The self-test decides whether what is left is enough: signals
+            # and sockets are refused by the system call filter in any case.
+            allow_degraded=list(sandlock.Protection),
+        )
+    )
+
+
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc().prctl(option, argument, 0, 0, 0) != 0:
+        _raise(f"prctl {option}")
+
+
+def _raise(what: str) -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{what}: {os.strerror(number)}")

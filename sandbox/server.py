@@ -1,0 +1,241 @@
+"""The fork server: imports the heavy libraries once, then forks a child for each job and watches over it.
+
+One thread, one loop. It ends when its caller goes (the socket closes), and its children end with it.
+"""
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from . import confine as walls
+from .child import KEY_BYTES, Task, run_child
+from .jobs import Limits, Status, read_report
+from .library import Library
+from .processes import address_space, end_orphans, remove_folder
+from .protocol import Channel, Message
+from .running import Running
+
+_INSPECT_SECONDS = 0.1
+
+
+def serve() -> None:
+    """Serve the caller at the other end of standard input until it goes."""
+    channel = Channel(socket.socket(fileno=os.dup(0)))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = _Server(channel, _first_message(channel))
+    try:
+        server.run()
+    finally:
+        server.stop()
+
+
+def _first_message(channel: Channel) -> Message:
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        while True:
+            selector.select()
+            messages = channel.receive()
+            if messages:
+                return messages[0]
+            if channel.closed:
+                sys.exit(0)
+
+
+class _Server:
+    """The loop and its state: jobs waiting, jobs running."""
+
+    def __init__(self, channel: Channel, settings: Message) -> None:
+        self._channel = channel
+        self._settings = settings
+        self._backend = str(settings["backend"])
+        self._root = Path(settings["root"])
+        self._waiting: deque[Message] = deque()
+        self._running: dict[int, Running] = {}
+        self._library = Library(settings["modules"])
+        self._selector = selectors.DefaultSelector()
+        self._inspected = 0.0
+        self._base_bytes = 0
+        self._wake = os.pipe()
+        for end in self._wake:
+            os.set_blocking(end, False)
+
+    def run(self) -> None:
+        """Set up, prove the walls, preload, then work until the caller goes."""
+        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._wake[0], selectors.EVENT_READ, "wake")
+        self._selector.register(self._channel, selectors.EVENT_READ, "caller")
+        if sys.platform == "linux":
+            walls.hide_memory()
+            walls.adopt_orphans()
+        if not self._ready():
+            return
+        while not self._channel.closed or self._channel.pending:
+            self._turn()
+
+    def _ready(self) -> bool:
+        stage = "breached"
+        try:
+            if self._backend == "sandlock":
+                walls.load_sandlock(self._settings["sandlock"])
+            if self._backend != "none":
+                self._self_test()
+            stage = "failed"
+            sys.path.extend(path for path in self._settings["sys_path"] if path not in sys.path)
+            self._library.preload(self._settings["preload"], self._settings["entries"])
+            self._base_bytes = address_space()
+        except Exception as error:  # noqa: BLE001 (whatever a library raises while it is imported is the caller's to report)
+            self._channel.send({"kind": stage, "error": f"{type(error).__name__}: {error}"})
+            return False
+        self._channel.send({"kind": "ready"})
+        return True
+
+    def _self_test(self) -> None:
+        """Run the denial tests in a confined child, before anything is preloaded.
+
+        Raises: OSError naming what a job could do although it must not.
+        """
+        entry = f"{__package__}.probes:find_breaches"
+        payload = {"canary": self._settings["canary"], "home": self._settings["home"]}
+        found: list[Message] = []
+        self._fork({"number": 0, "entry": entry, "payload": payload, "limits": {}})
+        while self._running:
+            found += self._turn(report=False)
+        text = found[0]["text"]
+        status, value, error = (found[0]["status"], [], text) if found[0]["status"] else read_report(text)
+        if status != Status.OK:
+            raise OSError(f"self-test of the sandbox failed: {error} {found[0]['stderr_tail']}".rstrip())
+        if value != []:
+            breaches = ", ".join(map(str, value)) if isinstance(value, list) else "answer nonsense"
+            raise OSError(f"self-test of the sandbox: a job could {breaches}")
+
+    def _turn(self, report: bool = True) -> list[Message]:
+        """Wait for something to happen, and deal with it; the jobs that ended."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.pending else 0)
+        self._selector.modify(self._channel, events, "caller")
+        for key, mask in self._selector.select(self._pause()):
+            if key.data == "wake":
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake[0], 4096)
+            elif key.data == "caller":
+                if mask & selectors.EVENT_WRITE:
+                    self._channel.flush()
+                self._waiting.extend(self._channel.receive())
+            elif key.data.take(key.fd) == 0:
+                self._selector.unregister(key.fd)
+        if self._channel.closed:
+            sys.exit(0)
+        self._watch()
+        done = self._reap()
+        if report:
+            for outcome in done:
+                self._channel.send({"kind": "outcome", **outcome})
+        while self._waiting and len(self._running) < self._settings["slots"]:
+            self._start(self._waiting.popleft())
+        return done
+
+    def _pause(self) -> float | None:
+        """Seconds until a deadline or the next inspection; None without jobs."""
+        if not self._running:
+            return None
+        nearest = min(job.deadline for job in self._running.values())
+        return max(0.0, min(nearest - time.monotonic(), _INSPECT_SECONDS))
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        due = now - self._inspected >= _INSPECT_SECONDS
+        for job in self._running.values():
+            job.check(now)
+            if due and job.verdict is None and now - job.started >= _INSPECT_SECONDS:
+                job.inspect()
+        if due:
+            self._inspected = now
+
+    def _start(self, message: Message) -> None:
+        try:
+            self._fork(message)
+        except Exception as error:  # noqa: BLE001 (a module may raise anything; the loop must go on)
+            text = f"could not be started: {type(error).__name__}: {error}"
+            self._channel.send({"kind": "outcome", "number": message["number"], "status": Status.ERROR, "text": text})
+
+    def _fork(self, message: Message) -> None:
+        scratch = self._root / f"job-{message['number']}-{secrets.token_hex(4)}"
+        key = secrets.token_bytes(KEY_BYTES)
+        task = Task(
+            entry=self._library.load(message["entry"]),
+            payload=message["payload"],
+            limits=Limits(**message["limits"]),
+            scratch=str(scratch),
+            backend=self._backend,
+            readable=self._settings["readable"],
+            key=key,
+            base_bytes=self._base_bytes or address_space(),
+        )
+        scratch.mkdir(mode=0o700)
+        output, errors, result = pipes = [os.pipe() for _ in range(3)]
+        server_id = os.getpid()
+        try:
+            process = os.fork()
+        except OSError:
+            for end in (*output, *errors, *result):
+                os.close(end)
+            raise
+        if process == 0:
+            run_child(task, server_id, output[1], errors[1], result[1])
+        for read, write in pipes:
+            os.close(write)
+            os.set_blocking(read, False)
+        job = Running(message["number"], process, task.limits, scratch, key, (output[0], errors[0], result[0]))
+        self._running[process] = job
+        for descriptor in job.descriptors:
+            self._selector.register(descriptor, selectors.EVENT_READ, job)
+
+    def _reap(self) -> list[Message]:
+        done = []
+        for process in list(self._running):
+            ended, status, usage = os.wait4(process, os.WNOHANG)
+            if ended:
+                done.append(self._finish(self._running.pop(process), status, usage))
+        return done
+
+    def _finish(self, job: Running, status: int, usage: Any) -> Message:
+        if self._backend == "none":  # behind walls there is nothing to leave behind: a job starts no processes
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(job.process, signal.SIGKILL)
+            end_orphans(set(self._running))
+        registered = self._selector.get_map()
+        for descriptor in job.descriptors:
+            if descriptor in registered:
+                self._selector.unregister(descriptor)
+        job.drain()
+        verdict, text = job.judge(status, usage.ru_utime + usage.ru_stime)
+        remove_folder(job.scratch)
+        return {
+            "number": job.number,
+            "status": verdict,
+            "text": text,
+            "seconds": round(time.monotonic() - job.started, 6),
+            "stdout_tail": job.tail(job.descriptors[0]),
+            "stderr_tail": job.tail(job.descriptors[1]),
+            "peak_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        }
+
+    def stop(self) -> None:
+        """End what runs, and remove every scratch folder."""
+        for job in self._running.values():
+            job.end(Status.CRASHED, "the server was stopped")
+            os.waitpid(job.process, 0)
+        if self._backend == "none":
+            end_orphans(set())
+        remove_folder(self._root)

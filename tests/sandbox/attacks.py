@@ -1,0 +1,505 @@
+"""What foreign code might try, as entries of jobs. Each is harmless even where nothing stops it: it touches only what the
+test made for it, sends only signals that the test expects, and stops by itself after a bounded effort.
+"""
+
+import atexit
+import ctypes
+import errno
+import mmap
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+Payload = dict[str, object]
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _try(action: Callable[[], object]) -> str:
+    """The name of the error, or "done"."""
+    try:
+        action()
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, "no number")
+    return "done"
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
+
+
+def _syscall(number: int, *arguments: object) -> None:
+    if _libc.syscall(ctypes.c_long(number), *arguments) < 0:
+        raise OSError(ctypes.get_errno(), f"syscall {number}")
+
+
+# ---- ordinary work
+
+
+def double(payload: Payload) -> object:
+    return {"doubled": int(str(payload["x"])) * 2}
+
+
+def sleep(payload: Payload) -> object:
+    time.sleep(float(str(payload["seconds"])))
+    return payload.get("x")
+
+
+def describe(payload: Payload) -> object:
+    """The surroundings of a job."""
+    return {
+        "environment": dict(os.environ),
+        "folder": str(Path.cwd()),
+        "temporary": __import__("tempfile").gettempdir(),
+        "stdin": os.read(0, 1).decode(),
+        "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
+        "parent": os.getppid(),
+        "process": os.getpid(),
+    }
+
+
+def write_scratch(payload: Payload) -> object:
+    Path("sub").mkdir()
+    Path("sub/file").write_text("hello")
+    Path("sub/file").rename("moved")
+    Path("link").symlink_to("moved")
+    text = Path("link").read_text()
+    Path("moved").unlink()
+    return text
+
+
+def read(payload: Payload) -> object:
+    return _try(lambda: Path(str(payload["path"])).open("rb").read(1))
+
+
+def list_folder(payload: Payload) -> object:
+    return _try(lambda: os.listdir(str(payload["path"])))
+
+
+def print_text(payload: Payload) -> object:
+    print(payload["out"], flush=True)
+    print(payload["err"], file=sys.stderr)
+    return None
+
+
+def imports(payload: Payload) -> object:
+    results = {}
+    for name in payload["names"]:  # type: ignore[attr-defined]
+        try:
+            __import__(name)
+            results[name] = "done"
+        except ImportError as error:
+            results[name] = type(error).__name__
+    return results
+
+
+def neighbours(payload: Payload) -> object:
+    """The scratch folders of other jobs that this one can list."""
+    time.sleep(0.3)
+    found = []
+    for folder in (Path.cwd().parent, Path(str(payload["root"]))):
+        try:
+            found += [str(path) for path in folder.rglob("job-*") if path != Path.cwd()]
+        except OSError:
+            continue
+    return found
+
+
+def torch_step(payload: Payload) -> object:
+    """One training step with two threads: the kind of work the sandbox is for."""
+    import torch
+
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
+    layer(torch.randn(4, 3, 64, 64)).square().mean().backward()
+    gradients = [parameter.grad for parameter in layer.parameters()]
+    torch.save(layer.state_dict(), "weights.pt")
+    torch.load("weights.pt", weights_only=True)
+    return all(gradient is not None and bool(torch.isfinite(gradient).all()) for gradient in gradients)
+
+
+# ---- network
+
+
+def network(payload: Payload) -> object:
+    """Try every way to the test's own listeners on this machine."""
+    port, udp, path, abstract = (payload[name] for name in ("tcp", "udp", "unix", "abstract"))
+
+    def connect(family: int, kind: int, address: object) -> Callable[[], object]:
+        def action() -> None:
+            with socket.socket(family, kind) as end:
+                end.settimeout(2)
+                end.connect(address)  # type: ignore[arg-type]
+                end.send(b"x")
+
+        return action
+
+    return {
+        "tcp": _try(connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", port))),
+        "udp": _try(connect(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", udp))),
+        "tcp6": _try(connect(socket.AF_INET6, socket.SOCK_STREAM, ("::1", port))),
+        "unix": _try(connect(socket.AF_UNIX, socket.SOCK_STREAM, path)),
+        "abstract": _try(connect(socket.AF_UNIX, socket.SOCK_STREAM, abstract)),
+        "netlink": _try(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()),
+        "pair": _try(lambda: [end.close() for end in socket.socketpair()]),
+        "io_uring": _try(lambda: _syscall(425, 1, ctypes.create_string_buffer(120))),
+    }
+
+
+# ---- files of others
+
+
+def meddle(payload: Payload) -> object:
+    """Try to change a file, and its folder, that lie outside the scratch folder. The test made both."""
+    file = Path(str(payload["file"]))
+    return {
+        "write": _try(lambda: file.open("r+b").close()),
+        "append": _try(lambda: file.open("ab").close()),
+        "truncate": _try(lambda: os.truncate(file, 0)),
+        "open to truncate": _try(lambda: os.close(os.open(file, os.O_RDONLY | os.O_TRUNC))),
+        "create": _try(lambda: (file.parent / "made").touch()),
+        "make a folder": _try(lambda: (file.parent / "made").mkdir()),
+        "link in": _try(lambda: os.link(file, "linked")),
+        "chmod": _try(lambda: file.chmod(0o777)),
+        "chown": _try(lambda: os.chown(file, os.getuid(), os.getgid())),
+        "times": _try(lambda: os.utime(file, (0, 0))),
+        "attribute": _try(lambda: os.setxattr(file, "user.lemur", b"x")),
+        "rename": _try(lambda: file.rename(file.parent / "moved")),
+        "replace": _try(lambda: (Path("own").touch(), Path("own").rename(file))),
+        "unlink": _try(lambda: file.unlink()),
+    }
+
+
+def shared_memory(payload: Payload) -> object:
+    return _try(lambda: Path("/dev/shm", str(payload["name"])).touch())
+
+
+def devices(payload: Payload) -> object:
+    return {
+        "tty": _try(lambda: os.close(os.open("/dev/tty", os.O_RDWR))),
+        "node": _try(lambda: os.mknod("node", 0o20600, os.makedev(1, 3))),
+        "fifo": _try(lambda: os.mkfifo("fifo")),
+        "mount": _try(lambda: _call("mount", b"none", b".", b"tmpfs", 0, None)),
+        "chroot": _try(lambda: os.chroot(".")),
+        "memfd": _try(lambda: os.close(os.memfd_create("x"))),
+    }
+
+
+# ---- other processes
+
+
+def other_processes(payload: Payload) -> object:
+    """Signals, tracing, memory and limits of the process that the test started for this."""
+    other = int(str(payload["process"]))
+    group = int(str(payload["group"]))
+    return {
+        "kill": _try(lambda: os.kill(other, signal.SIGTERM)),
+        "kill the group": _try(lambda: os.killpg(group, signal.SIGTERM)),
+        "kill all": _try(lambda: os.kill(-1, 0)),
+        "thread kill": _try(lambda: _syscall(200, other, signal.SIGTERM)),
+        "queue": _try(lambda: _syscall(129, other, signal.SIGTERM, ctypes.create_string_buffer(128))),
+        "descriptor": _try(lambda: os.close(os.pidfd_open(other))),
+        "signal by input": _try(lambda: __import__("fcntl").fcntl(os.pipe()[0], 8, other)),  # F_SETOWN
+        "trace": _try(lambda: _call("ptrace", 0x4206, other, 0, 0)),  # PTRACE_SEIZE: does not stop it
+        "memory": _try(lambda: Path(f"/proc/{other}/mem").open("rb").close()),
+        "environment": _try(lambda: Path(f"/proc/{other}/environ").read_bytes()),
+        "limits": _try(lambda: resource.prlimit(other, resource.RLIMIT_CORE, (0, 0))),
+        "priority": _try(lambda: os.setpriority(os.PRIO_PROCESS, other, 19)),
+        "affinity": _try(lambda: os.sched_setaffinity(other, {0})),
+        "read memory": _try(lambda: _syscall(310, other, None, 0, None, 0, 0)),
+    }
+
+
+def attack_server(payload: Payload) -> object:
+    server = os.getppid()
+    return {
+        "signal": _try(lambda: os.kill(server, signal.SIGTERM)),
+        "trace": _try(lambda: _call("ptrace", 0x4206, server, 0, 0)),
+        "memory": _try(lambda: Path(f"/proc/{server}/mem").open("rb").close()),
+        "environment": _try(lambda: Path(f"/proc/{server}/environ").read_bytes()),
+        "descriptors": _try(lambda: os.listdir(f"/proc/{server}/fd")),
+    }
+
+
+def kill_server(payload: Payload) -> object:
+    """Only for a sandbox without walls: its server belongs to the test."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(5)
+    return "the server lived"
+
+
+def fork_storm(payload: Payload) -> object:
+    """At most 200 processes that sleep for a moment."""
+    started: list[int] = []
+    refused = ""
+    for _ in range(200):
+        try:
+            child = os.fork()
+        except OSError as error:
+            refused = errno.errorcode[error.errno or 0]
+            break
+        if child == 0:
+            time.sleep(0.5)
+            os._exit(0)
+        started.append(child)
+    return {"started": len(started), "refused": refused}
+
+
+def new_process(payload: Payload) -> object:
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    return {
+        "fork": _try(fork),
+        "subprocess": _try(lambda: subprocess.run(["/bin/true"], check=True)),
+        "posix_spawn": _try(lambda: os.posix_spawn("/bin/true", ["true"], {})),
+        "exec": _try(lambda: os.execv("/bin/false", ["false"])),
+    }
+
+
+def daemonise(payload: Payload) -> object:
+    """Leave a process of another session behind, which would sleep for a while."""
+    ends = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        daemon = os.fork()
+        if daemon == 0:
+            os.close(ends[0])
+            os.close(ends[1])
+            time.sleep(float(str(payload["seconds"])))
+            os._exit(0)
+        os.write(ends[1], str(daemon).encode())
+        os._exit(0)
+    return int(os.read(ends[0], 32))
+
+
+# ---- resources
+
+
+def allocate_numpy(payload: Payload) -> object:
+    import numpy
+
+    kept = [numpy.ones(256 * 2**20, dtype=numpy.uint8) for _ in range(16)]
+    return len(kept)
+
+
+def allocate_torch(payload: Payload) -> object:
+    import torch
+
+    kept = [torch.ones(256 * 2**20, dtype=torch.uint8) for _ in range(16)]
+    return len(kept)
+
+
+def allocate_shared(payload: Payload) -> object:
+    kept = []
+    for _ in range(16):
+        block = mmap.mmap(-1, 256 * 2**20)
+        for page in range(0, len(block), 4096):
+            block[page] = 1
+        kept.append(block)
+    return len(kept)
+
+
+def spin(payload: Payload) -> object:
+    """Use CPU for at most 20 seconds, deaf to the warning signal."""
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        pass
+    return "done"
+
+
+def many_threads(payload: Payload) -> object:
+    stop = threading.Event()
+    threads = [threading.Thread(target=stop.wait, args=(3,), daemon=True) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    stop.set()
+    return len(threads)
+
+
+def fill_files(payload: Payload) -> object:
+    """Write files of 8 MiB until an error, half a gigabyte at most."""
+    block = bytes(2**20)
+    for number in range(64):
+        with Path(f"file{number}").open("wb") as file:
+            for _ in range(8):
+                file.write(block)
+        time.sleep(0.02)
+    return "done"
+
+
+def fill_one_file(payload: Payload) -> object:
+    def write() -> None:
+        with Path("large").open("wb") as file:
+            for _ in range(256):
+                file.write(bytes(2**20))
+
+    return {"result": _try(write), "size": Path("large").stat().st_size}
+
+
+def many_files(payload: Payload) -> object:
+    for number in range(200_000):
+        Path(f"f{number}").touch()
+    return "done"
+
+
+def nest(payload: Payload) -> object:
+    name = "d" * int(str(payload["name"]))
+    for _ in range(int(str(payload["levels"]))):
+        Path(name).mkdir()
+        Path("file").touch()
+        os.chdir(name)
+    time.sleep(float(str(payload["seconds"])))
+    return "done"
+
+
+def nested_value(payload: Payload) -> object:
+    """A value that can be written but not read, for its depth."""
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    sys.setrecursionlimit(10**6)
+    return value
+
+
+def flood(payload: Payload) -> object:
+    block = b"x" * 65535 + b"\n"
+    for _ in range(500):
+        os.write(1, block)
+        os.write(2, block)
+    return "done"
+
+
+def large_value(payload: Payload) -> object:
+    return "x" * int(str(payload["bytes"]))
+
+
+def lift_limits(payload: Payload) -> object:
+    names = ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_CORE", "RLIMIT_NOFILE")
+    lifted = {}
+    for name in names:
+        which = getattr(resource, name)
+        hard = resource.getrlimit(which)[1]
+        try:
+            resource.setrlimit(which, (hard + 1, hard + 1))
+            lifted[name] = "done"
+        except (OSError, ValueError):
+            lifted[name] = "refused"
+    return lifted
+
+
+def dumpable(payload: Payload) -> object:
+    return {"limit": resource.getrlimit(resource.RLIMIT_CORE), "dumpable": _libc.prctl(3, 0, 0, 0, 0)}
+
+
+def undo_walls(payload: Payload) -> object:
+    """Ask the kernel for back what was given up."""
+    return {
+        "dumpable": _try(lambda: _call("prctl", 4, 1, 0, 0, 0)),
+        "death signal": _try(lambda: _call("prctl", 1, 0, 0, 0, 0)),
+        "namespace": _try(lambda: _call("unshare", 0x10000000)),
+        "user": _try(lambda: os.setuid(os.getuid())),
+        "seccomp": _try(lambda: _syscall(317, 1, 0, None)),
+        "privileges": next(line for line in Path("/proc/self/status").read_text().splitlines() if "NoNewPrivs" in line),
+        "capabilities": next(line for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line),
+    }
+
+
+# ---- leaving early, lying about the result
+
+
+def leave(payload: Payload) -> object:
+    code = int(str(payload.get("code", 0)))
+    how = payload["how"]
+    if how == "_exit":
+        os._exit(code)
+    if how == "sys.exit":
+        sys.exit(code)
+    if how == "thread":
+        threading.Thread(target=os._exit, args=(code,), daemon=True).start()
+        time.sleep(5)
+    if how == "atexit":
+        atexit.register(os._exit, 0)
+        sys.exit(code)
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "abort":
+        os.abort()
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "close":
+        os.closerange(0, 2000)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    return "stayed"
+
+
+def harmless_leftovers(payload: Payload) -> object:
+    """Exit handlers and threads that would spoil a clean end."""
+    atexit.register(os._exit, 3)
+    threading.Thread(target=time.sleep, args=(20,)).start()
+    return "clean"
+
+
+def forge(payload: Payload) -> object:
+    """Write a result of its own wherever it can, then leave as if all were well."""
+    body = b'{"status": "ok", "value": "forged", "error": ""}'
+    frame = bytes(16) + len(body).to_bytes(8, "big") + body
+    written = 0
+    for name in os.listdir("/proc/self/fd"):
+        if _try(lambda name=name: os.write(int(name), frame)) == "done":  # type: ignore[misc]
+            written += 1
+    if payload["leave"]:
+        os._exit(0)
+    return f"wrote to {written}"
+
+
+def patch_modules(payload: Payload) -> object:
+    """Replace what the sandbox might use to report."""
+    import json
+
+    os.write = lambda *_: 0
+    os._exit = lambda *_: None  # type: ignore[assignment]
+    json.dumps = lambda *_, **__: '{"status": "ok", "value": "forged", "error": ""}'
+    return "true value"
+
+
+def odd_value(payload: Payload) -> object:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError("no name")
+
+    return {"what": Odd()} if payload["kind"] == "object" else {1, 2}
+
+
+def fail(payload: Payload) -> object:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    kind = payload["kind"]
+    if kind == "value":
+        raise ValueError("a clear message")
+    if kind == "odd":
+        raise OddError
+    if kind == "chained":
+        try:
+            Path("/root-of-nothing").mkdir()
+        except OSError as error:
+            raise RuntimeError("could not cache") from error
+    if kind == "recursion":
+        return fail(payload)
+    return None
