@@ -1,0 +1,302 @@
+"""Everything that one class needs, in an order in which it can run.
+
+What a statement reads as it runs must stand before it. What its functions read when they are called only has to be
+somewhere in the file; it is put before all the same, where no cycle forbids it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from extract.discover import Found, class_of
+from extract.facts import AT_DEFINITION, CLASS, IMPORT, Statement
+from extract.graph import Graph, Links
+from extract.modules import Definition, Module
+from extract.registry import Entry
+from extract.symbols import Link, Node, Own, Problem, Reason, Registered, Symbol
+
+MOST_STATEMENTS = 3_000
+
+UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
+
+
+@dataclass
+class Unit:
+    """What is emitted in one piece: a statement, or an `if` or `try` with the statements needed in it."""
+
+    module: Module
+    block: int  # -1 for a statement
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        """Offset in the file."""
+        return self.module.facts.blocks[self.block].start if self.block >= 0 else self.nodes[0].statement.start
+
+
+@dataclass
+class Closure:
+    """A class with all that it needs."""
+
+    root: Found
+    units: list[Unit]
+    symbols: list[Symbol]  # all that are linked, in order of first use
+    problems: list[Problem]
+    requires: set[str]
+    entries: dict[tuple[Registered, str], Entry]  # what its registries hold, by the strings in it
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """All statements."""
+        for unit in self.units:
+            yield from unit.nodes
+
+    @property
+    def modules(self) -> list[Module]:
+        """The files that take part, the block's own first."""
+        others = {id(unit.module): unit.module for unit in self.units if unit.module is not self.root.module}
+        return [self.root.module, *sorted(others.values(), key=lambda m: (m.source.name, m.file.path))]
+
+
+def kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
+    """The `if` and `try` blocks around a statement that stay in the file; the others are decided statically."""
+    return tuple(number for number, _ in statement.path if not module.facts.blocks[number].static)
+
+
+class Collector:
+    """Collects closures over one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def collect(self, root: Found, extra: Sequence[Symbol] = ()) -> Closure:
+        """The closure of a class. Its problems say why it cannot become a block; there are none if it can."""
+        symbols: dict[Symbol, None] = {}
+        nodes: dict[tuple[str, str, int], Node] = {}
+        problems: dict[Problem, None] = {}
+        requires: set[str] = set()
+        waiting: list[Symbol] = [Own(root.module, root.name), *extra]
+        entries: dict[tuple[Registered, str], Entry] = {}
+        fresh: list[Node] = []
+        while (waiting or fresh or self._registered(symbols, nodes, entries, waiting, fresh)) and len(
+            nodes
+        ) <= MOST_STATEMENTS:
+            symbol = waiting.pop(0) if waiting and not fresh else None
+            if symbol is not None:
+                if symbol in symbols:
+                    continue
+                symbols[symbol] = None
+                if not isinstance(symbol, Own):
+                    continue
+                fresh = [node for node in self.graph.members(symbol) if node.key not in nodes]
+            while fresh:
+                node = fresh.pop(0)
+                if node.key in nodes:
+                    continue
+                nodes[node.key] = node
+                for links in self.links_of(node):
+                    problems.update(dict.fromkeys(links.problems))
+                    requires |= links.requires
+                    waiting += [link.symbol for link in links.links]
+                    waiting += links.glue
+                    waiting += [target for target in links.alias_links if target is not None]
+                fresh += self._whole_try(node)
+        if len(nodes) > MOST_STATEMENTS:
+            problems[Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")] = None
+        units = self._order(root, list(nodes.values()))
+        return Closure(root, units, list(symbols), list(problems), requires, entries)
+
+    def _registered(
+        self,
+        symbols: Iterable[Symbol],
+        nodes: dict[tuple[str, str, int], Node],
+        entries: "dict[tuple[Registered, str], Entry]",
+        waiting: list[Symbol],
+        fresh: list[Node],
+    ) -> bool:
+        """Add what the closure's registries hold under the strings that the closure names; whether that is new."""
+        registries = [symbol for symbol in symbols if isinstance(symbol, Registered)]
+        before = len(entries)
+        for registry in registries:
+            for node in list(nodes.values()):
+                for key in node.statement.types:
+                    if (registry, key) in entries:
+                        continue
+                    entry = self.graph.registries.entry(Definition(*registry), key, node.module.source)
+                    if entry is None:
+                        continue
+                    entries[registry, key] = entry
+                    if entry.symbol is not None:
+                        waiting.append(entry.symbol)
+                    elif entry.node is not None:
+                        fresh.append(entry.node)
+        return len(entries) > before
+
+    def links_of(self, node: Node) -> Iterator[Links]:
+        """The links of a statement and of the blocks kept around it."""
+        yield self.graph.links(node.module, node.statement)
+        for number in kept_blocks(node.module, node.statement):
+            yield self.graph.block_links(node.module, number)
+
+    def _whole_try(self, node: Node) -> list[Node]:
+        """All statements of a kept `try`: what fails in its body decides what its handlers bind."""
+        result = []
+        for number in kept_blocks(node.module, node.statement):
+            if node.module.facts.blocks[number].kind == "try":
+                for other in node.module.facts.statements:
+                    if any(block == number for block, _ in other.path) and node.module.taken(other):
+                        result.append(Node(node.module, other))
+        return result
+
+    # -- order ---------------------------------------------------------------------------------------------------
+
+    def _order(self, root: Found, nodes: Sequence[Node]) -> list[Unit]:
+        units: dict[UnitKey, Unit] = {}
+        of_node: dict[tuple[str, str, int], UnitKey] = {}
+        for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
+            kept = kept_blocks(node.module, node.statement)
+            key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.index)
+            units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
+            of_node[node.key] = key
+        hard: dict[UnitKey, list[UnitKey]] = {}
+        soft: dict[UnitKey, list[UnitKey]] = {}
+        for key, unit in units.items():
+            before, later = self._needs(unit, of_node)
+            hard[key] = [k for k in dict.fromkeys(before) if k != key]
+            soft[key] = [k for k in dict.fromkeys(later) if k != key]
+        root_key = next(of_node[n.key] for n in self.graph.members(Own(root.module, root.name)))
+        preferred = _post_order([root_key, *units], lambda k: [*hard[k], *soft[k]])
+        called = self._called(units, hard, soft)
+        reach = _Reach(hard)
+        ordered = _hard_order(preferred, hard, called, reach)
+        # The class itself comes last, unless something else changes it afterwards.
+        return [units[key] for key in ordered]
+
+    def _needs(self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey]) -> tuple[list[UnitKey], list[UnitKey]]:
+        before: list[UnitKey] = []
+        later: list[UnitKey] = []
+        for node in unit.nodes:
+            for links in self.links_of(node):
+                for link in links.links:
+                    if isinstance(link.symbol, Own):
+                        keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION, of_node)
+                        (before if link.use.when == AT_DEFINITION else later).extend(keys)
+                for target in links.alias_links:
+                    if isinstance(target, Own):
+                        before.extend(self._keys(node, target, True, of_node))
+            # Statements that bind or change one name stay in their order.
+            for name in (*node.statement.binds, *node.statement.touches):
+                for other in self.graph.members(Own(node.module, name)):
+                    if other.statement.index < node.statement.index and other.key in of_node:
+                        before.append(of_node[other.key])
+        return before, later
+
+    def _keys(
+        self, node: Node, symbol: Own, now: bool, of_node: dict[tuple[str, str, int], UnitKey]
+    ) -> list[UnitKey]:
+        members = [m for m in self.graph.members(symbol) if m.key in of_node]
+        if now and symbol.module is node.module:
+            earlier = [m for m in members if m.statement.index < node.statement.index]
+            members = earlier or [m for m in members if m.statement.index != node.statement.index]
+        return [of_node[m.key] for m in members]
+
+    def _called(
+        self,
+        units: dict[UnitKey, Unit],
+        hard: dict[UnitKey, list[UnitKey]],
+        soft: dict[UnitKey, list[UnitKey]],
+    ) -> dict[UnitKey, list[UnitKey]]:
+        """What may be called while a unit runs, and so everything that those functions read."""
+        result: dict[UnitKey, list[UnitKey]] = {}
+        for key, unit in units.items():
+            if any(node.statement.calls or self._subclass_hook(node) for node in unit.nodes):
+                result[key] = [k for k in _post_order(hard[key], lambda k: [*hard[k], *soft[k]]) if k != key]
+            else:
+                result[key] = []
+        return result
+
+    def _subclass_hook(self, node: Node) -> bool:
+        """Whether a class has a base whose `__init_subclass__` runs as it is defined."""
+        if node.statement.kind != CLASS:
+            return False
+        for link in self.graph.links(node.module, node.statement).links:
+            if link.use.when == AT_DEFINITION and isinstance(link.symbol, Own):
+                facts = class_of(Definition(*link.symbol))
+                if facts is not None and "__init_subclass__" in facts.methods:
+                    return True
+        return False
+
+
+def _post_order(starts: Iterable[UnitKey], needs: "Needs") -> list[UnitKey]:
+    """Depth-first post-order: what is needed before what needs it, cycles cut where they close."""
+    seen: set[UnitKey] = set()
+    result: list[UnitKey] = []
+    for start in starts:
+        if start in seen:
+            continue
+        seen.add(start)
+        stack: list[tuple[UnitKey, Iterator[UnitKey]]] = [(start, iter(needs(start)))]
+        while stack:
+            key, waiting = stack[-1]
+            following = next((k for k in waiting if k not in seen), None)
+            if following is None:
+                stack.pop()
+                result.append(key)
+            else:
+                seen.add(following)
+                stack.append((following, iter(needs(following))))
+    return result
+
+
+class _Reach:
+    """What a unit needs, directly or not, before it runs."""
+
+    def __init__(self, hard: dict[UnitKey, list[UnitKey]]) -> None:
+        self._hard = hard
+        self._memo: dict[UnitKey, frozenset[UnitKey]] = {}
+
+    def __call__(self, key: UnitKey) -> frozenset[UnitKey]:
+        if key not in self._memo:
+            self._memo[key] = frozenset(_post_order([key], lambda k: self._hard[k]))
+        return self._memo[key]
+
+
+def _hard_order(
+    preferred: Sequence[UnitKey],
+    hard: dict[UnitKey, list[UnitKey]],
+    called: dict[UnitKey, list[UnitKey]],
+    reach: _Reach,
+) -> list[UnitKey]:
+    """The preferred order, mended so that what a unit needs as it runs stands before it."""
+    done: set[UnitKey] = set()
+    running: set[UnitKey] = set()
+    result: list[UnitKey] = []
+    for start in preferred:
+        stack: list[tuple[UnitKey, Iterator[UnitKey]]] = []
+        if start not in done:
+            running.add(start)
+            stack.append((start, iter([*hard[start], *called[start]])))
+        while stack:
+            key, waiting = stack[-1]
+            following = None
+            for candidate in waiting:
+                if candidate in done or candidate in running:
+                    continue
+                if candidate not in hard[key] and reach(candidate) & running:
+                    continue  # only perhaps called, and it needs what is being placed
+                following = candidate
+                break
+            if following is None:
+                stack.pop()
+                running.discard(key)
+                done.add(key)
+                result.append(key)
+            else:
+                running.add(following)
+                stack.append((following, iter([*hard[following], *called[following]])))
+    return result
+
+
+from collections.abc import Callable  # noqa: E402
+
+Needs = Callable[[UnitKey], Iterable[UnitKey]]
+__all__ = ["Closure", "Collector", "IMPORT", "Link", "Registered", "Unit", "kept_blocks"]

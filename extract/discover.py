@@ -1,0 +1,134 @@
+"""The nn.Module subclasses of a corpus, followed across files, re-exports and sources."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from extract.facts import ClassFacts
+from extract.modules import Definition, External, Library, Missing, Module, Target, runtime_class
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One class, addressed by its source and qualified name."""
+
+    module: Module
+    facts: ClassFacts
+    own_forward: bool
+
+    @property
+    def name(self) -> str:
+        """The bare class name."""
+        return self.facts.name
+
+    @property
+    def qualname(self) -> str:
+        """The dotted name under which its own source imports it."""
+        stem = self.module.name or self.module.file.path.removesuffix(".py").replace("/", ".")
+        return f"{stem}.{self.name}"
+
+    @property
+    def block(self) -> str:
+        """The block's id: `SOURCE::QUALNAME`."""
+        return f"{self.module.source.name}::{self.qualname}"
+
+
+class Hierarchy:
+    """Decides which classes are nn.Modules and where their `forward` comes from."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._lineage: dict[tuple[int, str], tuple[bool, bool, bool]] = {}
+
+    def modules_of(self, module: Module) -> list[Found]:
+        """The concrete nn.Module subclasses that a file defines, in order; the last of several with one name."""
+        found: dict[str, Found] = {}
+        for facts in module.facts.classes:
+            if not module.taken(module.facts.statements[facts.statement]):
+                continue
+            is_module, has_forward, abstract = self._of(module, facts)
+            if is_module and has_forward and not abstract:
+                found[facts.name] = Found(module, facts, "forward" in facts.methods)
+        return list(found.values())
+
+    def is_module(self, definition: Definition) -> bool:
+        """Whether a definition is a subclass of nn.Module."""
+        facts = class_of(definition)
+        return facts is not None and self._of(definition.module, facts)[0]
+
+    def _of(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
+        """Whether a class is an nn.Module, has a forward other than nn.Module's, and leaves it abstract."""
+        key = (id(module), facts.name)
+        if key in self._lineage:
+            return self._lineage[key]
+        self._lineage[key] = (False, False, False)  # a class cannot be its own base
+        is_module = inherits = abstract = False
+        for base in facts.bases:
+            if not base:
+                continue
+            target = follow(self._library, module, base)
+            if isinstance(target, Definition):
+                parent = class_of(target)
+                if parent is not None and not (target.module is module and parent is facts):
+                    of_parent = self._of(target.module, parent)
+                    is_module |= of_parent[0]
+                    if of_parent[1] and not inherits:
+                        inherits, abstract = True, of_parent[2]
+            elif isinstance(target, External) and _is_torch_module(target):
+                is_module = True
+                inherits |= target.name != "Module"
+        own = "forward" in facts.methods
+        if own:
+            abstract = "forward" in facts.abstract
+        result = (is_module or self._is_root(module, facts), own or inherits, abstract)
+        self._lineage[key] = result
+        return result
+
+    def _is_root(self, module: Module, facts: ClassFacts) -> bool:
+        """Whether this is torch's own nn.Module (in a corpus that holds torch)."""
+        return facts.name == "Module" and module.name == "torch.nn.modules.module"
+
+
+def class_of(definition: Definition) -> ClassFacts | None:
+    """The class that a definition is; the last, where branches define several."""
+    found = None
+    for facts in definition.module.facts.classes:
+        if facts.name == definition.name and definition.module.taken(definition.module.facts.statements[facts.statement]):
+            found = facts
+    return found
+
+
+def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
+    """What a dotted name means in a module: `layers.drop.DropPath`. Follows simple aliases (`Conv = Conv2d`)."""
+    target = library.lookup(module, chain[0])
+    rest = list(chain[1:])
+    while rest and isinstance(target, Module):
+        target = library.lookup(target, rest.pop(0))
+    if isinstance(target, External) and rest:
+        return External(".".join([target.package, *([target.name] if target.name else []), *rest[:-1]]), rest[-1], False, target.runtime)
+    if isinstance(target, Definition) and not rest and class_of(target) is None:
+        return _alias(library, target) or target
+    return Missing(f"{'.'.join(chain)} in {module.file.path}") if rest and isinstance(target, Module) else target
+
+
+def _alias(library: Library, target: Definition) -> Target | None:
+    """The class behind `Name = Other`."""
+    binders = target.module.binders(target.name)
+    statement = binders[-1]
+    if statement.kind != "assign" or statement.calls or statement.binds != (target.name,):
+        return None
+    reads = [use for use in statement.uses if use.when == 0]
+    if len(reads) != 1 or reads[0].name == target.name:
+        return None
+    return follow(library, target.module, (reads[0].name, *reads[0].attributes))
+
+
+def _is_torch_module(target: External) -> bool:
+    """Whether a class of the runtime is an nn.Module; asks the runtime itself, which is trusted."""
+    if not target.runtime or target.package.split(".")[0] not in {"torch", "torchvision"}:
+        return False
+    return runtime_class(target.package, target.name)
+
+
+def discover(library: Library, modules: Iterable[Module]) -> list[Found]:
+    """The nn.Module subclasses in these files, by source, path and line."""
+    hierarchy = Hierarchy(library)
+    return [found for module in modules for found in hierarchy.modules_of(module)]

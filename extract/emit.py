@@ -1,0 +1,185 @@
+"""One closed file for a block: header, imports, what only annotations name, then definitions before their use."""
+
+import sys
+from dataclasses import dataclass, field
+
+from extract.closure import Closure, Collector, Unit
+from extract.discover import Found
+from extract.facts import AT_DEFINITION, IMPORT
+from extract.graph import distributions_of
+from extract.undefined import undefined_names
+from extract.naming import Names, choose_names
+from extract.render import Renderer, Texts, import_line
+from extract.standins.library import SOURCE_NAME
+from extract.symbols import Imported, Optional, Own, Problem, Reason, Registered
+
+
+
+_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A block's file."""
+
+    found: Found
+    code: str
+    requires: tuple[str, ...]  # PEP 508, besides the standard library
+    files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was made from
+    undefined: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A class that cannot become a block: an outcome, not an exception."""
+
+    found: Found
+    reason: Reason
+    detail: str
+
+
+@dataclass
+class Emitter:
+    """Emits blocks from one collector."""
+
+    collector: Collector
+    texts: Texts = field(default_factory=Texts)
+
+    def emit(self, found: Found) -> Emitted | Unresolved:
+        """Copy one class and everything that it needs into a self-contained module."""
+        closure = self.collector.collect(found)
+        if closure.problems:
+            first = closure.problems[0]
+            return Unresolved(found, first.reason, first.detail)
+        names = choose_names(closure, self.collector)
+        renderer = Renderer(closure, self.collector, names, self.texts)
+        late = _needed_when_called(closure, self.collector)
+        pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
+        body = _with_glue(pieces, closure, names, late)
+        packages = sorted(closure.requires | {s.package.split(".")[0] for s in names.notes})
+        requires = _requirements(closure, packages)
+        code = "\n".join(
+            [
+                *_header(closure, names, renderer),
+                *_future(closure, names),
+                *_imports(names, late),
+                *_placeholders(names),
+                "",
+                "",
+                "\n\n\n".join(body),
+                "",
+            ]
+        )
+        files = tuple((m.source.name, m.file.path) for m in closure.modules)
+        return Emitted(found, code, requires, files, undefined_names(code))
+
+
+def _needed_when_called(closure: Closure, collector: Collector) -> set[Imported]:
+    """Packages outside the runtime that no statement needs as it runs: the file works without them until then."""
+    found: set[Imported] = set()
+    at_once: set[Imported] = set()
+    for node in closure.nodes:
+        for links in collector.links_of(node):
+            for link in links.links:
+                if isinstance(link.symbol, Imported) and not collector.graph.library.is_runtime(link.symbol.package):
+                    (at_once if link.use.when == AT_DEFINITION else found).add(link.symbol)
+    return found - at_once
+
+
+def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, late: set[Imported]) -> list[str]:
+    """The texts of the units, those of our stand-ins first, then the objects that are made from them."""
+    ours = [text for unit, text in pieces if unit.module.source.name == SOURCE_NAME]
+    theirs = [text for unit, text in pieces if unit.module.source.name != SOURCE_NAME]
+    absent = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "NotInstalled"), "")
+    lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, Optional)})
+    lines += sorted(
+        f"try:\n    {import_line(s.package, s.name, s.whole, names.of[s])}\n"
+        f'except ImportError:\n    {names.of[s]} = {absent}("{s.package}")'
+        for s in late
+    )
+    registry = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "Registry"), "")
+    lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, Registered)})
+    filled = sorted(
+        {
+            f'{names.of[where]}.register_module("{key.rpartition(".")[2]}", module={names.of[entry.symbol]})'
+            for (where, key), entry in closure.entries.items()
+            if entry.symbol is not None
+        }
+    )
+    return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *(["\n".join(filled)] if filled else [])]
+
+
+def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
+    found = closure.root
+    source = found.module.source
+    statement = found.module.facts.statements[found.facts.statement]
+    lines = [
+        f"# {found.name}, from {source.name}",
+        "#",
+        f"# Block:   {found.block}",
+        f"# Origin:  {source.origin or source.name} {found.module.file.path}, lines {statement.line}-{statement.end_line}",
+        f"# SWHID:   swh:1:cnt:{found.module.file.blob}",
+        f"# Licence: {source.license}",
+    ]
+    others = [m for m in closure.modules[1:]]
+    if others:
+        lines.append("# With definitions from:")
+        lines += [f"#   {m.source.name} {m.file.path} ({m.source.license})" for m in others]
+    changes = [f"renamed {old} -> {new}" for _, old, new in names.renamed()]
+    changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]
+    changes += [f"taken as not installed: {package}" for package in sorted(renderer.absent)]
+    lines.append("# Changed: imports resolved and definitions brought together" + ("; also:" if changes else "."))
+    lines += [f"#   {change}" for change in changes]
+    return [*lines, ""]
+
+
+def _future(closure: Closure, names: Names) -> list[str]:
+    wanted = {name for module in closure.modules for name in module.facts.future}
+    if names.annotations:
+        wanted.add("annotations")
+    wanted &= {"annotations"}
+    return [f"from __future__ import {name}" for name in sorted(wanted)] + ([""] if wanted else [])
+
+
+def _imports(names: Names, late: set[Imported]) -> list[str]:
+    """Import lines: the standard library, then the rest, each in order (PEP 8)."""
+    modules: set[tuple[str, str]] = set()
+    members: dict[str, set[str]] = {}
+    bound: set[tuple[str, str]] = set()
+    for symbol in names.of:
+        if not isinstance(symbol, Imported) or symbol in late:
+            continue
+        name = names.of[symbol]
+        dotted = f"{symbol.package}.{symbol.name}" if symbol.name else symbol.package
+        if symbol.name and (dotted, name) not in bound:
+            members.setdefault(symbol.package, set()).add(symbol.name + (f" as {name}" if name != symbol.name else ""))
+        elif not symbol.name and (symbol.whole is False or (dotted, name) not in bound):
+            modules.add((import_line(symbol.package, "", symbol.whole, name), symbol.package))
+        bound.add((dotted, name))
+    lines = sorted(modules) + [(_from_line(p, sorted(members[p])), p) for p in sorted(members)]
+    groups: tuple[list[str], list[str]] = ([], [])
+    for line, package in lines:
+        groups[package.split(".")[0] not in sys.stdlib_module_names].append(line)
+    return [*groups[0], *([""] if groups[0] and groups[1] else []), *groups[1]]
+
+
+def _from_line(package: str, names: list[str]) -> str:
+    line = f"from {package} import {', '.join(names)}"
+    if len(line) <= _WIDTH:
+        return line
+    return f"from {package} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+
+
+def _placeholders(names: Names) -> list[str]:
+    lines: list[str] = []
+    if names.annotations:
+        lines += ["", "# Named by annotations only."]
+        lines += [f"{name} = object" for name in sorted(names.annotations)]
+    return lines
+
+
+def _requirements(closure: Closure, packages: list[str]) -> tuple[str, ...]:
+    return tuple(sorted({distributions_of(package)[0] for package in packages}))
+
+
+__all__ = ["Emitted", "Emitter", "IMPORT", "Optional", "Own", "Problem", "Registered", "Unresolved", "undefined_names"]

@@ -1,0 +1,393 @@
+"""Links between statements: for each statement of the corpus, the symbol behind every name that it reads.
+
+Computed once for each statement and shared by all blocks that need it.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from extract.discover import class_of, follow
+from extract.facts import ASSIGN, AT_CALL, FUNCTION, IMPORT, IN_ANNOTATION, STAR, Alias, Decorator, Statement, Use
+from extract.modules import Definition, External, Library, Missing, Module, Target, runtime_has
+from extract.registry import Registries, is_registry, is_registry_class
+from extract.standins.heavy import HEAVY
+from extract.standins.library import SOURCE_NAME, operator_of, standin_module
+from extract.symbols import (
+    How,
+    Imported,
+    Link,
+    Node,
+    Optional,
+    Own,
+    Problem,
+    Reason,
+    Registered,
+    Symbol,
+)
+
+REGISTRY_NAMES = ("Registry", "REGISTRY")
+_TORCH_OPS = ("aten", "prims", "quantized", "profiler", "c10d", "symm_mem", "higher_order", "loaded_libraries", "load_library")
+
+
+@dataclass
+class Links:
+    """What one statement needs."""
+
+    links: list[Link] = field(default_factory=list)
+    notes: list[tuple[Use, Target | None]] = field(default_factory=list)  # names that only annotations use
+    dropped: list[Decorator] = field(default_factory=list)  # decorators left out
+    problems: list[Problem] = field(default_factory=list)
+    requires: set[str] = field(default_factory=set)  # import names of third-party packages
+    local_targets: list[Target] = field(default_factory=list)  # of the statement's function-level imports
+    glue: list[Own] = field(default_factory=list)  # stand-ins that lines of ours use
+    alias_links: list[Symbol | None] = field(default_factory=list)  # of an import statement kept inside a block
+
+
+class Graph:
+    """Statements and their links over a whole library."""
+
+    def __init__(self, library: Library, registries: Registries) -> None:
+        self.library = library
+        self.registries = registries
+        self._links: dict[tuple[int, int], Links] = {}
+        self._block_links: dict[tuple[int, int], Links] = {}
+        self._members: dict[Symbol, tuple[Node, ...]] = {}
+        self._touching: dict[int, dict[str, list[Statement]]] = {}
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    def members(self, symbol: Own) -> tuple[Node, ...]:
+        """The statements that define a symbol, and those that change it afterwards, in file order."""
+        if symbol not in self._members:
+            module, name = symbol
+            chosen = {s.index: s for s in module.binders(name)}
+            for statement in self._touches(module).get(name, ()):
+                chosen.setdefault(statement.index, statement)
+            self._members[symbol] = tuple(Node(module, chosen[i]) for i in sorted(chosen))
+        return self._members[symbol]
+
+    def _touches(self, module: Module) -> dict[str, list[Statement]]:
+        if id(module) not in self._touching:
+            found: dict[str, list[Statement]] = {}
+            for statement in module.facts.statements:
+                if statement.touches and not statement.binds and module.taken(statement):
+                    for name in statement.touches:
+                        found.setdefault(name, []).append(statement)
+            self._touching[id(module)] = found
+        return self._touching[id(module)]
+
+    # -- links ---------------------------------------------------------------------------------------------------
+
+    def links(self, module: Module, statement: Statement) -> Links:
+        """The links of a statement."""
+        key = (id(module), statement.index)
+        if key not in self._links:
+            self._links[key] = self._link(module, statement)
+        return self._links[key]
+
+    def block_links(self, module: Module, number: int) -> Links:
+        """The links of a block's test or exception types."""
+        key = (id(module), number)
+        if key not in self._block_links:
+            result = Links()
+            for use in module.facts.blocks[number].uses:
+                self._link_use(module, use, None, result)
+            self._block_links[key] = result
+        return self._block_links[key]
+
+    def _link(self, module: Module, statement: Statement) -> Links:
+        result = Links()
+        if statement.kind in {IMPORT, STAR}:
+            self._link_import(module, statement, result)
+            return result
+        result.local_targets = [self.library.target(module, entry.alias) for entry in statement.locals]
+        self._check_locals(module, statement, result)
+        result.dropped = [d for d in statement.decorators if self._drops(module, statement, d)]
+        for use in statement.uses:
+            if any(d.start <= use.start < d.end for d in result.dropped):
+                continue
+            local = statement.locals[use.local] if use.local >= 0 else None
+            target = result.local_targets[use.local] if local is not None else None
+            if local is not None and isinstance(target, External | Missing):
+                continue  # the import stays in the function, or becomes the error that it would raise
+            self._link_use(module, use, local.alias if local else None, result, target)
+        return result
+
+    def _link_import(self, module: Module, statement: Statement, result: Links) -> None:
+        """An import inside a kept `if` or `try`: the name is bound there to what it stands for."""
+        for alias in statement.aliases:
+            target = self.library.target(module, alias)
+            if isinstance(target, Definition):
+                result.alias_links.append(self._symbol(target))
+            elif isinstance(target, External):
+                result.alias_links.append(None)
+                if not target.runtime:
+                    result.requires.add(target.package.split(".")[0])
+            else:
+                result.alias_links.append(None)
+                what = "module as a value" if isinstance(target, Module) else target.where
+                result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, f"{_place(module, statement.line)}: {what}"))
+
+    def _check_locals(self, module: Module, statement: Statement, result: Links) -> None:
+        for entry, target in zip(statement.locals, result.local_targets, strict=True):
+            if isinstance(target, External) and not target.runtime and not entry.guarded:
+                if self.hard_requirement(module, target.package):
+                    result.requires.add(target.package.split(".")[0])
+
+    def hard_requirement(self, module: Module, package: str) -> bool:
+        """Whether the source's own metadata says that it cannot do without a package."""
+        return not _hard_requirements(module.source.requires).isdisjoint(
+            canonicalize_name(name) for name in distributions_of(package)
+        )
+
+    def _link_use(
+        self, module: Module, use: Use, alias: Alias | None, result: Links, target: Target | None = None
+    ) -> None:
+        start = self.library.lookup(module, use.name) if target is None else target
+        target, consumed = start, 0
+        while isinstance(target, Module) and consumed < len(use.attributes):
+            inner = self.library.lookup(target, use.attributes[consumed])
+            if isinstance(inner, Missing) and operator_of(use.attributes[consumed]) is not None:
+                break
+            target, consumed = inner, consumed + 1
+        if use.when == IN_ANNOTATION:
+            result.notes.append((use, None if isinstance(target, Module) else target))
+            return
+        native = self._native_link(use, target, consumed)
+        if native is not None:
+            result.links.append(native) if isinstance(native, Link) else result.problems.append(native)
+            return
+        if isinstance(target, Definition):
+            symbol = self._symbol(target)
+            if isinstance(symbol, Registered):
+                result.glue.append(self.registry_class)
+            result.links.append(Link(use, symbol, consumed, self._how(module, use, target, consumed, alias)))
+        elif isinstance(target, External):
+            for link in self._external(module, use, target, consumed, alias):
+                result.links.append(link)
+                if isinstance(link.symbol, Optional):
+                    result.glue.append(Own(self.standins("absent.py"), "NotInstalled"))
+                elif isinstance(link.symbol, Imported) and not self.library.is_runtime(link.symbol.package):
+                    result.requires.add(link.symbol.package.split(".")[0])
+                    if use.when == AT_CALL:
+                        result.glue.append(Own(self.standins("absent.py"), "NotInstalled"))
+        elif isinstance(target, Module):
+            where = _place(module, module_line(module, use))
+            result.problems.append(Problem(Reason.DYNAMIC_MODULE, f"{where}: module {use.name} is used as a value"))
+        else:
+            result.problems.append(self._missing(module, use, target))
+
+    def _symbol(self, target: Definition) -> Symbol:
+        if is_registry(target):
+            return Registered(*self.registries.canonical(target))
+        if is_registry_class(target):
+            return self.registry_class
+        heavy = HEAVY.get(target.name)
+        if heavy is not None and target.module.source.name != SOURCE_NAME and heavy.has <= _shape(target):
+            return Own(self.standins(heavy.file), heavy.name)
+        return Own(*target)
+
+    @property
+    def registry_class(self) -> Own:
+        """Our stand-in for registries."""
+        return Own(self.standins("registry.py"), "Registry")
+
+    def _how(self, module: Module, use: Use, target: Definition, consumed: int, alias: Alias | None) -> How:
+        if target.module is module:
+            return How.SAME_FILE
+        if consumed:
+            return How.QUALIFIED
+        binders = module.binders(use.name) if alias is None else ()
+        if not binders and alias is None:
+            return How.STAR
+        found = alias or next(a for a in binders[-1].aliases if a.bound == use.name)
+        dotted = self.library.absolute(module, found)
+        return How.DIRECT_IMPORT if dotted == target.module.name else How.RE_EXPORT
+
+    def _missing(self, module: Module, use: Use, target: Missing) -> Problem:
+        where = _place(module, module_line(module, use))
+        if module.binders(use.name) or use.local >= 0:
+            return Problem(Reason.UNRESOLVED_IMPORT, f"{where}: {'.'.join((use.name, *use.attributes))}: {target.where}")
+        return Problem(Reason.UNRESOLVED_NAME, f"{where}: {use.name} is not defined in this file, nor imported")
+
+    # -- outside the corpus --------------------------------------------------------------------------------------
+
+    def _external(
+        self, module: Module, use: Use, target: External, consumed: int, alias: Alias | None
+    ) -> Iterator[Link]:
+        if target.optional:
+            yield Link(use, Optional(target.package, use.name), consumed, How.DIRECT_IMPORT)
+            return
+        if consumed or alias is not None or not module.binders(use.name):
+            # Reached through another module's attribute, or a star import: import it from where it lives.
+            name = target.name or target.package.rpartition(".")[2]
+            bound = name if consumed or alias is None else alias.bound
+            yield Link(use, Imported(target.package, target.name, True, bound), consumed, How.QUALIFIED)
+            return
+        imports = self._imports_of(module, use)
+        if self._conditional(module, use.name) and not (
+            target.runtime and runtime_has(target.package, target.name)
+        ):
+            yield Link(use, Optional(target.package, use.name), 0, How.DIRECT_IMPORT)
+            return
+        for symbol in imports:
+            yield Link(use, symbol, 0, How.DIRECT_IMPORT)
+
+    def _imports_of(self, module: Module, use: Use) -> list[Imported]:
+        """The import statements that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule's too."""
+        found: list[tuple[Imported, int]] = []
+        for statement in module.binders(use.name):
+            for alias in statement.aliases:
+                if alias.bound != use.name:
+                    continue
+                target = self.library.target(module, alias)
+                if isinstance(target, External):
+                    symbol = Imported(target.package, target.name, target.whole or bool(target.name), use.name)
+                    found.append((symbol, len(target.package.split("."))))
+        if not found:
+            return []
+        if any(symbol.whole for symbol, _ in found):
+            return [symbol for symbol, _ in found if symbol.whole][-1:]
+        chain = (use.name, *use.attributes)
+        matching = [s for s, depth in found if tuple(s.package.split(".")) == chain[:depth] and depth > 1]
+        plain = [symbol for symbol, depth in found if depth == 1]
+        return list(dict.fromkeys([*plain[:1], *matching])) or [found[0][0]]
+
+    def note_import(self, module: Module, use: Use, target: Target | None) -> list[Imported]:
+        """The imports that an annotation's name needs; empty where it names no import of the runtime."""
+        if not isinstance(target, External) or not target.runtime:
+            return []
+        if not module.binders(use.name) or use.local >= 0:
+            return [Imported(target.package, target.name, True, use.name)] if target.name else []
+        return self._imports_of(module, use)
+
+    def _conditional(self, module: Module, name: str) -> bool:
+        """Whether a name is imported only under a condition."""
+        binders = module.binders(name)
+        return bool(binders) and all(statement.path for statement in binders if statement.kind == IMPORT)
+
+    # -- native operators ----------------------------------------------------------------------------------------
+
+    def _native_link(self, use: Use, target: Target, consumed: int) -> Link | Problem | None:
+        """A call into a compiled extension: `ext_module.nms(...)`, `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
+        chain = use.attributes
+        if isinstance(target, External) and target.package == "torch" and chain[:1] == ("ops",) and len(chain) >= 3:
+            return None if chain[1] in _TORCH_OPS else self._native(use, chain[2], 3, chain[1])
+        if isinstance(target, Definition) and self.is_extension(target):
+            return self._native(use, chain[consumed], consumed + 1) if len(chain) > consumed else None
+        compiled = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
+        if compiled and len(chain) > consumed and operator_of(chain[consumed]) is not None:
+            return self._native(use, chain[consumed], consumed + 1)
+        if isinstance(target, Missing) and use.name in {"_C", "_ext"}:
+            return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
+        return None
+
+    def _native(self, use: Use, operator: str, consumed: int, namespace: str = "") -> Link | Problem:
+        found = operator_of(operator, namespace)
+        if found is not None:
+            file, function = found
+            return Link(use, Own(self.standins(file), function), consumed, How.STAND_IN)
+        name = ".".join((use.name, *use.attributes[:consumed]))
+        return Problem(Reason.NATIVE_OP, f"{name} is a compiled operator without a stand-in")
+
+    def standins(self, file: str) -> Module:
+        """The module of one of our stand-in files."""
+        return standin_module(self.library, file)
+
+    def is_extension(self, target: Definition) -> bool:
+        """Whether a name is a loaded extension module: `ext_module = ext_loader.load_ext("_ext", [...])`."""
+        binders = target.module.binders(target.name)
+        return any(
+            statement.kind == ASSIGN and use.attributes[-1:] == ("load_ext",)
+            for statement in binders
+            for use in statement.uses
+        )
+
+    # -- registries and decorators -------------------------------------------------------------------------------
+
+    def _drops(self, module: Module, statement: Statement, decorator: Decorator) -> bool:
+        """Whether a decorator only records or documents what it decorates."""
+        chain = decorator.chain
+        if not chain:
+            return False
+        if "docstring" in chain[-1]:
+            return True
+        if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
+            return not self._dispatches(module, chain)
+        target = follow(self.library, module, chain)
+        if isinstance(target, Definition):
+            binders = target.module.binders(target.name)
+            return all(s.kind == FUNCTION and s.registers for s in binders)
+        return False
+
+    def _dispatches(self, module: Module, chain: Sequence[str]) -> bool:
+        """Whether `@f.register` adds an overload to a `functools.singledispatch` function."""
+        target = self.library.lookup(module, chain[0])
+        if not isinstance(target, Definition):
+            return False
+        return any(d.chain[-1:] == ("singledispatch",) for s in target.module.binders(target.name) for d in s.decorators)
+
+
+def _shape(target: Definition) -> set[str]:
+    """The methods of a class and its bases' in the same file, or the parameters (and locals) of a function."""
+    facts = class_of(target)
+    if facts is not None:
+        return set(facts.methods)
+    return {name for statement in target.module.binders(target.name) for name in statement.shadows}
+
+
+@functools.cache
+def _hard_requirements(requires: tuple[str, ...]) -> frozenset[str]:
+    """Normalised names of the distributions that are required without an extra."""
+    found = set()
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or "extra" not in str(requirement.marker):
+            found.add(canonicalize_name(requirement.name))
+    return frozenset(found)
+
+
+def _place(module: Module, line: int) -> str:
+    return f"{module.source.name} {module.file.path}:{line}"
+
+
+def module_line(module: Module, use: Use) -> int:
+    """The line of the statement around a use."""
+    for statement in module.facts.statements:
+        if statement.start <= use.start < statement.end:
+            return statement.line
+    return 0
+
+
+_DISTRIBUTIONS = {
+    "PIL": ("pillow",),
+    "cv2": ("opencv-python", "opencv-python-headless"),
+    "yaml": ("PyYAML",),
+    "sklearn": ("scikit-learn",),
+    "skimage": ("scikit-image",),
+    "mmcv": ("mmcv", "mmcv-lite"),
+    "mmseg": ("mmsegmentation",),
+    "attr": ("attrs",),
+    "google": ("protobuf",),
+    "pycocotools": ("pycocotools",),
+    "dateutil": ("python-dateutil",),
+    "Bio": ("biopython",),
+    "rdkit": ("rdkit",),
+    "torch_geometric": ("torch-geometric",),
+    "clip": ("openai-clip",),
+    "flash_attn": ("flash-attn",),
+    "huggingface_hub": ("huggingface-hub",),
+}
+
+
+def distributions_of(package: str) -> tuple[str, ...]:
+    """The distributions that may offer an import name; the usual one first."""
+    top = package.split(".")[0]
+    return _DISTRIBUTIONS.get(top, (top.replace("_", "-"),))

@@ -1,0 +1,206 @@
+"""The index: facts of source files in one SQLite database, found by content.
+
+The key of a file is its git blob SHA-1 (also its SWHID, `swh:1:cnt:`), so a file that several releases share is
+parsed once, and a changed file is another file. The database is in WAL mode: processes may share it, and what a
+killed run had stored stays.
+"""
+
+import io
+import pickle
+import sqlite3
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+from extract import facts as facts_module
+from extract.facts import FACTS_VERSION, FileFacts
+from extract.parse import parse_file
+from extract.sources import Source, SourceFile
+from manifests.cache import cache_folder
+from manifests.errors import UserError
+from manifests.progress import progress
+from manifests.workers import available_cores, process_pool, submit
+
+Policy = Literal["missing", "force", "skip"]
+
+# Facts depend on this code and on the grammar of the Python that parsed.
+VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
+_EMPTY = FileFacts((), (), (), None, (), 0)
+_FEW = 40  # files; below it, starting processes costs more than it saves
+_CHUNK_BYTES = 400_000
+
+
+class Index:
+    """Facts by blob. A context manager; one per thread."""
+
+    def __init__(self, path: Path | None = None, *, policy: Policy = "missing") -> None:
+        self.path = path or cache_folder("index") / "facts.sqlite"
+        self.policy = policy
+        self.hits = 0
+        self.parsed = 0
+        self.broken: dict[str, str] = {}  # blob -> why it could not be parsed
+        self._memory: dict[str, FileFacts] = {}
+        self._database = _open(self.path)
+
+    def __enter__(self) -> "Index":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    # -- many files ----------------------------------------------------------------------------------------------
+
+    def add(self, files: Sequence[tuple[Source, SourceFile]]) -> None:
+        """Store the facts of all these files that are not stored yet (policy `force`: of all; `skip`: of none)."""
+        if self.policy == "skip":
+            return
+        wanted = {file.blob: (source, file) for source, file in files}
+        known = set() if self.policy == "force" else self._known(wanted)
+        self.hits += len(known)
+        todo = [item for blob, item in wanted.items() if blob not in known]
+        if not todo:
+            return
+        with progress("index", len(todo), "files") as advance:
+            for rows in _parse_all(todo):
+                self._store(rows)
+                advance(len(rows))
+
+    def _known(self, blobs: Iterable[str]) -> set[str]:
+        stored = {row[0] for row in self._database.execute("SELECT blob FROM facts WHERE version = ?", (VERSION,))}
+        return stored & set(blobs)
+
+    def _store(self, rows: Sequence[tuple[str, bytes | None, str | None]]) -> None:
+        self.parsed += len(rows)
+        with self._database:
+            self._database.executemany(
+                "INSERT OR REPLACE INTO facts (blob, version, facts, error) VALUES (?, ?, ?, ?)",
+                [(blob, VERSION, data, error) for blob, data, error in rows],
+            )
+
+    # -- one file ------------------------------------------------------------------------------------------------
+
+    def facts(self, source: Source, file: SourceFile) -> FileFacts:
+        """The facts of a file; empty when it does not parse (then `broken` says why).
+
+        Raises: UserError under policy `skip` if the file is not in the index.
+        """
+        found = self._memory.get(file.blob)
+        if found is None:
+            found = self._memory[file.blob] = self._fetch(source, file)
+        return found
+
+    def _fetch(self, source: Source, file: SourceFile) -> FileFacts:
+        query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
+        row = self._database.execute(query, (file.blob, VERSION)).fetchone()
+        if row is None:
+            if self.policy == "skip":
+                raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")
+            stored = [_parse(file.blob, source.read(file))]
+            self._store(stored)
+            row = stored[0][1:]
+        data, error = row
+        if error is not None:
+            self.broken[file.blob] = error
+            return _EMPTY
+        return _loads(data)
+
+    # -- results that follow from the files alone ----------------------------------------------------------------
+
+    def remembered(self, key: str) -> bytes | None:
+        """A result stored under a key that names everything it depends on."""
+        if self.policy == "force":
+            return None
+        row = self._database.execute("SELECT value FROM results WHERE key = ?", (f"{VERSION}:{key}",)).fetchone()
+        return row[0] if row else None
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Store such a result."""
+        with self._database:
+            self._database.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (f"{VERSION}:{key}", value))
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise UserError(f"index {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
+        # A damaged file: the index only saves work, so it starts anew.
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=60)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    with database:
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS facts (blob TEXT, version TEXT, facts BLOB, error TEXT,"
+            " PRIMARY KEY (blob, version)) WITHOUT ROWID"
+        )
+        database.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+    return database
+
+
+def _parse_all(
+    files: Sequence[tuple[Source, SourceFile]],
+) -> Iterator[list[tuple[str, bytes | None, str | None]]]:
+    if len(files) < _FEW:
+        yield [_parse(file.blob, source.read(file)) for source, file in files]
+        return
+    with process_pool() as pool:
+        waiting: list[Future[list[tuple[str, bytes | None, str | None]]]] = []
+        for chunk in _chunks(files):
+            waiting.append(submit(pool, _parse_chunk, chunk))
+            if len(waiting) > 2 * available_cores():
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
+
+
+def _chunks(files: Sequence[tuple[Source, SourceFile]]) -> Iterator[list[tuple[str, bytes]]]:
+    chunk: list[tuple[str, bytes]] = []
+    size = 0
+    for source, file in files:
+        data = source.read(file)
+        chunk.append((file.blob, data))
+        size += len(data)
+        if size > _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _parse_chunk(files: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes | None, str | None]]:
+    return [_parse(blob, data) for blob, data in files]
+
+
+def _parse(blob: str, data: bytes) -> tuple[str, bytes | None, str | None]:
+    try:
+        return blob, pickle.dumps(parse_file(data), protocol=5), None
+    except SyntaxError as error:
+        return blob, None, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
+    except RecursionError:
+        return blob, None, "nested too deeply to parse"
+
+
+class _FactsOnly(pickle.Unpickler):
+    """Reads back facts and nothing else: a planted database cannot make us run anything."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if module == facts_module.__name__:
+            return getattr(facts_module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is not a fact")
+
+
+def _loads(data: bytes) -> FileFacts:
+    with closing(io.BytesIO(data)) as stream:
+        result = _FactsOnly(stream).load()
+    assert isinstance(result, FileFacts)
+    return result

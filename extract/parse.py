@@ -1,0 +1,366 @@
+"""One source file's text to its facts. Nothing is run; `ast` parses (several times faster than LibCST)."""
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+
+from extract.facts import (
+    ASSIGN,
+    CLASS,
+    FUNCTION,
+    IMPORT,
+    OTHER,
+    STAR,
+    Block,
+    ClassFacts,
+    Decorator,
+    FileFacts,
+    Statement,
+    Store,
+    Use,
+)
+from extract.scopes import Names, catches_import, import_aliases
+from extract.text import Lines, normalise
+
+type_ = type
+Path = tuple[tuple[int, int], ...]
+
+
+def parse_file(raw: bytes) -> FileFacts:
+    """The facts of one file.
+
+    Raises: SyntaxError (also for a broken encoding), RecursionError for absurdly nested code.
+    """
+    text = normalise(raw)
+    try:
+        tree = ast.parse(text)
+    except ValueError as error:  # null bytes
+        raise SyntaxError(str(error)) from None
+    return _Reader(Lines(text)).read(tree)
+
+
+class _Reader:
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.drafts: list[tuple[Statement, Names]] = []
+        self.blocks: list[tuple[Block, Names]] = []
+        self.classes: list[ClassFacts] = []
+
+    def read(self, tree: ast.Module) -> FileFacts:
+        self._suite(tree.body, ())
+        bound = {name for draft, _ in self.drafts for name in (*draft.binds, *draft.late)}
+        statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
+        blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
+        future = [
+            alias.name
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            for alias in node.names
+        ]
+        lines = self.lines.number(len(self.lines.text)) - 1
+        return FileFacts(statements, blocks, tuple(self.classes), _exports(tree), tuple(future), lines)
+
+    def _suite(self, body: Sequence[ast.stmt], path: Path) -> None:
+        previous_line = 0
+        for node in body:
+            if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+                previous_line = node.end_lineno or node.lineno
+                continue
+            if isinstance(node, ast.If | ast.Try) and node.lineno != previous_line and _spread(node):
+                self._block(node, path)
+            else:
+                self._leaf(node, path, node.lineno == previous_line)
+            previous_line = node.end_lineno or node.lineno
+
+    # -- blocks --------------------------------------------------------------------------------------------------
+
+    def _block(self, node: ast.If | ast.Try, path: Path) -> None:
+        index = len(self.blocks)
+        names = Names(self.lines)
+        suites: list[tuple[str, Sequence[ast.stmt]]] = [("body", node.body)]
+        stores: list[Store] = []
+        if isinstance(node, ast.If):
+            kind, static = "if", _static_test(node.test)
+            names.visit(node.test)
+        else:
+            importing = any(isinstance(item, ast.Import | ast.ImportFrom) for item in node.body)
+            kind, static = "try", "imports" if importing and catches_import(node) else ""
+            for handler in node.handlers:
+                if handler.type is not None:
+                    names.visit(handler.type)
+                suites.append(("handler", handler.body))
+        suites.append(("else", node.orelse))
+        if isinstance(node, ast.Try):
+            suites.append(("finally", node.finalbody))
+        spans = tuple((role, *self._span(body)) for role, body in suites)
+        start, end = self._lines_of(node)
+        block = Block(index, kind, start, end, path, (), spans, static, tuple(stores))
+        self.blocks.append((block, names))
+        for number, (_, body) in enumerate(suites):
+            self._suite(body, (*path, (index, number)))
+
+    def _span(self, body: Sequence[ast.stmt]) -> tuple[int, int]:
+        if not body:
+            return 0, 0
+        return self._lines_of(body[0])[0], self._lines_of(body[-1])[1]
+
+    def _lines_of(self, node: ast.stmt) -> tuple[int, int]:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        assert node.end_lineno is not None
+        return self.lines.start(self._with_comments(first, node.col_offset)), self.lines.start(node.end_lineno + 1)
+
+    def _with_comments(self, line: int, column: int) -> int:
+        """The first of the comment lines that stand directly above a statement, at its indentation."""
+        while line > 1:
+            above = self.lines.line(line - 1)
+            stripped = above.lstrip()
+            if not stripped.startswith(b"#") or len(above) - len(stripped) != column or stripped.startswith(b"#!"):
+                break
+            line -= 1
+        return line
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def _leaf(self, node: ast.stmt, path: Path, same_line: bool) -> None:
+        names = Names(self.lines)
+        names.visit(node)
+        start, end = self._lines_of(node)
+        if same_line and self.drafts:
+            # `a = 1; b = 2`: one statement of ours.
+            self._join(node, names)
+            return
+        index = len(self.drafts)
+        if isinstance(node, ast.ClassDef):
+            self.classes.append(_class_facts(node, index))
+        aliases = tuple(import_aliases(node)) if isinstance(node, ast.Import | ast.ImportFrom) else ()
+        self.drafts.append(
+            (
+                Statement(
+                    index=index,
+                    kind=_kind(node),
+                    start=start,
+                    end=end,
+                    line=self.lines.number(start),
+                    end_line=node.end_lineno or node.lineno,
+                    column=node.col_offset,
+                    path=path,
+                    binds=names.binds,
+                    late=names.late,
+                    touches=tuple(dict.fromkeys(names.touches)),
+                    uses=(),
+                    stores=names.stores,
+                    aliases=aliases,
+                    locals=names.locals,
+                    decorators=tuple(self._decorators(node)),
+                    calls=names.calls,
+                    types=tuple(dict.fromkeys(names.types)),
+                    shadows=names.shadows,
+                    registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
+                ),
+                names,
+            )
+        )
+
+    def _join(self, node: ast.stmt, more: Names) -> None:
+        draft, names = self.drafts[-1]
+        names.visit(node)
+        kind = draft.kind if draft.kind == _kind(node) else OTHER
+        extra = tuple(import_aliases(node)) if isinstance(node, ast.Import | ast.ImportFrom) else ()
+        if extra and draft.kind not in {IMPORT, STAR}:
+            kind = OTHER
+        self.drafts[-1] = (
+            draft._replace(
+                kind=kind,
+                end=max(draft.end, self._lines_of(node)[1]),
+                end_line=node.end_lineno or node.lineno,
+                binds=names.binds,
+                late=names.late,
+                touches=tuple(dict.fromkeys(names.touches)),
+                stores=names.stores,
+                aliases=draft.aliases + extra,
+                locals=names.locals,
+                calls=names.calls,
+                types=tuple(dict.fromkeys(names.types)),
+                shadows=names.shadows,
+            ),
+            names,
+        )
+
+    def _decorators(self, node: ast.stmt) -> Iterator[Decorator]:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            return
+        for item in node.decorator_list:
+            call = item if isinstance(item, ast.Call) else None
+            keys: list[str] = []
+            nested: tuple[str, ...] = ()
+            if call is not None:
+                arguments = [*call.args, *(word.value for word in call.keywords if word.arg in {"name", "module", None})]
+                for argument in arguments:
+                    listed = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+                    keys += [c.value for c in listed if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+                    nested = nested or dotted(argument)
+            assert item.end_lineno is not None
+            yield Decorator(
+                dotted(call.func if call else item),
+                self.lines.start(item.lineno),
+                self.lines.start(item.end_lineno + 1),
+                call is not None,
+                tuple(keys),
+                nested,
+            )
+
+
+def dotted(node: ast.expr) -> tuple[str, ...]:
+    """`a.b.c` as ("a", "b", "c"); empty for any other expression."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ()
+    return (node.id, *reversed(parts))
+
+
+def returns_its_argument(node: ast.FunctionDef) -> bool:
+    """Whether a function hands back its first argument as it got it, or hands back an inner function that does.
+
+    Such a decorator records what it decorates somewhere; leaving it out changes no behaviour of the class itself.
+    """
+    own = [item for item in _own_nodes(node)]
+    returned = [item.value for item in own if isinstance(item, ast.Return)]
+    if not returned or any(not isinstance(value, ast.Name) for value in returned):
+        return False
+    names = {value.id for value in returned if isinstance(value, ast.Name)}
+    inner = {item.name: item for item in own if isinstance(item, ast.FunctionDef)}
+    first = next(iter([*node.args.posonlyargs, *node.args.args]), None)
+    for name in names:
+        if name in inner:
+            if not returns_its_argument(inner[name]):
+                return False
+        elif first is None or name != first.arg or _changes(own, name):
+            return False
+    return True
+
+
+def _own_nodes(node: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those inside inner functions and classes."""
+    waiting: list[ast.AST] = list(node.body)
+    while waiting:
+        item = waiting.pop()
+        yield item
+        if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(item))
+
+
+def _changes(nodes: Sequence[ast.AST], name: str) -> bool:
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            return True
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and dotted(node)[:1] == (name,):
+            return True
+        if isinstance(node, ast.Call) and dotted(node.func) == ("setattr",):
+            return True
+    return False
+
+
+def _spread(node: ast.If | ast.Try) -> bool:
+    """Whether every suite begins on a line of its own, so that statements can be left out by whole lines."""
+    suites = [node.body, node.orelse]
+    if isinstance(node, ast.Try):
+        suites += [node.finalbody, *(handler.body for handler in node.handlers)]
+    filled = [body for body in suites if body]
+    if any(body[0].lineno == node.lineno for body in filled):
+        return False
+    if isinstance(node, ast.Try) and any(h.body[0].lineno == h.lineno for h in node.handlers):
+        return False
+    ends = sorted((body[0].lineno, body[-1].end_lineno or 0) for body in filled)
+    # `else: x = 1` on the header's line would be cut with it: the suite's first line must not begin with a keyword.
+    for body in filled:
+        first = body[0]
+        if isinstance(node, ast.If) and body is node.orelse and len(body) == 1 and isinstance(first, ast.If):
+            if not _spread(first):
+                return False
+        elif first.col_offset <= node.col_offset or first.col_offset - node.col_offset > 16:
+            return False
+    return all(a[1] < b[0] for a, b in zip(ends, ends[1:], strict=False))
+
+
+def _kind(node: ast.stmt) -> str:
+    match node:
+        case ast.ImportFrom() if any(alias.name == "*" for alias in node.names):
+            return STAR
+        case ast.Import() | ast.ImportFrom():
+            return IMPORT
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return FUNCTION
+        case ast.ClassDef():
+            return CLASS
+        case ast.Assign() | ast.AnnAssign():
+            return ASSIGN
+    return OTHER
+
+
+def _static_test(test: ast.expr) -> str:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return {"never": "always", "always": "never"}.get(_static_test(test.operand), "")
+    name = dotted(test)[-1:]
+    if name == ("TYPE_CHECKING",):
+        return "never"
+    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
+        return "never"
+    return ""
+
+
+def _class_facts(node: ast.ClassDef, statement: int) -> ClassFacts:
+    methods: list[str] = []
+    abstract: list[str] = []
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+            methods.append(item.name)
+            if any(dotted(d)[-1:] in {("abstractmethod",), ("abstractproperty",)} for d in item.decorator_list):
+                abstract.append(item.name)
+        elif isinstance(item, ast.Assign):
+            methods += [t.id for t in item.targets if isinstance(t, ast.Name)]
+        elif isinstance(item, ast.If | ast.Try):
+            methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bases = tuple(dotted(_unsubscripted(base)) for base in node.bases)
+    is_abc = any(w.arg == "metaclass" and dotted(w.value)[-1:] == ("ABCMeta",) for w in node.keywords)
+    return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract), is_abc)
+
+
+def _unsubscripted(node: ast.expr) -> ast.expr:
+    """`Generic[T]` as `Generic`."""
+    return node.value if isinstance(node, ast.Subscript) else node
+
+
+def _exports(tree: ast.Module) -> tuple[str, ...] | None:
+    found: list[str] | None = None
+    for node in tree.body:
+        target, value = None, None
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            target, value = node.target, node.value
+        if isinstance(target, ast.Name) and target.id == "__all__" and isinstance(value, ast.List | ast.Tuple):
+            names = [e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+            found = names if isinstance(node, ast.Assign | ast.AnnAssign) else [*(found or ()), *names]
+        elif isinstance(target, ast.Name) and target.id == "__all__":
+            return None  # computed: treated as if absent
+    return None if found is None else tuple(found)
+
+
+def interned(facts: FileFacts) -> FileFacts:
+    """The same facts with shared strings, so that many files fit in memory."""
+    return FileFacts(*(_intern(part) for part in facts))  # type: ignore[arg-type]
+
+
+def _intern(value: object) -> object:
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, tuple):
+        items = [_intern(item) for item in value]
+        return type_(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
+
+
+__all__ = ["Use", "dotted", "interned", "parse_file"]
