@@ -12,7 +12,7 @@ from extract.facts import AT_DEFINITION, CLASS, IMPORT, Statement
 from extract.graph import Graph, Links
 from extract.modules import Definition, Module
 from extract.registry import Entry
-from extract.symbols import Link, Node, Own, Problem, Reason, Registered, Symbol
+from extract.symbols import Link, Namespace, Node, Own, Problem, Reason, Registered, Symbol
 
 MOST_STATEMENTS = 3_000
 
@@ -85,6 +85,8 @@ class Collector:
                 if symbol in symbols:
                     continue
                 symbols[symbol] = None
+                if isinstance(symbol, Namespace):
+                    waiting += self.graph.items(symbol).values()
                 if not isinstance(symbol, Own):
                     continue
                 fresh = [node for node in self.graph.members(symbol) if node.key not in nodes]
@@ -165,7 +167,7 @@ class Collector:
             soft[key] = [k for k in dict.fromkeys(later) if k != key]
         root_key = next(of_node[n.key] for n in self.graph.members(Own(root.module, root.name)))
         preferred = _post_order([root_key, *units], lambda k: [*hard[k], *soft[k]])
-        called = self._called(units, hard, soft)
+        called = self._called(units, of_node)
         reach = _Reach(hard)
         ordered = _hard_order(preferred, hard, called, reach)
         # The class itself comes last, unless something else changes it afterwards.
@@ -200,18 +202,32 @@ class Collector:
         return [of_node[m.key] for m in members]
 
     def _called(
-        self,
-        units: dict[UnitKey, Unit],
-        hard: dict[UnitKey, list[UnitKey]],
-        soft: dict[UnitKey, list[UnitKey]],
+        self, units: dict[UnitKey, Unit], of_node: dict[tuple[str, str, int], UnitKey]
     ) -> dict[UnitKey, list[UnitKey]]:
-        """What may be called while a unit runs, and so everything that those functions read."""
-        result: dict[UnitKey, list[UnitKey]] = {}
+        """What the functions read that may be called while a unit runs, and those that they call in turn."""
+        reads: dict[UnitKey, list[UnitKey]] = {}
+        calls: dict[UnitKey, list[UnitKey]] = {}
+        starts: dict[UnitKey, list[UnitKey]] = {}
         for key, unit in units.items():
-            if any(node.statement.calls or self._subclass_hook(node) for node in unit.nodes):
-                result[key] = [k for k in _post_order(hard[key], lambda k: [*hard[k], *soft[k]]) if k != key]
-            else:
-                result[key] = []
+            reads[key], calls[key], starts[key] = [], [], []
+            for node in unit.nodes:
+                hook = self._subclass_hook(node)
+                for links in self.links_of(node):
+                    for link in links.links:
+                        if not isinstance(link.symbol, Own):
+                            continue
+                        now = link.use.when == AT_DEFINITION
+                        members = self._keys(node, link.symbol, now, of_node)
+                        if now and (link.use.called or hook):
+                            starts[key] += members
+                        elif not now:
+                            reads[key] += members
+                            if link.use.called:
+                                calls[key] += members
+        result: dict[UnitKey, list[UnitKey]] = {}
+        for key in units:
+            reached = _post_order(starts[key], lambda k: [*calls[k], *starts[k]])
+            result[key] = [k for k in dict.fromkeys(r for c in reached for r in reads[c]) if k != key]
         return result
 
     def _subclass_hook(self, node: Node) -> bool:

@@ -4,20 +4,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from extract.facts import ClassFacts
-from extract.modules import Definition, External, Library, Missing, Module, Target, runtime_class
+from extract.modules import Definition, External, Library, Missing, Module, Target
+from extract.runtime_names import RUNTIME_NAMES
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """One class, addressed by its source and qualified name."""
 
     module: Module
-    facts: ClassFacts
+    name: str
     own_forward: bool
 
     @property
-    def name(self) -> str:
-        """The bare class name."""
-        return self.facts.name
+    def facts(self) -> ClassFacts:
+        """What is known of the class; reads its file's facts."""
+        found = class_of(Definition(self.module, self.name))
+        assert found is not None
+        return found
 
     @property
     def qualname(self) -> str:
@@ -46,7 +49,7 @@ class Hierarchy:
                 continue
             is_module, has_forward, abstract = self._of(module, facts)
             if is_module and has_forward and not abstract:
-                found[facts.name] = Found(module, facts, "forward" in facts.methods)
+                found[facts.name] = Found(module, facts.name, "forward" in facts.methods)
         return list(found.values())
 
     def is_module(self, definition: Definition) -> bool:
@@ -125,7 +128,7 @@ def _is_torch_module(target: External) -> bool:
     """Whether a class of the runtime is an nn.Module; asks the runtime itself, which is trusted."""
     if not target.runtime or target.package.split(".")[0] not in {"torch", "torchvision"}:
         return False
-    return runtime_class(target.package, target.name)
+    return RUNTIME_NAMES.is_module_class(target.package, target.name)
 
 
 def discover(library: Library, modules: Iterable[Module]) -> list[Found]:

@@ -11,7 +11,7 @@ from extract.undefined import undefined_names
 from extract.naming import Names, choose_names
 from extract.render import Renderer, Texts, import_line
 from extract.standins.library import SOURCE_NAME
-from extract.symbols import Imported, Optional, Own, Problem, Reason, Registered
+from extract.symbols import Imported, Namespace, Optional, Own, Problem, Reason, Registered
 
 
 
@@ -55,7 +55,7 @@ class Emitter:
         renderer = Renderer(closure, self.collector, names, self.texts)
         late = _needed_when_called(closure, self.collector)
         pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
-        body = _with_glue(pieces, closure, names, late)
+        body = _with_glue(pieces, closure, names, late) + _namespaces(names, self.collector)
         packages = sorted(closure.requires | {s.package.split(".")[0] for s in names.notes})
         requires = _requirements(closure, packages)
         code = "\n".join(
@@ -109,6 +109,18 @@ def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, l
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *(["\n".join(filled)] if filled else [])]
 
 
+def _namespaces(names: Names, collector: Collector) -> list[str]:
+    """Modules that are used as values, with what they offer."""
+    texts = []
+    for symbol in names.of:
+        if isinstance(symbol, Namespace):
+            items = sorted((name, names.of[s]) for name, s in collector.graph.items(symbol).items())
+            lines = "".join(f"    {name}={value},\n" for name, value in items)
+            types_ = names.of[Imported("types", "", False, "types")]
+            texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
+    return sorted(texts)
+
+
 def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
     found = closure.root
     source = found.module.source
@@ -135,7 +147,7 @@ def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
 
 def _future(closure: Closure, names: Names) -> list[str]:
     wanted = {name for module in closure.modules for name in module.facts.future}
-    if names.annotations:
+    if names.annotations or names.annotated:
         wanted.add("annotations")
     wanted &= {"annotations"}
     return [f"from __future__ import {name}" for name in sorted(wanted)] + ([""] if wanted else [])

@@ -6,7 +6,7 @@ normalised text (see `extract.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 2
+FACTS_VERSION = 3
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -24,6 +24,7 @@ class Use(NamedTuple):
     start: int  # -1 inside a string annotation
     ends: tuple[int, ...]  # end of the name, then of each attribute
     local: int  # -1: a global; else the name is bound by this entry of the statement's `locals`
+    called: bool = False  # the name, or an attribute of it, is called or decorates
 
 
 class Alias(NamedTuple):
@@ -56,9 +57,10 @@ class Store(NamedTuple):
 
 
 class Decorator(NamedTuple):
-    """A decorator of a top-level class or function."""
+    """A decorator of a top-level class or function, or of a method."""
 
     chain: tuple[str, ...]  # dotted name of what is applied or called; empty for other expressions
+    column: int  # of the "@"
     start: int  # from the "@" …
     end: int  # … to the end of its last line
     called: bool

@@ -12,14 +12,16 @@ from packaging.utils import canonicalize_name
 
 from extract.discover import class_of, follow
 from extract.facts import ASSIGN, AT_CALL, FUNCTION, IMPORT, IN_ANNOTATION, STAR, Alias, Decorator, Statement, Use
-from extract.modules import Definition, External, Library, Missing, Module, Target, runtime_has
+from extract.modules import Definition, External, Library, Missing, Module, Target
 from extract.registry import Registries, is_registry, is_registry_class
+from extract.runtime_names import RUNTIME_NAMES
 from extract.standins.heavy import HEAVY
 from extract.standins.library import SOURCE_NAME, operator_of, standin_module
 from extract.symbols import (
     How,
     Imported,
     Link,
+    Namespace,
     Node,
     Optional,
     Own,
@@ -43,7 +45,7 @@ class Links:
     problems: list[Problem] = field(default_factory=list)
     requires: set[str] = field(default_factory=set)  # import names of third-party packages
     local_targets: list[Target] = field(default_factory=list)  # of the statement's function-level imports
-    glue: list[Own] = field(default_factory=list)  # stand-ins that lines of ours use
+    glue: list[Symbol] = field(default_factory=list)  # stand-ins that lines of ours use
     alias_links: list[Symbol | None] = field(default_factory=list)  # of an import statement kept inside a block
 
 
@@ -79,6 +81,15 @@ class Graph:
                         found.setdefault(name, []).append(statement)
             self._touching[id(module)] = found
         return self._touching[id(module)]
+
+    def items(self, namespace: Namespace) -> dict[str, Symbol]:
+        """What a module used as a value offers: its public classes, functions and constants."""
+        found: dict[str, Symbol] = {}
+        for name in self.library.public_names(namespace.module):
+            target = self.library.lookup(namespace.module, name)
+            if isinstance(target, Definition):
+                found[name] = self._symbol(target)
+        return found
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +168,7 @@ class Graph:
         if use.when == IN_ANNOTATION:
             result.notes.append((use, None if isinstance(target, Module) else target))
             return
-        native = self._native_link(use, target, consumed)
+        native = self._native_link(module, use, target, consumed)
         if native is not None:
             result.links.append(native) if isinstance(native, Link) else result.problems.append(native)
             return
@@ -175,6 +186,9 @@ class Graph:
                     result.requires.add(link.symbol.package.split(".")[0])
                     if use.when == AT_CALL:
                         result.glue.append(Own(self.standins("absent.py"), "NotInstalled"))
+        elif isinstance(target, Module) and use.when == AT_CALL:
+            result.links.append(Link(use, Namespace(target), consumed, How.HEURISTIC))
+            result.glue.append(Imported("types", "", False, "types"))
         elif isinstance(target, Module):
             where = _place(module, module_line(module, use))
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, f"{where}: module {use.name} is used as a value"))
@@ -228,16 +242,16 @@ class Graph:
             bound = name if consumed or alias is None else alias.bound
             yield Link(use, Imported(target.package, target.name, True, bound), consumed, How.QUALIFIED)
             return
-        imports = self._imports_of(module, use)
+        imports = self._imports_of(module, use, target)
         if self._conditional(module, use.name) and not (
-            target.runtime and runtime_has(target.package, target.name)
+            target.runtime and RUNTIME_NAMES.has(target.package, target.name)
         ):
             yield Link(use, Optional(target.package, use.name), 0, How.DIRECT_IMPORT)
             return
         for symbol in imports:
             yield Link(use, symbol, 0, How.DIRECT_IMPORT)
 
-    def _imports_of(self, module: Module, use: Use) -> list[Imported]:
+    def _imports_of(self, module: Module, use: Use, chosen: External) -> list[Imported]:
         """The import statements that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule's too."""
         found: list[tuple[Imported, int]] = []
         for statement in module.binders(use.name):
@@ -245,7 +259,7 @@ class Graph:
                 if alias.bound != use.name:
                     continue
                 target = self.library.target(module, alias)
-                if isinstance(target, External):
+                if isinstance(target, External) and target.runtime == chosen.runtime:
                     symbol = Imported(target.package, target.name, target.whole or bool(target.name), use.name)
                     found.append((symbol, len(target.package.split("."))))
         if not found:
@@ -263,7 +277,7 @@ class Graph:
             return []
         if not module.binders(use.name) or use.local >= 0:
             return [Imported(target.package, target.name, True, use.name)] if target.name else []
-        return self._imports_of(module, use)
+        return self._imports_of(module, use, target)
 
     def _conditional(self, module: Module, name: str) -> bool:
         """Whether a name is imported only under a condition."""
@@ -272,11 +286,16 @@ class Graph:
 
     # -- native operators ----------------------------------------------------------------------------------------
 
-    def _native_link(self, use: Use, target: Target, consumed: int) -> Link | Problem | None:
+    def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> Link | Problem | None:
         """A call into a compiled extension: `ext_module.nms(...)`, `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
         chain = use.attributes
         if isinstance(target, External) and target.package == "torch" and chain[:1] == ("ops",) and len(chain) >= 3:
-            return None if chain[1] in _TORCH_OPS else self._native(use, chain[2], 3, chain[1])
+            if chain[1] in _TORCH_OPS:
+                return None
+            found = self._native(use, chain[2], 3, chain[1])
+            # An optional package's operator: its own source runs without it, and so does the block.
+            own = self.library.knows(module.source, chain[1])
+            return found if isinstance(found, Link) or own else None
         if isinstance(target, Definition) and self.is_extension(target):
             return self._native(use, chain[consumed], consumed + 1) if len(chain) > consumed else None
         compiled = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
@@ -316,6 +335,8 @@ class Graph:
             return False
         if "docstring" in chain[-1]:
             return True
+        if decorator.column != statement.column:
+            return False
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return not self._dispatches(module, chain)
         target = follow(self.library, module, chain)

@@ -4,15 +4,13 @@ This is the one place that resolves relative imports and packages.
 Source of the rules: https://docs.python.org/3/reference/import.html
 """
 
-import functools
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extract.facts import IMPORT, STAR, Alias, FileFacts, Statement
+from extract.runtime_names import RUNTIME_NAMES
 from extract.sources import Source, SourceFile
 
 RUNTIME = ("numpy", "torch", "torchvision")  # what every block may import, besides the standard library
@@ -123,7 +121,7 @@ class Module:
             if (number, 0) in statement.path and statement.kind in {IMPORT, STAR}:
                 for alias in statement.aliases:
                     target = self.library.target(self, alias)
-                    if isinstance(target, External) and target.runtime and runtime_has(target.package, target.name):
+                    if isinstance(target, External) and target.runtime and RUNTIME_NAMES.has(target.package, target.name):
                         continue
                     if isinstance(target, Missing | External):
                         return handlers_raise
@@ -263,6 +261,8 @@ class Library:
         holder = self.find_module(module.source, dotted)
         if holder is None and module.source.kind != "package" and not alias.level and not self.is_runtime(dotted) and not self.knows(module.source, dotted):
             holder = self._by_suffix(module.source, dotted)
+        if holder is None and self.knows(module.source, dotted):
+            holder = self._moved(module.source, dotted)
         if holder is None:
             submodule = self.find_module(module.source, f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
@@ -330,13 +330,26 @@ class Library:
             return targets[-1]
         return Definition(module, name)
 
+    def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
+        """The names that a star import of a module brings."""
+        exports = module.facts.exports
+        if exports is not None:
+            return list(exports)
+        names = dict.fromkeys(name for name in module.bound() if not name.startswith("_"))
+        for statement in module.stars():
+            holder = self.target(module, statement.aliases[0])
+            if isinstance(holder, Module) and id(holder) not in seen:
+                names.update(dict.fromkeys(self.public_names(holder, seen | {id(module)})))
+        names.pop("*", None)
+        return list(names)
+
     def _through_star(self, module: Module, statement: Statement, name: str) -> Target | None:
         alias = statement.aliases[0]
         holder = self.target(module, alias)
         if isinstance(holder, External):
             if holder.runtime:
                 dotted = self.absolute(module, alias)
-                if dotted is not None and name in _star_names(dotted):
+                if dotted is not None and name in RUNTIME_NAMES.star(dotted):
                     return External(dotted, name, False, True)
             return None
         if not isinstance(holder, Module) or holder is module:
@@ -348,6 +361,18 @@ class Library:
             return None
         found = self.lookup(holder, name)
         return None if isinstance(found, Missing) else found
+
+    def _moved(self, source: Source, dotted: str) -> Module | None:
+        """A module that installing its repository would put elsewhere: the only one with its last two names."""
+        top, _, rest = dotted.partition(".")
+        tail = ".".join(rest.split(".")[-2:])
+        for other in (source, *self._tops.get(top, ())):
+            if other.kind == "package" or "." not in tail:
+                continue
+            found = self._suffixes.get((other.name, tail.rpartition(".")[2]))
+            if found is not None and found.name.endswith(f".{tail}"):
+                return found
+        return None
 
     def _by_suffix(self, source: Source, dotted: str) -> Module | None:
         """Scripts that run in a subfolder import by its modules' bare names: the only module of that name."""
@@ -362,37 +387,3 @@ def _visible(source: Source, top: str, tops: Iterable[str]) -> bool:
         return True
     own = source.name.partition("@")[0].replace("-", "_").lower()
     return top.lower() == own or (len(list(tops)) == 1 and source.kind == "folder")
-
-
-@functools.cache
-def runtime_has(dotted: str, name: str) -> bool:
-    """Whether the runtime installed here offers a name; asks the module itself, which is trusted."""
-    try:
-        module = importlib.import_module(dotted)
-    except ImportError:
-        return False
-    if not name or name == "*" or hasattr(module, name):
-        return True
-    try:
-        return importlib.util.find_spec(f"{dotted}.{name}") is not None
-    except ImportError:
-        return False
-
-
-@functools.cache
-def runtime_class(dotted: str, name: str) -> bool:
-    """Whether a name of the runtime is an nn.Module class."""
-    from torch.nn import Module as TorchModule
-
-    found = getattr(importlib.import_module(dotted), name, None) if runtime_has(dotted, name) else None
-    return isinstance(found, type) and issubclass(found, TorchModule)
-
-
-@functools.cache
-def _star_names(dotted: str) -> frozenset[str]:
-    """What a star import from a module of the runtime brings; asks the module itself, which is trusted."""
-    try:
-        module = importlib.import_module(dotted)
-    except ImportError:
-        return frozenset()
-    return frozenset(getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")]))

@@ -20,6 +20,7 @@ class Names:
     of: dict[Symbol, str]
     annotations: list[str]  # names that only annotations use and nothing defines
     notes: list[Imported]  # imports that only annotations use
+    annotated: bool  # annotations name classes of this file, which may stand after them
 
     def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
         """Definitions that are not called what they were."""
@@ -62,8 +63,8 @@ def choose_names(closure: Closure, collector: Collector) -> Names:
         used.add(names[symbol])
         if isinstance(symbol, Imported):
             shared[_identity(symbol)] = names[symbol]
-    annotations, notes = _annotation_names(closure, collector, names, used)
-    return Names(names, annotations, notes)
+    annotations, notes, annotated = _annotation_names(closure, collector, names, used)
+    return Names(names, annotations, notes, annotated)
 
 
 def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
@@ -115,13 +116,15 @@ def _fresh(wanted: str, used: set[str], words: set[str]) -> str:
 
 def _annotation_names(
     closure: Closure, collector: Collector, names: dict[Symbol, str], used: set[str]
-) -> tuple[list[str], list[Imported]]:
+) -> tuple[list[str], list[Imported], bool]:
     """Names that annotations use: imports of the runtime are cheap and stay; classes of the corpus are not copied."""
     unknown: dict[str, None] = {}
     notes: dict[Imported, None] = {}
+    annotated = False
     for node in closure.nodes:
         for links in collector.links_of(node):
             for use, target in links.notes:
+                annotated |= isinstance(target, Definition) and use.start >= 0
                 imported = collector.graph.note_import(node.module, use, target)
                 for symbol in imported:
                     if symbol not in names and symbol.bound not in used:
@@ -130,7 +133,7 @@ def _annotation_names(
                         used.add(symbol.bound)
                 if not imported:
                     unknown[annotation_name(use.name, use.attributes, target, names)] = None
-    return [name for name in unknown if name not in used and name not in BUILTINS], list(notes)
+    return [name for name in unknown if name not in used and name not in BUILTINS], list(notes), annotated
 
 
 def annotation_name(name: str, attributes: tuple[str, ...], target: object, names: Mapping[Symbol, str]) -> str:

@@ -151,7 +151,7 @@ class _Reader:
                     stores=names.stores,
                     aliases=aliases,
                     locals=names.locals,
-                    decorators=tuple(self._decorators(node)),
+                    decorators=tuple(self._decorators(names.decorated)),
                     calls=names.calls,
                     types=tuple(dict.fromkeys(names.types)),
                     shadows=names.shadows,
@@ -186,10 +186,8 @@ class _Reader:
             names,
         )
 
-    def _decorators(self, node: ast.stmt) -> Iterator[Decorator]:
-        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            return
-        for item in node.decorator_list:
+    def _decorators(self, nodes: Sequence[ast.expr]) -> Iterator[Decorator]:
+        for item in nodes:
             call = item if isinstance(item, ast.Call) else None
             keys: list[str] = []
             nested: tuple[str, ...] = ()
@@ -202,6 +200,7 @@ class _Reader:
             assert item.end_lineno is not None
             yield Decorator(
                 dotted(call.func if call else item),
+                item.col_offset - 1,
                 self.lines.start(item.lineno),
                 self.lines.start(item.end_lineno + 1),
                 call is not None,

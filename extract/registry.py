@@ -91,7 +91,7 @@ class Registries:
             if not module.taken(statement):
                 continue
             for decorator in statement.decorators:
-                if decorator.chain[-1:] and decorator.chain[-1] in _REGISTERING and len(decorator.chain) > 1:
+                if decorator.column == statement.column and decorator.chain[-1:] and decorator.chain[-1] in _REGISTERING and len(decorator.chain) > 1:
                     registry = self._target(module, decorator.chain[:-1])
                     if registry is not None and statement.binds:
                         name = statement.binds[0]

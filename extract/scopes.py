@@ -44,7 +44,8 @@ class Names:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
         self._module = _Scope(_MODULE, None)
-        self._loads: list[tuple[_Scope, str, tuple[str, ...], int, int, tuple[int, ...]]] = []
+        self._loads: list[tuple[_Scope, str, tuple[str, ...], int, int, tuple[int, ...], bool]] = []
+        self._callees: set[ast.expr] = set()
         self._global_stores: list[tuple[_Scope, Store]] = []
         self._local_scopes: list[_Scope] = []
         self._scopes: list[_Scope] = []
@@ -52,6 +53,7 @@ class Names:
         self._guards = 0
         self.touches: list[str] = []
         self.calls = False
+        self.decorated: list[ast.expr] = []
         self.types: list[str] = []
 
     def visit(self, node: ast.AST) -> None:
@@ -93,15 +95,15 @@ class Names:
         shadowed = BUILTINS & set(known)
         result = set()
         text = self._lines.text
-        for scope, name, attributes, when, start, ends in self._loads:
+        for scope, name, attributes, when, start, ends, called in self._loads:
             if start >= 0 and text[start : ends[0]] != name.encode():
                 start = -1  # noqa: PLW2901  (Python 3.11 misplaces some names inside f-strings)
             local = self._find(scope, name, start)
             if local is None:
                 if name not in BUILTINS or name in shadowed:
-                    result.add(Use(name, attributes, when, start, ends, -1))
+                    result.add(Use(name, attributes, when, start, ends, -1, called))
             elif name in local.imports:
-                result.update(Use(name, attributes, when, start, ends, entry) for entry in local.imports[name])
+                result.update(Use(name, attributes, when, start, ends, entry, called) for entry in local.imports[name])
         return tuple(sorted(result, key=lambda use: (use.start, use.name, use.local)))
 
     # -- scopes --------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class Names:
     def _name(self, node: ast.Name, scope: _Scope, when: int) -> None:
         start, end = self._start(node), self._end(node)
         if isinstance(node.ctx, ast.Load):
-            self._loads.append((scope, node.id, (), when, start, (end,)))
+            self._loads.append((scope, node.id, (), when, start, (end,), node in self._callees))
         else:
             self._bind(scope, node.id, start, end)
 
@@ -190,7 +192,7 @@ class Names:
         chain.reverse()
         ends = (self._end(inner), *(self._end(part) for part in chain))
         names = tuple(part.attr for part in chain)
-        self._loads.append((scope, inner.id, names, when, self._start(inner), ends))
+        self._loads.append((scope, inner.id, names, when, self._start(inner), ends, node in self._callees))
         if not isinstance(node.ctx, ast.Load):
             self._touch(inner, scope)
 
@@ -225,7 +227,7 @@ class Names:
             return
         for inner in ast.walk(tree):
             if isinstance(inner, ast.Name):
-                self._loads.append((scope, inner.id, (), IN_ANNOTATION, -1, ()))
+                self._loads.append((scope, inner.id, (), IN_ANNOTATION, -1, (), False))
 
     def _note(self, node: ast.expr | None, scope: _Scope) -> None:
         if node is not None:
@@ -234,6 +236,7 @@ class Names:
     def _call(self, node: ast.Call, scope: _Scope, when: int) -> None:
         if when == AT_DEFINITION:
             self.calls = True
+        self._callees.add(node.func)
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "cast" and node.args and isinstance(node.args[0], ast.Constant):
             self._note(node.args[0], scope)
@@ -264,7 +267,7 @@ class Names:
     def _augmented(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:
         if isinstance(node.target, ast.Name):
             start, end = self._start(node.target), self._end(node.target)
-            self._loads.append((scope, node.target.id, (), when, start, (end,)))
+            self._loads.append((scope, node.target.id, (), when, start, (end,), False))
         self._children(node, scope, when)
 
     def _annotated(self, node: ast.AnnAssign, scope: _Scope, when: int) -> None:
@@ -281,6 +284,8 @@ class Names:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope, when: int) -> None:
         if node.decorator_list and when == AT_DEFINITION:
             self.calls = True
+        self._callees.update(node.decorator_list)
+        self.decorated.extend(node.decorator_list)
         self._all(node.decorator_list, scope, when)
         start = self._start(node)
         at = self._word(node.name, start + 3, self._end(node))
@@ -305,6 +310,8 @@ class Names:
     def _class(self, node: ast.ClassDef, scope: _Scope, when: int) -> None:
         if (node.decorator_list or node.keywords) and when == AT_DEFINITION:
             self.calls = True
+        self._callees.update(node.decorator_list)
+        self.decorated.extend(node.decorator_list)
         self._all([*node.decorator_list, *node.bases, *node.keywords], scope, when)
         start = self._start(node)
         at = self._word(node.name, start + 5, self._end(node))

@@ -37,7 +37,18 @@ class Optional(NamedTuple):
     bound: str
 
 
-Symbol = Own | Imported | Registered | Optional
+class Namespace(NamedTuple):
+    """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
+
+    module: Module
+
+    @property
+    def name(self) -> str:
+        """The last part of its name."""
+        return self.module.name.rpartition(".")[2]
+
+
+Symbol = Own | Imported | Registered | Optional | Namespace
 
 
 class Reason(StrEnum):

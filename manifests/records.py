@@ -9,8 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Ratio = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Split = Literal["train", "validation", "test"]
 Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural"]
+Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
+
+#: The rungs that a block can reach, each one including those before it.
+LEVELS: tuple[Level, ...] = typing.get_args(Level)
 
 
 class Record(BaseModel):
@@ -80,7 +85,35 @@ class Removed(Record):
     score: Ratio | None = Field(description="as of the kept records, for comparison with the canonical's")
 
 
-RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed)
+class Block(Record):
+    """One nn.Module class of one source: where it stands there, how far it came, and its closed file."""
+
+    block: str = Field(min_length=1, description="unique: SOURCE::QUALNAME")
+    name: str = Field(min_length=1, description="bare name of the class")
+    qualname: str = Field(min_length=1, description="dotted name under which its own source imports it")
+    source: str = Field(min_length=1, description="for example timm@1.0.20, detr@29901c51d7fe, or a folder's name")
+    path: str = Field(description="of the file that defines it, relative to the root of the source")
+    start_line: int = Field(ge=1, description="first line of the class in that file")
+    end_line: int = Field(ge=1)
+    category: str = Field(description="what it is for, told from its names")
+    level: Level = Field(description="highest rung reached, each one including those before it")
+    error_kind: str | None = Field(description="why it came no further; null when it came as far as asked")
+    error: str | None = Field(description="that reason in one line")
+    fidelity: Literal["match", "mismatch"] | None = Field(
+        description="against the class as imported from its own package; null when that was not compared"
+    )
+    code: str | None = Field(description="the closed file; null when none could be emitted")
+    code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
+    n_lines: int | None = Field(ge=0, description="lines of code")
+    requires: tuple[str, ...] = Field(description="PEP 508, beside the standard library and the declared runtime")
+    swhid: str = Field(description="swh:1:cnt: of the file that defines it")
+    license: str = Field(description="SPDX expression of the source, or NOASSERTION")
+    seconds: Seconds | None = Field(description="wall time of this block; null unless the run was asked for timings")
+    digest: Sha256 = Field(description="SHA-256 of the source's Python files")
+    file: str | None = Field(default=None, description="where code lies in the extraction folder")
+
+
+RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed, Block)
 
 
 def arrow_schema(record: type[Record]) -> pa.Schema:
@@ -92,10 +125,16 @@ def arrow_schema(record: type[Record]) -> pa.Schema:
     return pa.schema(fields)
 
 
-_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_ARROW: dict[object, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    tuple[str, ...]: pa.list_(pa.field("element", pa.string(), nullable=False)),
+}
 
 
-def _kinds(annotation: object) -> tuple[type, bool]:
+def _kinds(annotation: object) -> tuple[object, bool]:
     """The plain type behind an annotation (Annotated, Literal and Optional unwrapped), and whether it may be null."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -105,5 +144,5 @@ def _kinds(annotation: object) -> tuple[type, bool]:
         return _kinds(typing.get_args(annotation)[0])
     if origin is Literal:
         return type(typing.get_args(annotation)[0]), False
-    assert isinstance(annotation, type), annotation
+    assert annotation in _ARROW, annotation
     return annotation, False

@@ -1,0 +1,130 @@
+"""The commands of extraction: they parse, call and print. Heavy imports wait for the command that needs them."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from manifests.manifest import Manifest
+
+app = typer.Typer()
+_PANEL = "Extract: repositories in, executed blocks out"
+_SCOPE = "Scope (nothing is indexed again)"
+_SOURCE = "NAME[@VERSION] of a released package, git+URL[@REV], or a folder (./NAME); repeatable."
+
+
+class LevelName(StrEnum):
+    """The rungs that blocks can be taken to."""
+
+    emitted = "emitted"
+    parsed = "parsed"
+    compiled = "compiled"
+    executed = "executed"
+
+
+class IndexPolicy(StrEnum):
+    """What becomes of files that are not indexed."""
+
+    missing = "missing"
+    force = "force"
+    skip = "skip"
+
+
+@app.command(rich_help_panel=_PANEL)
+def extract(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]…", help="Classes: bare or qualified names, or block ids; default: all in scope."),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; quick when there is no --source."),
+    ] = None,
+    source: Annotated[list[str] | None, typer.Option(metavar="SOURCE", help=_SOURCE)] = None,
+    repo: Annotated[
+        list[str] | None, typer.Option(metavar="R", help="Only classes of this source (repeatable).", rich_help_panel=_SCOPE)
+    ] = None,
+    path: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Only classes in these files or folders (repeatable).", rich_help_panel=_SCOPE),
+    ] = None,
+    symbol: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only names like this: '*Attention' (repeatable).", rich_help_panel=_SCOPE),
+    ] = None,
+    names_file: Annotated[
+        Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=_SCOPE)
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N.", rich_help_panel=_SCOPE)] = None,
+    start_from: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Leave out what comes before NAME.", rich_help_panel=_SCOPE)
+    ] = None,
+    index: Annotated[
+        IndexPolicy, typer.Option(help="Parse what is missing, everything anew, or nothing.")
+    ] = IndexPolicy.missing,
+    level: Annotated[LevelName, typer.Option(help="The rung to take blocks to.")] = LevelName.executed,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Execute again what failed before.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Write each block's seconds into the table (its bytes then vary).")
+    ] = False,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """Turn classes of real repositories into closed, executed files, each with its provenance."""
+    from extract.extractor import Options, extract_to, read_names
+    from extract.select import Selection
+    from manifests.atomic import check_free
+
+    check_free(out, force=force)
+    wanted = (*(names or ()), *(read_names(names_file) if names_file else ()))
+    selection = Selection(
+        names=wanted,
+        repositories=tuple(repo or ()),
+        paths=tuple(path or ()),
+        symbols=tuple(symbol or ()),
+        limit=limit,
+        start_from=start_from,
+    )
+    options = Options(
+        corpus=corpus,
+        sources=tuple(source or ()),
+        selection=selection,
+        index=index.value,
+        level=level.value,
+        retry_failed=retry_failed,
+        jobs=jobs,
+        unsafe=unsafe_no_sandbox,
+        timings=timings,
+    )
+    _print_summary(extract_to(out, options, force=force), out, as_json)
+
+
+def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:
+    if as_json:
+        json.dump(manifest.model_dump(mode="json"), sys.stdout, sort_keys=True)
+        print()
+        return
+    from extract.report.text import summary_text
+
+    print(summary_text(manifest, out))
+
+
+@app.command(rich_help_panel=_PANEL)
+def show(
+    block: Annotated[str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
+) -> None:
+    """Show one block: provenance, how far it came, what it needs, its code."""
+    from extract.show import show_block
+
+    show_block(folder, block, as_json=as_json)

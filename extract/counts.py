@@ -1,0 +1,104 @@
+"""The counts of an extraction, all taken from the rows of its table, so that anyone can take them again."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from manifests.records import LEVELS, Level
+
+Row = Mapping[str, Any]
+
+#: The columns that are counted.
+COLUMNS = ("block", "name", "qualname", "source", "category", "level", "error_kind", "fidelity", "n_lines", "license")
+
+#: Two-sided 95 % of the normal distribution.
+_Z = 1.959963984540054
+
+
+def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dict[str, Any]:
+    """Counts by rung, source, category, failure, fidelity and licence, for the manifest and the report.
+
+    `levels` counts the highest rungs, so that it adds up to `blocks`; `reached` counts a block on each rung up to its
+    own. Sources stand in the order of the rows, everything else by size.
+
+    Args: targets: the names that were asked for, where the run was over names.
+    """
+    levels = Counter(row["level"] for row in rows)
+    found: dict[str, Any] = {
+        "blocks": len(rows),
+        "levels": {level: levels[level] for level in LEVELS},
+        "reached": reached(levels),
+        "sources": _levels_by(rows, "source"),
+        "categories": _by_size(_levels_by(rows, "category")),
+        "failures": _sizes(row["error_kind"] for row in rows if row["error_kind"] is not None),
+        "fidelity": _sizes(row["fidelity"] for row in rows if row["fidelity"] is not None),
+        "licenses": _sizes(row["license"] for row in rows),
+        "lines": sum(row["n_lines"] or 0 for row in rows),
+    }
+    if targets is not None:
+        found["targets"] = count_targets(rows, targets)
+    return found
+
+
+def reached(levels: Mapping[str, int]) -> dict[str, int]:
+    """How many stand on each rung or above it, from how many have it as their highest."""
+    counts = [levels.get(level, 0) for level in LEVELS]
+    return {level: sum(counts[place:]) for place, level in enumerate(LEVELS)}
+
+
+def at_least(level: str, rung: str) -> bool:
+    """Whether a rung is reached."""
+    return LEVELS.index(level) >= LEVELS.index(rung)
+
+
+def count_targets(rows: Iterable[Row], targets: Sequence[str]) -> dict[str, Any]:
+    """How many names are those of a block, and how far the blocks came that they choose.
+
+    A name chooses the first block that is called so: by its id, by its qualified name, or by its bare name.
+    """
+    chosen = choose(rows)
+    names = list(dict.fromkeys(targets))
+    levels = Counter(chosen[name]["level"] for name in names if name in chosen)
+    missing = [name for name in names if name not in chosen]
+    return {"names": len(names), "found": levels.total(), "reached": reached(levels), "missing": missing}
+
+
+def choose(rows: Iterable[Row]) -> dict[str, Row]:
+    """The block that each name stands for: the first one called so, by id, else by qualified name, else by bare name."""
+    chosen: dict[str, Row] = {}
+    rows = list(rows)
+    for column in ("block", "qualname", "name"):
+        for row in rows:
+            chosen.setdefault(row[column], row)
+    return chosen
+
+
+def wilson(part: int, whole: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of a proportion; (0, 1) of nothing.
+
+    Source: https://doi.org/10.1080/01621459.1927.10502953
+    """
+    if not whole:
+        return 0.0, 1.0
+    share, weight = part / whole, _Z * _Z / whole
+    centre = (share + weight / 2) / (1 + weight)
+    reach = _Z / (1 + weight) * math.sqrt(share * (1 - share) / whole + weight / (4 * whole))
+    low = 0.0 if part == 0 else max(0.0, centre - reach)
+    high = 1.0 if part == whole else min(1.0, centre + reach)
+    return low, high
+
+
+def _levels_by(rows: Iterable[Row], column: str) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[Level]] = {}
+    for row in rows:
+        found.setdefault(row[column], Counter())[row["level"]] += 1
+    return {name: {level: counts[level] for level in LEVELS if counts[level]} for name, counts in found.items()}
+
+
+def _by_size(groups: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    return dict(sorted(groups.items(), key=lambda item: (-sum(item[1].values()), item[0])))
+
+
+def _sizes(values: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,330 @@
+"""The whole of extraction: open, index, discover, select, emit, validate, write.
+
+`BlockExtractor` is the Python interface; its method names are those of NN-RAG.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from extract.categories import category_of
+from extract.closure import Collector
+from extract.discover import Found, discover
+from extract.emit import Emitted, Emitter, Unresolved
+from extract.folder import Result, RunFacts, write_extraction
+from extract.graph import Graph
+from extract.index import Index, Policy
+from extract.modules import Library, Module
+from extract.registry import Registries
+from extract.runtime import Runtime, runtime_for
+from extract.runtime_names import RUNTIME_NAMES
+from extract.select import Selected, Selection, select
+from extract.sources import Source, open_available, open_source
+from extract.validate import Candidate, Verdict, at_least, check_text, execute_all
+from manifests.corpus import load_corpus
+from manifests.errors import UserError
+from manifests.manifest import Manifest, Stopwatch
+from manifests.progress import note, progress
+from manifests.records import Block, Level
+from manifests.workers import available_cores
+
+DISCOVERY_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an extraction is made."""
+
+    corpus: str | None = None  # name or file
+    sources: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    index: Policy = "missing"
+    level: Level = "executed"
+    retry_failed: bool = False
+    jobs: int | None = None
+    unsafe: bool = False
+    timings: bool = False
+
+
+class BlockExtractor:
+    """Extracts nn.Module classes of a corpus as closed, executed blocks. A context manager.
+
+    >>> with BlockExtractor(sources=["timm@1.0.30"]) as extractor:
+    ...     block = extractor.extract_single_block("SEModule").row
+
+    Args:
+        corpus: name of a shipped corpus or a JSON file; `quick` when neither it nor sources are given.
+        sources: further sources: NAME[@VERSION], git+URL[@REV] or a folder.
+        index: policy towards files that are not in the index yet.
+        level: the rung that blocks are taken to: emitted, parsed, compiled or executed.
+        jobs: processes; all cores by default.
+    Raises: UserError if no source can be opened.
+    """
+
+    def __init__(
+        self,
+        corpus: str | None = None,
+        sources: Sequence[str] = (),
+        *,
+        index: Policy = "missing",
+        level: Level = "executed",
+        retry_failed: bool = False,
+        jobs: int | None = None,
+        unsafe: bool = False,
+    ) -> None:
+        self.level = level
+        self.retry_failed = retry_failed
+        self.jobs = jobs or available_cores()
+        self.unsafe = unsafe
+        self.watch = Stopwatch()
+        self.unopened: tuple[tuple[str, str], ...] = ()
+        self.sources = self._open(corpus, sources)
+        self.watch.lap("open sources")
+        self.index = Index(policy=index)
+        self.library = Library(self.sources, self.index.facts)
+        self.runtime: Runtime | None = None
+        self.validations_run = 0
+        self.validations_reused = 0
+        self._found: tuple[Found, ...] | None = None
+        self._emitter = Emitter(Collector(Graph(self.library, Registries(self.library, self.index))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.index.__exit__()
+
+    def _open(self, corpus: str | None, sources: Sequence[str]) -> tuple[Source, ...]:
+        opened: list[Source] = [open_source(spec) for spec in sources]
+        if corpus is not None or not sources:
+            available, self.unopened = open_available(load_corpus(corpus or "quick"))
+            opened += available
+        for name, reason in self.unopened:
+            note(f"left out: {name}: {reason}")
+        if not opened:
+            raise UserError(f"no source can be opened: {self.unopened[0][1]}")
+        unique = {source.name: source for source in reversed(opened)}
+        return tuple(sorted(reversed(unique.values()), key=lambda source: source.priority))
+
+    # -- index and discovery -------------------------------------------------------------------------------------
+
+    def warm_index_once(self) -> tuple[Found, ...]:
+        """Index the files in scope and find their nn.Module classes; at once when that has been done before.
+
+        Returns: the classes by priority of their source, then path and line.
+        """
+        if self._found is None:
+            RUNTIME_NAMES.load(self.index.remembered(RUNTIME_NAMES.key()))
+            scope = [(source, file) for source in self.sources for file in source.files if source.in_scope(file.path)]
+            self.index.add(scope)
+            self.watch.lap("index")
+            modules = [self.library.by_path[source.name, file.path] for source, file in scope]
+            self._found = tuple(self._discover(modules))
+            self._keep_answers()
+            self.watch.lap("discover")
+        return self._found
+
+    def _discover(self, modules: Sequence[Module]) -> list[Found]:
+        """The classes in these files; the list follows from the files alone, so it is kept."""
+        about = [DISCOVERY_VERSION, RUNTIME_NAMES.key(), [(s.name, s.digest, s.paths, s.exclude) for s in self.sources]]
+        key = "discovered:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
+        stored = self.index.remembered(key)
+        if stored is not None:
+            listed = json.loads(stored)
+            by_path = self.library.by_path
+            return [Found(by_path[source, path], name, own) for source, path, name, own in listed]
+        found = discover(self.library, modules)
+        listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward) for f in found]
+        self.index.remember(key, json.dumps(listed).encode())
+        return found
+
+    def _keep_answers(self) -> None:
+        if RUNTIME_NAMES.asked:
+            self.index.remember(RUNTIME_NAMES.key(), RUNTIME_NAMES.dump())
+            RUNTIME_NAMES.asked = False
+
+    # -- extraction ----------------------------------------------------------------------------------------------
+
+    def extract_single_block(self, name: str) -> Result:
+        """The block of one class: by bare name (the first source by priority has it), qualified name or block id.
+
+        Raises: UserError if there is no such class.
+        """
+        return self.extract_multiple_blocks([name])[0]
+
+    def extract_multiple_blocks(self, names: Sequence[str]) -> list[Result]:
+        """The blocks of several classes, in the order of the sources; names that nothing has are left out."""
+        return list(self.extract(select(self.warm_index_once(), Selection(names=tuple(names)))))
+
+    def extract_blocks_from_file(self, path: Path | str) -> list[Result]:
+        """The blocks that a JSON list names.
+
+        Raises: UserError if the file is not a JSON list of names.
+        """
+        return self.extract_multiple_blocks(read_names(Path(path)))
+
+    def extract(self, selected: Selected) -> Iterator[Result]:
+        """Emit and validate the selected classes; results in their order."""
+        outcomes: dict[str, Emitted | Unresolved] = {}
+        with progress("emit", len(selected.found), "blocks") as advance:
+            for found in selected.found:
+                outcomes[found.block] = self._emitter.emit(found)
+                advance(1)
+        self._keep_answers()
+        self.watch.lap("emit")
+        emitted = [item for item in outcomes.values() if isinstance(item, Emitted)]
+        verdicts = self._validate(emitted)
+        self.watch.lap("validate")
+        for found in selected.found:
+            outcome = outcomes[found.block]
+            yield _result(found, outcome, verdicts.get(found.block))
+
+    def _validate(self, emitted: Sequence[Emitted]) -> dict[str, Verdict]:
+        verdicts: dict[str, Verdict] = {}
+        ready: list[Candidate] = []
+        for item in emitted:
+            candidate = Candidate(item.found.block, item.found.name, item.code)
+            if item.undefined:
+                names = ", ".join(item.undefined)
+                verdicts[candidate.key] = Verdict("emitted", "undefined_name", f"undefined in the emitted file: {names}")
+            elif not at_least(self.level, "parsed"):
+                verdicts[candidate.key] = Verdict("emitted")
+            else:
+                verdict = check_text(candidate)
+                if verdict.level == "compiled" and at_least(self.level, "executed"):
+                    ready.append(candidate)
+                elif verdict.level == "compiled" and self.level == "parsed":
+                    verdict = Verdict("parsed")
+                verdicts[candidate.key] = verdict
+        if ready:
+            self._execute(ready, emitted, verdicts)
+        return verdicts
+
+    def _execute(self, ready: Sequence[Candidate], emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> None:
+        needed = sorted({requirement for item in emitted for requirement in item.requires})
+        self.runtime = runtime_for(needed)
+        folders = [self.runtime.folder] if self.runtime.folder is not None else []
+        with progress("execute", len(ready), "blocks") as advance:
+            for candidate, verdict in execute_all(
+                ready,
+                self.index,
+                jobs=self.jobs,
+                folders=folders,
+                retry_failed=self.retry_failed,
+                unsafe=self.unsafe,
+            ):
+                verdicts[candidate.key] = verdict
+                self.validations_reused += verdict.reused
+                self.validations_run += not verdict.reused
+                advance(1)
+
+
+def _result(found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None) -> Result:
+    module = found.module
+    statement = module.facts.statements[found.facts.statement]
+    bases = [".".join(base) for base in found.facts.bases if base]
+    emitted = outcome if isinstance(outcome, Emitted) else None
+    code = emitted.code if emitted else None
+    if isinstance(outcome, Unresolved):
+        verdict = Verdict("discovered", str(outcome.reason), outcome.detail)
+    assert verdict is not None
+    row = Block(
+        block=found.block,
+        name=found.name,
+        qualname=found.qualname,
+        source=module.source.name,
+        path=module.file.path,
+        start_line=statement.line,
+        end_line=statement.end_line,
+        category=category_of(found.name, found.qualname, bases),
+        level=verdict.level,
+        error_kind=verdict.kind,
+        error=verdict.error,
+        fidelity=None,
+        code=code,
+        code_sha256=hashlib.sha256(code.encode()).hexdigest() if code else None,
+        n_lines=code.count("\n") if code else None,
+        requires=emitted.requires if emitted else (),
+        swhid=f"swh:1:cnt:{module.file.blob}",
+        license=module.source.license,
+        seconds=verdict.seconds if not verdict.reused else None,
+        digest=module.source.digest,
+    )
+    return Result(row, emitted.files if emitted else ())
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """The names that a JSON list holds.
+
+    Raises: UserError if it cannot be read or is not such a list.
+    """
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a JSON list of class names: {error}") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{path}: not a JSON list of class names; for example [\"SEModule\", \"timm.layers.drop.DropPath\"]")
+    return tuple(names)
+
+
+def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
+    """Extract as the options say and write the folder `out`, whole or not at all.
+
+    Raises: UserError for what the user can mend.
+    """
+    selection = options.selection
+    with BlockExtractor(
+        options.corpus,
+        options.sources,
+        index=options.index,
+        level=options.level,
+        retry_failed=options.retry_failed,
+        jobs=options.jobs,
+        unsafe=options.unsafe,
+    ) as extractor:
+        selected = select(extractor.warm_index_once(), selection)
+        notes = [f"{name}: no class of that name" for name in selected.missing]
+        results = list(extractor.extract(selected))
+        installed = extractor.runtime.installed if extractor.runtime else ()
+        unavailable = extractor.runtime.unavailable if extractor.runtime else ()
+        notes += [f"{name} cannot be installed for execution: {reason}" for name, reason in unavailable]
+        notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in _few(selected.others)]
+        facts = RunFacts(
+            level=options.level,
+            parameters=_parameters(options),
+            sources=extractor.sources,
+            unopened=extractor.unopened,
+            targets=selection.names or None,
+            notes=tuple(notes),
+            index_hits=extractor.index.hits,
+            index_parsed=extractor.index.parsed,
+            validations_reused=extractor.validations_reused,
+            validations_run=extractor.validations_run,
+            timings=options.timings,
+            details={"installed_for_execution": list(installed)},
+        )
+        return write_extraction(out, results, facts, extractor.watch, force=force)
+
+
+def _few(others: dict[str, tuple[str, ...]]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """The names that several classes have, when few were asked for."""
+    return list(others.items()) if len(others) <= 5 else ()
+
+
+def _parameters(options: Options) -> dict[str, object]:
+    chosen = options.selection
+    return {
+        "corpus": options.corpus,
+        "sources": list(options.sources),
+        "repositories": list(chosen.repositories),
+        "paths": list(chosen.paths),
+        "symbols": list(chosen.symbols),
+        "limit": chosen.limit,
+        "start_from": chosen.start_from,
+        "unsafe_no_sandbox": options.unsafe,
+    }
+
+

@@ -1,0 +1,69 @@
+"""What runs inside the sandbox: a block's file is executed, and its class looked at. Nothing else is imported here."""
+
+import importlib.util
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+MODULE_NAME = "block"
+
+
+def execute(payload: dict[str, Any]) -> dict[str, Any]:
+    """Run a block's file and check that it defines its class, an nn.Module.
+
+    Args:
+        payload: `code`; `name` of the class; `folders` to add at the end of sys.path.
+
+    Returns: `{"ok": true}`, or `{"ok": false, "kind": …, "error": …}` with the error in one line.
+    """
+    sys.path += payload.get("folders", [])
+    try:
+        module = load(payload["code"])
+        found = getattr(module, payload["name"], None)
+    except (MemoryError, PermissionError):
+        raise  # the sandbox tells what was exceeded or denied
+    except Exception as error:
+        return {"ok": False, "kind": kind_of(error), "error": one_line(error)}
+    if not isinstance(found, type):
+        return {"ok": False, "kind": "not_defined", "error": f"the file runs but defines no class {payload['name']}"}
+    if not issubclass(found, torch.nn.Module):
+        return {"ok": False, "kind": "not_a_module", "error": f"{payload['name']} is not a subclass of torch.nn.Module"}
+    return {"ok": True}
+
+
+def load(code: str) -> ModuleType:
+    """Execute a file as the module `block`; it lies in the working folder, where inspect and TorchScript look."""
+    path = Path(f"{MODULE_NAME}.py").resolve()
+    path.write_text(code, encoding="utf-8")
+    specification = importlib.util.spec_from_file_location(MODULE_NAME, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[MODULE_NAME] = module
+    sys.dont_write_bytecode = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        specification.loader.exec_module(module)
+    return module
+
+
+def kind_of(error: BaseException) -> str:
+    """The category of an error: its type in snake case, the commonest ones by what they mean."""
+    if isinstance(error, ModuleNotFoundError):
+        return "missing_dependency"
+    name = type(error).__name__
+    if name in {"OSError", "RuntimeError", "AssertionError", "KeyError", "IndexError", "ValueError"}:
+        return "runtime_error"
+    return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+def one_line(error: BaseException) -> str:
+    """Type, message and the line of the block's file that raised it."""
+    message = " ".join(str(error).split())[:300]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(f"{MODULE_NAME}.py")]
+    where = f" (line {frames[-1].lineno}: {(frames[-1].line or '')[:120]})" if frames else ""
+    return f"{type(error).__name__}: {message}{where}"

@@ -1,0 +1,1 @@
+"""`report.md` of an extraction, and its figures."""

@@ -1,0 +1,51 @@
+"""Failures by category, each with the message that says it best: the one that is met most often."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from manifests.records import Block
+
+_PLACE = re.compile(r"^\S+ \S+:\d+: ")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One category: its blocks, and the commonest message with the first block that has it."""
+
+    kind: str
+    blocks: int
+    message: str
+    times: int  # that a message of this form is met
+    block: str
+
+
+def failures_of(rows: Iterable[Block]) -> list[Failure]:
+    """The categories of failure, most blocks first."""
+    kinds: dict[str, list[Block]] = {}
+    for row in rows:
+        if row.error_kind is not None:
+            kinds.setdefault(row.error_kind, []).append(row)
+    found = [_failure(kind, members) for kind, members in kinds.items()]
+    return sorted(found, key=lambda failure: (-failure.blocks, failure.kind))
+
+
+def form_of(message: str) -> str:
+    """A message without what differs from block to block: place, quoted names and numbers."""
+    return _NUMBER.sub("N", _QUOTED.sub("'…'", _PLACE.sub("", message)))
+
+
+def _failure(kind: str, members: list[Block]) -> Failure:
+    """The commonest form speaks; of its messages the commonest, if one is met twice, else the form itself."""
+    forms = Counter(form_of(row.error or "") for row in members)
+    form, times = min(forms.items(), key=lambda item: (-item[1], item[0]))
+    alike = [row for row in members if form_of(row.error or "") == form]
+    messages = Counter(_PLACE.sub("", row.error or "") for row in alike)
+    message, most = min(messages.items(), key=lambda item: (-item[1], item[0]))
+    if most == 1 and times > 1:
+        return Failure(kind, len(members), form, times, alike[0].block)
+    first = next(row for row in alike if _PLACE.sub("", row.error or "") == message)
+    return Failure(kind, len(members), message, most, first.block)

@@ -1,0 +1,221 @@
+"""The sections of an extraction report, each a list of Markdown lines; empty where there is nothing to say."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from extract.counts import at_least, reached, wilson
+from extract.report.failures import Failure
+from extract.report.text import code_span, count, percent, plain, plural, table
+from manifests.manifest import Measured
+from manifests.records import LEVELS, Block, Level
+
+if TYPE_CHECKING:
+    from extract.folder import RunFacts
+
+#: The rung that the paper calls "validated and executable".
+VALIDATED: Level = "executed"
+
+#: Rows of a table before the rest is folded into one.
+LONG_TABLE = 40
+
+_MEANS = {
+    "discovered": "concrete `nn.Module` classes with a `forward`",
+    "emitted": "a closed file was written",
+    "parsed": "it is Python",
+    "compiled": "it compiles",
+    "executed": "it runs in a clean interpreter and its class is an `nn.Module`",
+    "constructed": "the class was instantiated",
+    "forward": "it computed an output",
+    "backward": "gradients flow",
+}
+
+
+def goal_of(level: Level) -> Level:
+    """The rung that a run is judged by: `executed`, or the one that it stopped at before."""
+    return min(level, VALIDATED, key=LEVELS.index)
+
+
+def head(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
+    """What this is, the one-line result, and what could not be done as asked."""
+    goal = goal_of(facts.level)
+    part, whole = counts["reached"][goal], counts["blocks"]
+    opened = f"{plural(len(counts['sources']), 'source')}"
+    lines = [
+        "# Extraction report",
+        "",
+        f"**{count(part)} of {plural(whole, 'class', 'classes')} {_past(goal)} ({share(part, whole)}).** They come from"
+        f" {opened} and were taken to the rung `{facts.level}`; the closed files hold {count(counts['lines'])} lines.",
+        "",
+        "Intervals are 95 % Wilson intervals.",
+        "",
+    ]
+    if facts.notes:
+        lines += ["Not everything could be done as asked:", "", *(f"- {plain(note)}" for note in facts.notes), ""]
+    return lines
+
+
+def rungs(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
+    """How many stand on each rung, and how many stopped there."""
+    whole = counts["blocks"]
+    rows = []
+    for level in LEVELS:
+        if not at_least(facts.level, level):
+            break
+        here = counts["reached"][level]
+        stopped = counts["levels"][level] if level != facts.level else 0
+        low, high = wilson(here, whole)
+        cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
+        rows.append([f"`{level}`", _MEANS[level], *cells])
+    return ["## How far they came", "", *table(["rung", "", "classes", "%", "95 %", "stopped here"], rows, left=2)]
+
+
+def targets(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
+    """Of the names that were asked for, how many there are and how far they came."""
+    if facts.targets is None:
+        return []
+    found = counts["targets"]
+    names, there = found["names"], found["found"]
+    goal = goal_of(facts.level)
+    rows = [["names asked for", count(names), "", "", ""]]
+    for label, part in (("found", there), (f"`{goal}`", found["reached"][goal])):
+        of_found = [share(part, there)] if label != "found" else [""]
+        rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *of_found])
+    lines = ["## Names asked for", ""]
+    lines += table(["", "names", "% of all", "95 %", "of those found"], rows)
+    lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
+    if found["missing"]:
+        named = ", ".join(code_span(name, 40) for name in found["missing"][:LONG_TABLE])
+        more = len(found["missing"]) - LONG_TABLE
+        lines += [f"Not found: {named}{f' and {count(more)} more' if more > 0 else ''}.", ""]
+    return lines
+
+
+def by_group(
+    title: str, label: str, groups: Mapping[str, Mapping[str, int]], facts: "RunFacts", *, intro: str = ""
+) -> list[str]:
+    """A table of groups with how many stand on each rung, and the share on the rung that the run is judged by."""
+    if not groups:
+        return []
+    goal = goal_of(facts.level)
+    ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.level, level)]
+    ladder = ladder if goal == facts.level else [goal, *ladder[ladder.index(goal) + 1 :]]
+    names = list(groups)
+    tail = names[LONG_TABLE:] if len(names) > LONG_TABLE + 1 else []
+    rows = [[code_span(name, 60), *_cells(groups[name], ladder, goal)] for name in names if name not in tail]
+    if tail:
+        rest: dict[str, int] = {level: sum(groups[name].get(level, 0) for name in tail) for level in LEVELS}
+        rows.append([f"{count(len(tail))} others", *_cells(rest, ladder, goal)])
+    whole: dict[str, int] = {level: sum(levels.get(level, 0) for levels in groups.values()) for level in LEVELS}
+    rows.append(["**all**", *_cells(whole, ladder, goal)])
+    heads = [label, "classes", *(f"`{level}`" for level in ladder), f"% `{goal}`", "95 %"]
+    return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows)]
+
+
+def failures(found: Sequence[Failure], blocks: int) -> list[str]:
+    """Why classes came no further, each category with its commonest message."""
+    if not found:
+        return []
+    whole = sum(failure.blocks for failure in found)
+    rows = [
+        [
+            code_span(failure.kind),
+            _message(failure),
+            code_span(failure.block, 90),
+            count(failure.blocks),
+            percent(failure.blocks, whole),
+            percent(failure.blocks, blocks),
+        ]
+        for failure in found
+    ]
+    heads = ["category", "commonest message", "for example", "classes", "% of failures", "% of all"]
+    return ["## Why they came no further", "", *table(heads, rows, left=3)]
+
+
+def sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
+    """How large the closed files are, and of how many files of their sources each was made."""
+    lengths = sorted(row.n_lines for row in rows if row.n_lines is not None)
+    if not lengths:
+        return []
+    made = sorted(files[row.block] for row in rows if row.code is not None)
+    cells = [
+        [label, *(count(values[min(len(values) - 1, int(place * len(values)))]) for place in (0, 0.5, 0.9, 1))]
+        for label, values in (("lines of a closed file", lengths), ("files that it was made from", made))
+    ]
+    return ["## Size", "", *table(["", "least", "median", "90 %", "most"], cells)]
+
+
+def smaller(counts: Mapping[str, Any]) -> list[str]:
+    """Licences, and what a comparison with the originals found."""
+    lines = ["## Licences", ""]
+    rows = [[code_span(name), count(n), percent(n, counts["blocks"])] for name, n in counts["licenses"].items()]
+    lines += table(["licence", "classes", "%"], rows)
+    compared = counts["fidelity"]
+    if compared:
+        whole = sum(compared.values())
+        rows = [[f"`{name}`", count(n), share(n, whole)] for name, n in compared.items()]
+        lines += ["## Fidelity", "", "Against the class as imported from its own package:", ""]
+        lines += table(["", "classes", "%"], rows)
+    return lines
+
+
+def unopened(facts: "RunFacts") -> list[str]:
+    """The sources that could not be opened, and why."""
+    if not facts.unopened:
+        return []
+    rows = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
+    return ["## Sources that could not be opened", "", *table(["source", "reason"], rows, left=2)]
+
+
+def this_run(facts: "RunFacts", rows: Sequence[Block], measured: Measured) -> list[str]:
+    """Seconds and cache hits: what another run need not repeat."""
+    lines = ["## This run", "", "What follows differs from run to run; everything above follows from the input.", ""]
+    stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
+    lines += table(["stage", "seconds"], [*stages, ["**all**", f"{measured.seconds:,.1f}"]])
+    timed = sorted(((row.seconds, row.block) for row in rows if row.seconds is not None), reverse=True)
+    if timed:
+        total = sum(seconds for seconds, _ in timed)
+        lines += [
+            f"Blocks took {1000 * total / len(timed):,.0f} ms each on average ({plural(len(timed), 'block')}); the"
+            f" slowest, {code_span(timed[0][1], 120)}, {timed[0][0]:,.1f} s.",
+            "",
+        ]
+    caches = [
+        ("files in the index", facts.index_hits, facts.index_parsed, "parsed"),
+        ("validations", facts.validations_reused, facts.validations_run, "run"),
+    ]
+    body = [
+        [label, count(known), f"{count(fresh)} {what}", percent(known, known + fresh)]
+        for label, known, fresh, what in caches
+    ]
+    lines += table(["cache", "known before", "new", "hits"], body)
+    lines += [f"Peak memory of the main process: {measured.peak_memory_bytes / 2**20:,.0f} MiB.", ""]
+    return lines
+
+
+def share(part: int, whole: int) -> str:
+    """`73.0 %, 70.5–75.3`: a proportion and its interval; a dash of nothing."""
+    return f"{percent(part, whole)}, {_interval(*wilson(part, whole))}" if whole else "–"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{100 * low:.1f}–{100 * high:.1f}"
+
+
+def _cells(levels: Mapping[str, int], ladder: Sequence[Level], goal: Level) -> list[str]:
+    on = reached(levels)
+    part, whole = on[goal], on["discovered"]
+    return [
+        count(whole),
+        *(count(on[level]) for level in ladder),
+        percent(part, whole),
+        _interval(*wilson(part, whole)) if whole else "–",
+    ]
+
+
+def _message(failure: Failure) -> str:
+    text = plain(failure.message[:200]) or "(none)"
+    return f"{text} ({count(failure.times)} ×)" if failure.times > 1 else text
+
+
+def _past(level: Level) -> str:
+    return {"forward": "computed an output", "backward": "let gradients flow"}.get(level, level)

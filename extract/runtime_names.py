@@ -1,0 +1,99 @@
+"""What the declared runtime offers, asked of the packages themselves: they are trusted, and installed here.
+
+Importing torch takes seconds, so the answers are kept (by version) between runs.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import warnings
+
+
+class RuntimeNames:
+    """Answers about the standard library, torch, torchvision and numpy; each asked once."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, bool | list[str]] = {}
+        self.asked = False  # whether there are answers that `load` did not bring
+
+    def has(self, dotted: str, name: str) -> bool:
+        """Whether a module exists and offers a name ("" for the module alone)."""
+        key = f"has {dotted} {name}"
+        if key not in self._answers:
+            self._keep(key, _has(dotted, name))
+        return bool(self._answers[key])
+
+    def is_module_class(self, dotted: str, name: str) -> bool:
+        """Whether a name is a subclass of torch.nn.Module."""
+        key = f"class {dotted} {name}"
+        if key not in self._answers:
+            self._keep(key, _is_module_class(dotted, name))
+        return bool(self._answers[key])
+
+    def is_module(self, dotted: str) -> bool:
+        """Whether a dotted name is a module that can be imported."""
+        key = f"module {dotted}"
+        if key not in self._answers:
+            self._keep(key, _import(dotted) is not None)
+        return bool(self._answers[key])
+
+    def star(self, dotted: str) -> frozenset[str]:
+        """What a star import brings."""
+        key = f"star {dotted}"
+        if key not in self._answers:
+            module = _import(dotted)
+            names = [] if module is None else getattr(module, "__all__", [n for n in dir(module) if n[0] != "_"])
+            self._keep(key, sorted(names))
+        found = self._answers[key]
+        assert isinstance(found, list)
+        return frozenset(found)
+
+    def _keep(self, key: str, answer: bool | list[str]) -> None:
+        self._answers[key] = answer
+        self.asked = True
+
+    @staticmethod
+    def key() -> str:
+        """Names the versions that the answers are true for."""
+        return "runtime-names:" + ",".join(importlib.metadata.version(p) for p in ("torch", "torchvision", "numpy"))
+
+    def load(self, data: bytes | None) -> None:
+        """Take in answers of an earlier run."""
+        if data is not None:
+            self._answers.update(json.loads(data))
+
+    def dump(self) -> bytes:
+        """The answers, for a later run."""
+        return json.dumps(self._answers, sort_keys=True).encode()
+
+
+def _import(dotted: str) -> object | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated modules of torch say so on import
+        try:
+            return importlib.import_module(dotted)
+        except (ImportError, AttributeError, OSError, RuntimeError):
+            return None  # modules of torch for other platforms fail in all these ways
+
+
+def _has(dotted: str, name: str) -> bool:
+    module = _import(dotted)
+    if module is None:
+        return False
+    if not name or name == "*" or hasattr(module, name):
+        return True
+    try:
+        return importlib.util.find_spec(f"{dotted}.{name}") is not None
+    except ImportError:
+        return False
+
+
+def _is_module_class(dotted: str, name: str) -> bool:
+    from torch.nn import Module
+
+    found = getattr(_import(dotted), name, None)
+    return isinstance(found, type) and issubclass(found, Module)
+
+
+RUNTIME_NAMES = RuntimeNames()

@@ -1,0 +1,186 @@
+"""A commit of a git repository: code only, one commit deep, no checkout, so that no filter or link takes effect."""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from extract.sources.archive import is_safe
+from extract.sources.contents import Contents, check_bounds
+from extract.sources.git_command import GitError, run_git
+from extract.sources.layout import keep_paths
+from extract.sources.metadata import is_text, read_facts
+from extract.sources.store import Found, keep_tree, read_found, read_record, record, store_folder, workspace
+from manifests.errors import RetryableError, UserError
+from manifests.progress import note
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHORT = 12
+_FETCH = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
+_LEAN = ("--filter=blob:none",)
+
+
+@dataclass(frozen=True, slots=True)
+class GitSpec:
+    """`git+URL@REVISION`; an empty revision is the newest commit of the default branch."""
+
+    url: str
+    revision: str
+
+    @property
+    def name(self) -> str:
+        """The repository's own name."""
+        return self.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+
+    @property
+    def origin(self) -> str:
+        """The URL without a password or token, fit to be shown and recorded."""
+        return re.sub(r"^(https?://)[^/@]*@", r"\1", self.url)
+
+
+def parse_git(spec: str) -> GitSpec:
+    """The parts of `git+URL[@REVISION]`.
+
+    Raises: UserError if it is not of that form.
+    """
+    url = spec.removeprefix("git+")
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    path, at, revision = path.partition("@")
+    plain = url.isprintable() and " " not in url and "#" not in url
+    if scheme not in ("https", "http", "ssh", "git", "file") or not path.strip("/") or not plain or host[:1] == "-":
+        raise UserError(f"{spec}: not a repository; write git+https://HOST/OWNER/NAME or …/NAME@REVISION")
+    if revision.startswith("-") or bool(at) != bool(revision):
+        raise UserError(f"{spec}: {revision!r} is not a revision; write a branch, a tag or a commit of 40 digits")
+    return GitSpec(f"{scheme}://{host}{slash}{path}", revision)
+
+
+def find_commit(spec: str, digests: Collection[str]) -> Found:
+    """What is known of a commit; it is fetched when it is not in the cache, and a branch is looked up each time.
+
+    Args: digests: of the Python files, if they are pinned.
+    Raises: UserError if there is no such repository or revision, or its files differ from the pinned digest;
+        RetryableError if the repository cannot be reached.
+    """
+    git = parse_git(spec)
+    folder = store_folder("git", hashlib.sha256(git.origin.encode()).hexdigest()[:32])
+    commit = git.revision if _COMMIT.fullmatch(git.revision) else _look_up(git, folder)
+    found = read_found(folder / f"{commit}.json") or _fetch(git, commit, folder)
+    if digests and found.digest not in digests:
+        raise UserError(
+            f"{git.origin}: the Python files of {commit[:_SHORT]} have the digest {found.digest}, not the pinned "
+            f"{' or '.join(sorted(digests))}; pin the new one if the revision was meant to move"
+        )
+    return found
+
+
+def _look_up(git: GitSpec, folder: Path) -> str:
+    """The commit that a branch or tag is at; offline, the one that it was at when it was last looked up."""
+    wanted = git.revision or "HEAD"
+    seen = folder / f"rev-{hashlib.sha256(wanted.encode()).hexdigest()[:32]}.json"
+    names = ["HEAD"]
+    if git.revision:
+        names = [f"refs/tags/{wanted}^{{}}", f"refs/tags/{wanted}", f"refs/heads/{wanted}", wanted]
+    try:
+        commits = _list_remote(git, *names)
+    except RetryableError:
+        commit = read_record(seen)
+        if not isinstance(commit, str):
+            raise
+        note(f"{git.origin}: cannot be reached; using {wanted} as of its last fetch, {commit[:_SHORT]}")
+        return commit
+    commit = next((commits[name] for name in names if name in commits), None)
+    if commit is None:
+        known = [name.removeprefix("refs/heads/") for name in _list_remote(git, "refs/heads/*")]
+        hint = " (a commit must be given with all 40 digits)" if re.fullmatch(r"[0-9a-f]{4,39}", wanted) else ""
+        raise UserError(f"{git.origin}: no branch or tag {wanted!r}{hint}; branches: {', '.join(known[:8]) or 'none'}")
+    record(seen, commit)
+    return commit
+
+
+def _list_remote(git: GitSpec, *patterns: str) -> dict[str, str]:
+    """Commits by the full names of branches and tags."""
+    listed = run_git(git.origin, None, "ls-remote", "--", git.url, *patterns).decode("utf-8", "replace")
+    return {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
+
+
+def _fetch(git: GitSpec, commit: str, folder: Path) -> Found:
+    note(f"fetching {git.name} at {commit[:_SHORT]} with git")
+    with workspace() as work:
+        try:
+            contents = _fetch_lean(git, commit, work / "lean")
+        except GitError:  # an old server, which gives only what a branch or tag points at; or there is no such commit
+            contents = _fetch_whole(git, commit, work / "whole")
+    digest, _ = keep_tree(contents, git.origin)
+    facts = read_facts(contents.texts)
+    found = Found(
+        name=git.name,
+        kind="git",
+        version=commit[:_SHORT],
+        origin=git.origin,
+        license=facts.license,
+        digest=digest,
+        swhid=f"swh:1:rev:{commit}",
+        requires=facts.requires,
+    )
+    record(folder / f"{commit}.json", found)
+    return found
+
+
+def _fetch_lean(git: GitSpec, commit: str, repository: Path) -> Contents:
+    """From one commit without its history, and of its files only those that are read."""
+    _make_repository(git, repository)
+    run_git(git.origin, repository, "config", "remote.origin.promisor", "true")
+    run_git(git.origin, repository, *_FETCH, *_LEAN, "--depth=1", "origin", commit)
+    return _read_commit(git, commit, repository)
+
+
+def _fetch_whole(git: GitSpec, commit: str, repository: Path) -> Contents:
+    _make_repository(git, repository)
+    run_git(git.origin, repository, *_FETCH, "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+    try:
+        run_git(git.origin, repository, "cat-file", "-e", f"{commit}^{{commit}}")
+    except GitError as error:
+        raise UserError(f"{git.origin}: no commit {commit}; check the revision") from error
+    return _read_commit(git, commit, repository)
+
+
+def _make_repository(git: GitSpec, repository: Path) -> None:
+    run_git(git.origin, None, "init", "--quiet", "--bare", "--template=", str(repository))
+    run_git(git.origin, repository, "config", "remote.origin.url", git.url)
+
+
+def _read_commit(git: GitSpec, commit: str, repository: Path) -> Contents:
+    blobs: dict[str, str] = {}
+    for line in run_git(git.origin, repository, "ls-tree", "-r", "-z", commit).split(b"\0"):
+        head, _, raw = line.partition(b"\t")
+        path = raw.decode("utf-8", "surrogateescape")
+        if head.startswith(b"100") and is_safe(path):  # plain files; neither links nor submodules
+            blobs[path] = head.split()[2].decode()
+    python = keep_paths(blobs)
+    texts = [path for path in blobs if is_text(path)]
+    data = _read_blobs(git, commit, repository, [blobs[path] for path in (*python, *texts)])
+    return Contents({path: data[blobs[path]] for path in python}, {path: data[blobs[path]] for path in texts})
+
+
+def _read_blobs(git: GitSpec, commit: str, repository: Path, blobs: Iterable[str]) -> dict[str, bytes]:
+    """The bytes of the blobs, those that the first fetch left out fetched in one go."""
+    wanted = sorted(set(blobs))
+    absent = run_git(git.origin, repository, "rev-list", "--objects", "--missing=print", "--no-walk", commit)
+    if missing := sorted({f"?{blob}".encode() for blob in wanted}.intersection(absent.splitlines())):
+        asked = b"".join(line[1:] + b"\n" for line in missing)
+        batch = ("-c", "fetch.negotiationAlgorithm=noop", *_FETCH, *_LEAN, "--no-write-fetch-head", "--stdin", "origin")
+        run_git(git.origin, repository, *batch, stdin=asked)
+    lines = "".join(f"{blob}\n" for blob in wanted).encode()
+    sizes = run_git(git.origin, repository, "cat-file", "--batch-check=%(objectsize)", stdin=lines)
+    check_bounds(git.origin, map(int, sizes.split()))
+    output = run_git(git.origin, repository, "cat-file", "--batch", stdin=lines)
+    found: dict[str, bytes] = {}
+    place = 0
+    for blob in wanted:
+        end = output.index(b"\n", place)
+        size = int(output[place:end].split()[2])
+        found[blob] = output[end + 1 : end + 1 + size]
+        place = end + size + 2
+    return found

@@ -1,0 +1,56 @@
+"""Run as a script: pip, unable to start any program, so that fetching an sdist cannot run the sdist's build code.
+
+    python -P pip_refusing.py STEM RESULT PIP-ARGUMENT...
+
+`pip download` of an sdist always asks its build backend for metadata, in a process of its own. Here that process is
+refused by an audit hook, which code of the same interpreter cannot take away. The archive is on disk by then: if one
+whose file name starts with STEM was opened, its path is written to the file RESULT and pip ends at once with exit code
+77, before it cleans up. A wheel needs no other process. `keyring` may run: pip asks it for the user's password.
+
+Source: https://docs.python.org/3/library/audit_events.html
+"""
+
+import os
+import re
+import runpy
+import sys
+
+EXIT_ARCHIVE = 77
+
+_STARTS = frozenset(
+    {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system"}
+)
+_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def main() -> None:
+    """Install the hook and become pip."""
+    stem, result = _normal(sys.argv[1]), sys.argv[2]
+    opened = ""
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal opened
+        if event == "open":
+            path = arguments[0]
+            if isinstance(path, str) and path.endswith(_SUFFIXES) and _normal(os.path.basename(path)).startswith(stem):  # noqa: PTH119
+                opened = os.path.abspath(path)  # noqa: PTH100 (nothing but os: each import here would raise events)
+        elif event in _STARTS or event == "pty.spawn":
+            if event == "subprocess.Popen" and os.path.basename(str(arguments[0])) == "keyring":  # noqa: PTH119
+                return
+            if opened:
+                with open(result, "w", encoding="utf-8") as file:  # noqa: PTH123
+                    file.write(opened)
+                os._exit(EXIT_ARCHIVE)
+            raise PermissionError(f"{event}: pip may not start programs here")
+
+    sys.addaudithook(refuse)
+    sys.argv = ["pip", *sys.argv[3:]]
+    runpy.run_module("pip", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

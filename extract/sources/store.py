@@ -1,0 +1,149 @@
+"""The cache of sources: trees of files addressed by their digest, and short records of what was found where.
+
+Nothing is changed once it has its name: trees and records are written in a workspace and renamed, so that a run that is
+killed leaves a workspace at worst, which the next run removes, and two processes at once agree on what is there.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from extract.sources.contents import Contents, list_files, tree_digest
+from extract.sources.model import SourceFile
+from manifests.cache import cache_folder
+from manifests.errors import UserError
+
+#: Part of the cache's path: a change of which files are kept, or how modules are named, must not meet older trees.
+FORMAT = 2
+_LOCK = "lock"
+_YOUNG_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is recorded of a package or a commit; its files lie under the digest."""
+
+    name: str
+    kind: Literal["package", "git"]
+    version: str
+    origin: str
+    license: str
+    digest: str
+    swhid: str
+    requires: tuple[str, ...]
+
+
+def store_folder(*parts: str) -> Path:
+    """The folder of all sources, or one below it; made when missing."""
+    return cache_folder("sources", f"v{FORMAT}", *parts)
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """A folder on the cache's file system to work in, removed at the end; those of dead processes go first."""
+    base = store_folder("work")
+    _remove_dead(base)
+    folder = Path(tempfile.mkdtemp(dir=base))
+    with (folder / _LOCK).open("wb") as lock:  # held as long as this process lives, whatever ends it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            inner = folder / "in"
+            inner.mkdir()
+            yield inner
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_dead(base: Path) -> None:
+    for folder in base.iterdir():
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # gone meanwhile; in use
+            if time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:  # perhaps about to be locked
+                continue
+            with (folder / _LOCK).open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ...]]:
+    """Put the Python files into the cache, unless they are there; their digest and listing.
+
+    Raises: UserError if there are none, or they cannot all be written.
+    """
+    if not contents.python:
+        raise UserError(f"{where}: holds no Python code (tests, docs, examples and benchmarks aside)")
+    files = list_files(contents.python)
+    digest = tree_digest(files)
+    target = tree_root(digest).parent
+    if read_listing(digest) is not None:
+        return digest, files
+    with workspace() as work:
+        folder = work / digest
+        for path, data in contents.python.items():
+            _write(folder / "files" / path, data, where)
+        listing = [[file.path, file.module, file.is_package, file.blob] for file in files]
+        _write(folder / "listing.json", json.dumps(listing).encode(), where, sync=True)
+        try:
+            folder.rename(target)
+        except OSError as error:
+            if read_listing(digest) is None:  # else another process was faster
+                raise UserError(f"{target}: cannot be written: {error.strerror}; delete it and run again") from error
+    return digest, files
+
+
+def _write(path: Path, data: bytes, where: str, *, sync: bool = False) -> None:
+    """Write one file. Those of a tree are not synced one by one: `Source.read` checks them against the listing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{where}: {path.name} cannot be put into the cache {path.parent}: {error.strerror}") from error
+
+
+def tree_root(digest: str) -> Path:
+    """Where the files of a tree lie."""
+    return store_folder("trees") / digest / "files"
+
+
+def read_listing(digest: str) -> tuple[SourceFile, ...] | None:
+    """The files of a tree, without a look at them; None if it is not there."""
+    listing = read_record(tree_root(digest).parent / "listing.json")
+    return None if listing is None else tuple(SourceFile(*entry) for entry in listing)
+
+
+def read_record(path: Path) -> Any:
+    """What a file of the cache holds; None if it is missing, or a crash of the machine has damaged it."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def record(path: Path, value: Found | str) -> None:
+    """Write a record, whole or not at all; the later of two processes wins."""
+    data = asdict(value) if isinstance(value, Found) else value
+    with workspace() as work:
+        part = work / "record"
+        _write(part, json.dumps(data, indent=1).encode(), path.name, sync=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.replace(path)
+
+
+def read_found(path: Path) -> Found | None:
+    """A record that was written; None if there is none, or its tree is gone."""
+    data = read_record(path)
+    if data is None:
+        return None
+    found = Found(**{**data, "requires": tuple(data["requires"])})
+    return found if (tree_root(found.digest).parent / "listing.json").is_file() else None

@@ -1,0 +1,42 @@
+"""Definitions that drag whole frameworks behind them, and the small stand-ins that take their place.
+
+Each is known by its name together with its shape (methods of a class, parameters of a function), not by where it
+comes from. A class that is itself extracted is never replaced.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Heavy:
+    """One definition that is replaced: `has` must be among its methods or parameters."""
+
+    file: str  # below this folder
+    name: str  # there
+    has: frozenset[str]
+    note: str
+
+
+def _heavy(file: str, name: str, has: str, note: str) -> Heavy:
+    return Heavy(file, name, frozenset(has.split()), note)
+
+
+HEAVY: dict[str, Heavy] = {
+    "PreTrainedModel": _heavy(
+        "pretrained.py", "PreTrainedModel", "from_pretrained post_init", "no loading, saving, quantisation, sharding"
+    ),
+    "PreTrainedConfig": _heavy("pretrained.py", "PreTrainedConfig", "from_pretrained to_dict", "attributes only"),
+    "PretrainedConfig": _heavy("pretrained.py", "PreTrainedConfig", "from_pretrained to_dict", "attributes only"),
+    "GenerationMixin": _heavy("pretrained.py", "GenerationMixin", "generate", "no text generation"),
+    "ConfigDict": _heavy("config.py", "ConfigDict", "__missing__ __getattr__", "a dict read by attributes"),
+    "Config": _heavy("config.py", "ConfigDict", "fromfile", "a dict read by attributes; no files"),
+    "print_log": _heavy("logs.py", "print_log", "msg logger level", "the standard library's logging"),
+    "MMLogger": _heavy("logs.py", "NamedLogger", "get_current_instance", "the standard library's logging"),
+    "build_from_cfg": _heavy("build.py", "build_from_cfg", "cfg registry default_args", "the registry builds"),
+    "build_model_from_cfg": _heavy("build.py", "build_from_cfg", "cfg registry default_args", "the registry builds"),
+    "load_checkpoint": _heavy("checkpoint.py", "load_checkpoint", "model filename map_location", "local files only"),
+    "_load_checkpoint": _heavy("checkpoint.py", "read_checkpoint", "filename map_location", "local files only"),
+    "_load_checkpoint_with_prefix": _heavy(
+        "checkpoint.py", "read_checkpoint_with_prefix", "prefix filename", "local files only"
+    ),
+}

@@ -1,0 +1,83 @@
+"""Corpora: which sources are looked at together, pinned, in which order and how much of each."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from manifests.errors import UserError
+from manifests.records import Record, Sha256
+
+FOLDER = Path(__file__).with_name("corpora")
+
+Patterns = tuple[Annotated[str, Field(min_length=1)], ...]
+Digest = Sha256 | Annotated[tuple[Sha256, ...], Field(min_length=1)]
+
+_PATHS = "files, folders or globs, relative to the root of the source; all when empty"
+_DIGEST = "SHA-256 of the source's Python files; several where the builds for different platforms differ"
+
+
+class Alternative(Record):
+    """Where else the same code can be had."""
+
+    source: str = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
+    digest: Digest | None = Field(default=None, description=_DIGEST)
+    paths: Patterns | None = Field(default=None, description="paths there, when they differ")
+
+
+class CorpusSource(Record):
+    """One source of a corpus."""
+
+    name: str = Field(min_length=1, description="what stands before @ in the ids of its blocks")
+    repository: str = Field(default="", description="OWNER/NAME of the repository that the code is developed in")
+    source: str = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
+    digest: Digest | None = Field(default=None, description=_DIGEST)
+    priority: int = Field(default=1, ge=1, description="the smaller, the earlier a bare name is looked up here")
+    paths: Patterns = Field(default=(), description=_PATHS)
+    exclude: Patterns = Field(default=(), description="what of `paths` is left out, in the same form")
+    license: str = Field(default="NOASSERTION", description="SPDX expression")
+    alternative: Alternative | None = None
+
+
+class Corpus(Record):
+    """Sources in the order in which a bare name is looked up, as far as their priorities are equal."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    sources: tuple[CorpusSource, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [source.name for source in self.sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two sources are named {twice[0]!r}")
+        return self
+
+
+def corpus_names() -> list[str]:
+    """The corpora that are shipped, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def load_corpus(name: str) -> Corpus:
+    """A corpus that is shipped, or that a JSON file describes.
+
+    Raises: UserError if there is no such corpus or file, or the file is not a corpus.
+    """
+    shipped = FOLDER / f"{name}.json"
+    path = shipped if name in corpus_names() else Path(name)
+    try:
+        return Corpus.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{name}: no such corpus; there are {', '.join(corpus_names())}, or name a JSON file") from None
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {error.strerror}; name a corpus or a JSON file") from error
+    except ValidationError as error:
+        raise UserError(f"{path}: not a corpus: {_first_fault(error)}") from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,223 @@
+"""SPDX licence expressions, from the fields of a package's metadata or the text of its licence file.
+
+Source: https://spdx.org/licenses/ and https://packaging.python.org/specifications/core-metadata/
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+NOASSERTION = "NOASSERTION"
+
+#: Licences that let anyone pass on changed copies under terms of their own, as long as notices stay.
+_PERMISSIVE = frozenset(
+    {
+        "0BSD",
+        "AFL-3.0",
+        "Apache-2.0",
+        "Artistic-2.0",
+        "BSD-1-Clause",
+        "BSD-2-Clause",
+        "BSD-2-Clause-Patent",
+        "BSD-3-Clause",
+        "BSD-3-Clause-Clear",
+        "BSL-1.0",
+        "bzip2-1.0.6",
+        "CC-BY-4.0",
+        "CC0-1.0",
+        "CNRI-Python",
+        "HPND",
+        "ISC",
+        "libpng-2.0",
+        "MIT",
+        "MIT-0",
+        "MIT-CMU",
+        "NCSA",
+        "PostgreSQL",
+        "PSF-2.0",
+        "Python-2.0",
+        "Python-2.0.1",
+        "Unlicense",
+        "UPL-1.0",
+        "W3C",
+        "WTFPL",
+        "X11",
+        "Zlib",
+        "ZPL-2.1",
+    }
+)
+_PERMISSIVE_EXCEPTIONS = frozenset({"LLVM-exception"})
+
+#: Trove classifiers that name one licence; "BSD License" and the like do not.
+_CLASSIFIERS = {
+    "Apache Software License": "Apache-2.0",
+    "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
+    "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication": "CC0-1.0",
+    "GNU Affero General Public License v3": "AGPL-3.0-only",
+    "GNU Affero General Public License v3 or later (AGPLv3+)": "AGPL-3.0-or-later",
+    "GNU General Public License v2 (GPLv2)": "GPL-2.0-only",
+    "GNU General Public License v2 or later (GPLv2+)": "GPL-2.0-or-later",
+    "GNU General Public License v3 (GPLv3)": "GPL-3.0-only",
+    "GNU General Public License v3 or later (GPLv3+)": "GPL-3.0-or-later",
+    "GNU Lesser General Public License v2 (LGPLv2)": "LGPL-2.0-only",
+    "GNU Lesser General Public License v2 or later (LGPLv2+)": "LGPL-2.0-or-later",
+    "GNU Lesser General Public License v3 (LGPLv3)": "LGPL-3.0-only",
+    "GNU Lesser General Public License v3 or later (LGPLv3+)": "LGPL-3.0-or-later",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "MIT No Attribution License (MIT-0)": "MIT-0",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+    "zlib/libpng License": "Zlib",
+}
+
+#: The free text of a License field, in lower case, without "the", "license", "version" and signs.
+_FIELDS = {
+    "apache 2": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
+    "apache software 2.0": "Apache-2.0",
+    "bsd 2 clause": "BSD-2-Clause",
+    "bsd 3 clause": "BSD-3-Clause",
+    "3 clause bsd": "BSD-3-Clause",
+    "new bsd": "BSD-3-Clause",
+    "modified bsd": "BSD-3-Clause",
+    "simplified bsd": "BSD-2-Clause",
+    "agpl v3": "AGPL-3.0",
+    "agplv3": "AGPL-3.0",
+    "gpl v2": "GPL-2.0",
+    "gplv2": "GPL-2.0",
+    "gpl v3": "GPL-3.0",
+    "gplv3": "GPL-3.0",
+    "lgplv3": "LGPL-3.0",
+    "mit": "MIT",
+    "mpl 2.0": "MPL-2.0",
+    "mozilla public 2.0": "MPL-2.0",
+    "isc": "ISC",
+    "unlicense": "Unlicense",
+    "cc by nc 4.0": "CC-BY-NC-4.0",
+}
+
+_PERMISSION = "permission is hereby granted free of charge to any person obtaining a copy"
+_REDISTRIBUTION = "redistribution and use in source and binary forms with or without modification are permitted"
+_GRANTS = "permission to use copy modify and or distribute this software for any purpose with or without fee"
+
+#: Phrases of licence texts, as `_plain` writes them; the first line of which all phrases are there decides.
+_TEXTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("AGPL-3.0", ("gnu affero general public license", "version 3", "remote network interaction")),
+    ("LGPL-3.0", ("gnu lesser general public license", "version 3", "incorporates the terms and conditions")),
+    ("LGPL-2.1", ("gnu lesser general public license", "version 2.1", "work that uses the library")),
+    ("GPL-3.0", ("gnu general public license", "version 3", "basic permissions")),
+    ("GPL-2.0", ("gnu general public license", "version 2", "activities other than copying")),
+    ("MPL-2.0", ("mozilla public license version 2.0",)),
+    ("Apache-2.0", ("apache license", "version 2.0", "terms and conditions for use reproduction and distribution")),
+    ("Apache-2.0", ("licensed under the apache license version 2.0",)),
+    ("CC-BY-NC-SA-4.0", ("attribution noncommercial sharealike 4.0 international",)),
+    ("CC-BY-NC-4.0", ("attribution noncommercial 4.0 international",)),
+    ("CC-BY-SA-4.0", ("attribution sharealike 4.0 international",)),
+    ("CC-BY-4.0", ("attribution 4.0 international",)),
+    ("CC0-1.0", ("cc0 1.0 universal",)),
+    ("BSD-3-Clause-Clear", (_REDISTRIBUTION, "no express or implied licenses to any party s patent rights")),
+    ("BSD-3-Clause", (_REDISTRIBUTION, "endorse or promote products derived from")),
+    ("BSD-2-Clause", (_REDISTRIBUTION, "redistributions in binary form must reproduce")),
+    ("BSL-1.0", ("boost software license version 1.0",)),
+    ("MIT", (_PERMISSION, "the above copyright notice and this permission notice")),
+    ("MIT-0", (_PERMISSION, "the software is provided as is")),
+    ("ISC", (_GRANTS, "provided that the above copyright notice and this permission notice appear")),
+    ("0BSD", (_GRANTS, "the software is provided as is")),
+    ("Unlicense", ("this is free and unencumbered software released into the public domain",)),
+    ("Zlib", ("altered source versions must be plainly marked as such",)),
+)
+
+
+def is_permissive(expression: str) -> bool:
+    """Whether changed copies may be published under the licence; never for what is unknown.
+
+    With AND both sides must allow it, with OR one of them suffices.
+    """
+    try:
+        tokens = re.findall(r"[()]|[^\s()]+", canonicalize_license_expression(expression))
+    except InvalidLicenseExpression:
+        return False
+    return _either(tokens)
+
+
+def _either(tokens: list[str]) -> bool:
+    allowed = _both(tokens)
+    while tokens and tokens[0] == "OR":
+        tokens.pop(0)
+        allowed = _both(tokens) or allowed  # the right side is read in any case
+    return allowed
+
+
+def _both(tokens: list[str]) -> bool:
+    allowed = _one(tokens)
+    while tokens and tokens[0] == "AND":
+        tokens.pop(0)
+        allowed = _one(tokens) and allowed
+    return allowed
+
+
+def _one(tokens: list[str]) -> bool:
+    item = tokens.pop(0)
+    if item == "(":
+        allowed = _either(tokens)
+        tokens.pop(0)
+    else:
+        allowed = item in _PERMISSIVE
+    if tokens and tokens[0] == "WITH":
+        allowed = allowed and tokens[1] in _PERMISSIVE_EXCEPTIONS
+        del tokens[:2]
+    return allowed
+
+
+def find_license(stated: str, texts: Sequence[str]) -> str:
+    """The licence that metadata states, else the one that a licence file is the text of, else NOASSERTION.
+
+    Files of several licences are joined with AND.
+    """
+    if stated != NOASSERTION:
+        return stated
+    found = sorted({license_of_text(text) for text in texts} - {NOASSERTION})
+    return " AND ".join(found) if found else NOASSERTION
+
+
+def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
+    """The licence that the fields License-Expression, License and Classifier state, in this order; else NOASSERTION.
+
+    Args: classifiers: with or without their leading `License :: OSI Approved ::`.
+    """
+    for text in (expression, field):
+        known = _expression(text)
+        if known != NOASSERTION:
+            return known
+    named = {_CLASSIFIERS.get(line.rpartition("::")[2].strip(), "") for line in classifiers} - {""}
+    if len(named) == 1:
+        return named.pop()
+    return license_of_text(field) if len(field) > 200 else NOASSERTION
+
+
+def license_of_text(text: str) -> str:
+    """The licence of which this is the text, else NOASSERTION.
+
+    GNU licences come without -only or -or-later: their text does not tell which of the two was meant.
+    """
+    plain = _plain(text)
+    return next((name for name, phrases in _TEXTS if all(phrase in plain for phrase in phrases)), NOASSERTION)
+
+
+def _expression(text: str) -> str:
+    text = text.strip()
+    plain = re.sub(r"\b(?:the|license|licence|version|software)\b|[^a-z0-9.+ ]", " ", text.lower())
+    known = _FIELDS.get(" ".join(plain.split()))
+    if known:
+        return known
+    try:
+        return canonicalize_license_expression(text)
+    except InvalidLicenseExpression:
+        return NOASSERTION
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.sub(r"[^a-z0-9.]+", " ", text.lower()).replace(". ", " ").split())
