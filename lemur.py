@@ -10,6 +10,7 @@ from typing import NoReturn
 import typer
 
 import curate.cli
+import extract.cli
 from manifests.errors import UserError
 
 app = typer.Typer(
@@ -17,8 +18,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Clean, executable, provenance-tracked PyTorch code: curated LEMUR snapshots.",
+    help="Clean, executable, provenance-tracked PyTorch code: extracted blocks, curated LEMUR snapshots.",
 )
+app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
 
 

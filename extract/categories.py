@@ -3,7 +3,9 @@
 A name is split into words (`RoIAlign` is `roi align`, `MaxPool2d` is `max pool`), and the first rule that finds one of
 its patterns decides; the more telling words stand first, so that `FocalLossHead` is a loss, `MultiHeadAttention` is
 attention and `ConvNormAct` a convolution. Where the name tells nothing, the names of the base classes do, then the
-folders and the file of the module. Nothing but names is read: the same class has the same category in every run.
+folders and the file of the module, then words as weak as `block`. Two folders say more than a name: what stands among
+image transforms is augmentation, and a convolution of a graph library works on graphs. Nothing but names is read: the
+same class has the same category in every run.
 """
 
 import re
@@ -13,159 +15,339 @@ from functools import lru_cache
 OTHER = "Other"
 
 #: Patterns of whole words; `^` and `$` are the ends of the name. The first rule that matches decides.
-_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Loss", ("loss", "losses", "criterion", "cross entropy", "ghm[cr]", "divergence")),
+_NAMES: tuple[tuple[str, Sequence[str]], ...] = (
+    ("Loss", ["loss(es)?", "criterion", "cross entropy", "ghm[cr]", "divergence"]),
+    ("Network", ["for [a-z].*"]),
     (
         "Augmentation",
-        (
-            *("^(random|batch) .*(crop|resize|pad|flip|apply|choice|order)", "^random .*", "^resize", "^normalize$"),
-            *("(auto|rand|trivial) augment", "aug mix", "(cut|mix) ?(mix|up)", "color jitter", "(center|five|ten) crop"),
-            *("gr[ae]yscale", "gaussian (blur|noise)", "elastic transform", "convert image dtype", "data preprocessor"),
-            *("linear transformation", "tps transform"),
-        ),
+        [
+            *["random .*", "batch .*(resize|pad)$", "^resize( .*)?$", "(center|five|ten) crop", "^normalize$"],
+            *["(auto|rand|trivial) augment", "aug mix", "cut ?mix", "mix ?up", "color jitter", "gr[ae]yscale"],
+            *["gaussian (blur|noise)", "elastic transform", "convert image dtype", "linear transformation"],
+            *["data preprocessor", "tp ?s transform"],
+        ],
     ),
-    ("Quantization", ("quantiz\\w*", "fake quant", "quant", "(de)?quant stub", "observer")),
-    ("Regularization", ("drop", "drop ?(path|out|block|connect)", "stochastic depth", "patch dropout")),
+    ("Quantization", [r"quantiz\w*", "fake quant", "(de)?quant", "observer"]),
+    ("Regularization", ["drop ?(path|out|block|connect)?", "stochastic depth"]),
     (
         "Attention",
-        (
-            *("\\w*attention", "attentive", "att[ns]?", "\\w*attns?", "non ?local", "squeeze(?! (net|bert))", "excite"),
-            *("se( module| layer| block)?$", "(e|ese|eca|ceca|gca|ema|context) (module|block)", "cbam", "selective kernel"),
-            *("(mh|sh|gp|p)sa", "xca", "(lite )?mla", "global context$", "focal modulation", "self output", "savpe"),
-        ),
+        [
+            *[r"\w*attention", r"\w*attns?", "att", "attentive", "non ?local", "excite", "excitation", "self output$"],
+            *["se( module| layer)?$", "(e|ese|eca|ceca|gca|ema) module", "cbam", "selective kernel", "context block"],
+            *[
+                "(mh|sh|gp|p|c2p)sa",
+                "xca",
+                "lite mla",
+                "mla( module)?$",
+                "global context$",
+                "focal modulation",
+                "savpe",
+            ],
+        ],
     ),
-    ("Neck", ("\\w*fpn$", "fpn (block|stage|neck|cell)", "neck", "pan", "feature ?(pyramid|2pyramid)", "last level")),
     (
         "Head",
-        (
-            *("heads?(?! attention)", "\\w+head", "classifier", "classify", "predictors?", "\\w*d ?detect", "^i?detect", "proto"),
-            *("output layers", "predict", "dfl", "integral", "(i|sigmoid) bin", "i keypoint", "lrpc"),
-        ),
+        [
+            *[r"\w*heads?", "classif(y|ier)", "predict(ors?)?", r"\w*detect$", "proto", "output layers", "dfl"],
+            *["integral", "(i|sigmoid) bin", "i keypoint", "head transform"],
+        ],
+    ),
+    ("Neck", [r"\w*fpn", "neck", "pan", "feature pyramid", "last level"]),
+    ("MLP", [r"\w*mlp$", r"\w*ffn$", "feed ?forward", "ff", "intermediate$", "output$", "(swi|ge|re) ?glu"]),
+    (
+        "Graph",
+        [
+            *[
+                r"\w*gnn\w*",
+                r"\w*gcn",
+                "gat",
+                "gin",
+                "gae",
+                "gps",
+                "gpse",
+                "graph",
+                r"\w*sage",
+                "message",
+                "hetero",
+                "tgn",
+            ],
+            *[
+                "node",
+                "edge (conv|block|pooling|embedding)",
+                "grapher",
+                "(wl|mr|pna|dirgnn) conv",
+                "kge",
+                "linkx",
+                "knn",
+            ],
+            *[
+                "(sch|dime|vis) ?net( block)?",
+                "jumping knowledge",
+                "meta (layer|path)",
+                "aggregat(or|ion)",
+                "link encoder",
+            ],
+            *["interaction", "inner product decoder", "correct and smooth", "neural fingerprint", "atomref"],
+        ],
     ),
     (
         "Detection",
-        (
-            *("roi", "r?o?i? ?align", "anchors?", "nms", "rpn", "\\w*rcnn", "proposals?", "\\w*box(es)?", "matcher", "assigner"),
-            *("ssd", "fcos", "retina ?net", "yolo\\w*", "\\w*detector", "detection", "\\w*detr", "corner pool", "dynamic scatter"),
-            *("voxel\\w*", "points? sampler", "fs? sampler", "fps sampler", "(query and )?group( all)?$", "center prior"),
-            *("trim border", "kernel updat(e|or)", "task decomposition", "prroi pool", "psroi (align|pool)"),
-        ),
-    ),
-    (
-        "Graph",
-        (
-            *("\\w*gnn", "\\w*gcn", "gat", "gin", "gae", "gps", "gpse", "graphs?", "\\w*sage", "message( passing)?", "hetero\\w*"),
-            *("node", "node2vec", "edge (conv|block|pooling|updat\\w*)", "grapher", "(wl|mr|pna) conv", "kge", "linkx", "link"),
-            *("(sch|dime|vis) net", "gnnff", "jumping knowledge", "meta (layer|path2vec)", "aggregat(or|ion)", "interaction"),
-            *("inner product decoder", "correct and smooth", "neural fingerprint", "atomref", "knn"),
-        ),
+        [
+            *[
+                "roi",
+                "align",
+                "anchors?",
+                "nms",
+                "rpn",
+                r"\w*rcnn",
+                "proposals?",
+                r"\w*box(es)?",
+                "matcher",
+                "assigner",
+            ],
+            *[
+                "ssd",
+                r"ssd\w*",
+                "fcos",
+                "retina ?net",
+                r"yolo\w*",
+                r"\w*detector",
+                "detection",
+                r"\w*detr",
+                "corner pool",
+            ],
+            *[
+                r"dynamic scatter",
+                r"voxel\w*",
+                "(?<!down )(?<!up )sampler$",
+                "query and group",
+                "group all",
+                "center prior",
+                "trim border",
+            ],
+            *["kernel updat(e|or)", "task decomposition"],
+        ],
     ),
     (
         "Embedding",
-        (
-            *("embed", "embeds?", "\\w*embeddings?", "embedder", "pos", "position(al)?", "rotary", "rope", "rel pos", "encoding"),
-            *("patchify", "smearing", "fourier", "basis", "tokenizer", "time encoder", "timesteps?", "sinusoid(al)?"),
-            *("envelope", "alibi", "codebook"),
-        ),
+        [
+            *[
+                "embed",
+                r"\w*embeds?",
+                r"\w*embeddings?",
+                "embedder",
+                "pos (enc|conv|embed|bias)",
+                "position(al)?",
+                "rotary",
+            ],
+            *[
+                "rope",
+                "^rel pos( bias| mlp)?( tf)?$",
+                "encoding",
+                "patchify",
+                "smearing",
+                "fourier",
+                "basis",
+                "tokenizer",
+            ],
+            *["time encoder", "timesteps?", "sinusoid(al)?", "envelope", "alibi", "codebook"],
+        ],
     ),
     (
         "Segmentation",
-        ("\\w*seg", "segment(or|ation)?", "semantic", "mask(?!ed)", "pixel decoder", "sam2?", "side adapter", "prompt encoder"),
+        [
+            *[r"\w*seg", "segment(or|ation)?", "semantic", "mask", "pixel decoder", "^sam", "side adapter", "lraspp"],
+            *["prompt encoder"],
+        ],
     ),
-    ("Recurrent", ("\\w*lstm", "\\w*gru", "\\w*rnn", "recurrent", "mamba(?! out)", "rwkv", "ssm", "update block")),
+    ("Recurrent", [r"\w*lstm", r"\w*gru", r"\w*rnn", "recurrent", "mamba(?! out)", "rwkv", "ssm", "update block"]),
     (
         "Resampling",
-        (
-            *("(down|up) ?(sampl|scal)\\w*", "[as]?c?down( c)?", "up", "down", "pixel (un)?shuffle", "patch (merg|split|expand)\\w*"),
-            *("carafe", "interp", "(depth|space) to (depth|space)", "resampler?", "transpose", "deconv", "blur", "re org"),
-            *("factorized reduction", "^(contract|expand|focus|mp)$"),
-        ),
+        [
+            *[
+                r"(down|up) ?(sampl|scal)\w*",
+                "[as]?c?down",
+                "up",
+                "pixel (un)?shuffle",
+                r"patch (merg|split|expand)\w*",
+            ],
+            *[
+                "carafe",
+                "interp",
+                "(depth|space) to (depth|space)",
+                "resampler?",
+                "transpose",
+                "deconv",
+                "blur",
+                "re org",
+            ],
+            *["factorized reduction", "^(contract|expand|focus|mp)$"],
+        ],
     ),
-    ("Pooling", ("\\w*pool(s|ing|er)?", "spp\\w*", "aspp", "sp", "ppm")),
-    ("Normalization", ("^(?!.*(conv|linear|mlp|free)).*norm( act| tlu| edge| node| fp32| [bs]\\d?)*( layer)?$", "abn$", "^grn$")),
+    ("Pooling", [r"\w*pool(ing|er)?( same padding| output)?$", r"\w*spp\w*", "^sp$", "ppm$"]),
+    (
+        "Normalization",
+        [
+            "^(?!.*(conv|linear|mlp|block)).*norm( act| tlu| edge| node| fp| [bs]\\d)*( layer)?$",
+            *["abn$", "^grn$", "normalization$"],
+        ],
+    ),
+    ("Network", [r"\w*net( features| encoder| large| a large| wrapper)?$", "^(vgg|dla|dpn|raft|xception( aligned)?)$"]),
     (
         "Transformer",
-        (
-            *("\\w*transformers?", "\\w*former", "\\w*vit", "swin", "deit", "beit", "(en|de)coder (layer|block)", "two way"),
-            *("perceiver", "cait", "xcit", "coat", "twins", "volo", "nest", "levit", "hiera", "outlooker", "tnt", "na flex"),
-            *("eva", "rel pos block", "layer scale block", "rtmcc", "things block", "focal ?net", "\\w*bert layer"),
-        ),
+        [
+            *[
+                r"\w*transformers?",
+                r"\w*former",
+                r"\w*vit",
+                "swin",
+                "deit",
+                "beit",
+                "(en|de)coder (layer|block)",
+                "tnt",
+            ],
+            *[
+                "perceiver",
+                "cait",
+                "xcit",
+                "coat",
+                "twins",
+                "volo",
+                "nest( level)?$",
+                "levit",
+                "hiera",
+                "outlooker",
+                "eva",
+            ],
+            *["rel pos block", "layer scale block", "rtmcc", "things block", "focal net", r"\w*bert layer", "naflex"],
+        ],
     ),
     (
         "Convolution",
-        (
-            *("\\w*convs?", "convolution", "\\w*bottle ?neck\\w*", "inception( [a-e]| aux)$", "fire$", "separable", "\\w*stem"),
-            *("(res|residual|rep|\\w*csp|ghost|mixed|dla|cross|normal|reduction|first|bn act|xception)( \\w+)?$", "elan"),
-            *("(basic|dark|hg|edge|cx|cn|osa|dense|selec sls|norm free|high perf gpu) (block|layer|residual)", "cib"),
-            *("c[123]\\w?( \\w+)?$", "a2 c2f", "cb (fuse|linear)", "rep\\w*", "block$", "correlation", "lka", "resolution module"),
-        ),
+        [
+            *[
+                r"\w*convs?",
+                "convolution",
+                r"\w*bottle ?2?neck\w*",
+                "inception( [a-e]| aux| block)$",
+                "fire$",
+                "separable",
+            ],
+            *[
+                "stem",
+                "cell$",
+                "res(idual)?",
+                r"rep( \w+)+",
+                "reparam",
+                r"\w*csp\w*",
+                r"ghost( \w+)*$",
+                r"mixed\w*",
+                r"\w*elan",
+            ],
+            *[
+                "dla",
+                "cross stage",
+                "(first|normal|reduction) [ab]$",
+                "bn act$",
+                "xception",
+                r"[a-z]*\d*c[123][a-z]?( .*)?$",
+            ],
+            *["cb (fuse|linear)", "cib", r"\w*dcn\w*", "lka", "resolution module", "(dark|hg|edge|cx|cn|osa) block"],
+            *["(dense|basic|res net) (block|layer|stage)", "selec sls", "norm free", "oso?a stage", "dense layer"],
+        ],
     ),
     (
         "Activation",
-        (
-            *("\\w*relu", "\\w*gelu", "\\w*silu", "\\w*elu", "\\w*glu$", "\\w*swish", "\\w*sigmoid", "\\w*tanh", "\\w*mish"),
-            *("soft ?\\w+$", "hard ?\\w+$", "tanhshrink", "threshold", "act$", "activation", "acon", "softmax"),
-        ),
+        [
+            *[r"\w*relu", r"\w*gelu", r"\w*silu", r"\w*elu", r"\w*glu$", "swish", r"\w*sigmoid", r"\w*tanh", "mish"],
+            *[
+                "softmax",
+                r"soft(min|plus|shrink|sign)",
+                r"hard(shrink|tanh|sigmoid|swish)",
+                "threshold",
+                "activation",
+                "tanhshrink",
+            ],
+            *["(act|acon c)$", "snake"],
+        ],
     ),
     (
         "MLP",
-        (
-            *("\\w*mlp", "\\w*ffn", "feed ?forward", "\\w*linear", "intermediate", "output", "\\w*glu", "experts?", "moe", "dense"),
-            *("adapter", "lora", "spatial gating", "mixer", "affine", "project(or|ion)", "sequencer\\w*", "head transform"),
-        ),
+        [
+            *[
+                r"\w*mlp",
+                r"\w*ffn",
+                r"\w*linear",
+                "experts?",
+                "moe",
+                "adapter",
+                "lora",
+                "spatial gating",
+                "mixer",
+                "affine",
+            ],
+            *["project(or|ion)", "sequencer", "dense$"],
+        ],
     ),
     (
         "Network",
-        (
-            *("\\w*net( features| encoder| large)?$", "backbone", "vgg", "dla", "dpn", "s3d", "raft", "inception", "xception"),
-            *("model( ema)?$", "for \\w+", "encoder", "decoder", "generator", "discriminator", "\\w*encoder", "backend"),
-        ),
+        ["backbone", "inception", r"model\w*", "generator", "discriminator", "autoencoder", "pyramid", "u net"],
     ),
 )
 
-#: By one folder or file name of the module, from the last to the first.
-_PLACES = (
-    ("Augmentation", ("transforms", "augment\\w*")),
-    ("Loss", ("loss(es)?",)),
+#: By the name of a folder or file of the module, where name and bases tell nothing; from the file upwards.
+_PLACES: tuple[tuple[str, Sequence[str]], ...] = (
+    ("Loss", ["loss(es)?"]),
+    ("Attention", ["attention", "attn"]),
+    ("Graph", ["gnn", "graph", "geometric"]),
+    ("Head", ["heads?"]),
+    ("Neck", ["necks?", "fpn"]),
+    ("Detection", ["roi", "detectors?", "detection", "rpn", r"yolo\w*", r"\w*detr", "bbox"]),
+    ("Segmentation", ["segmentors?", "segmentation", r"\w*seg"]),
+    ("Embedding", ["embeddings?", r"pos\w* embed"]),
+    ("Activation", ["activations?"]),
+    ("Normalization", ["norm", "normalization"]),
+    ("Pooling", ["pooling", "pool"]),
+    ("Recurrent", ["rnn", "recurrent", "lstm", "rwkv", r"mamba"]),
+    ("Quantization", ["quantiz\\w*", "quantized"]),
+    (
+        "Transformer",
+        ["transformer", r"\w*former", r"\w*vit", "swin\\w*", "modeling", "hiera", "deit", "beit", "cait", "xcit"],
+    ),
+    (
+        "Convolution",
+        [r"\w*net", "conv", "resnet\\w*", "vgg", "dla", "rexnet", "inception", "xception", "convnext\\w*", "conv next"],
+    ),
 )
+
+_WEAK: tuple[tuple[str, Sequence[str]], ...] = (
+    ("Convolution", ["blocks?", "stage", "down", "next"]),
+    ("Network", ["encoder", "decoder"]),
+)
+
+_AUGMENTING = re.compile(r"\btransforms\b|\baugment")
+_GRAPHS = re.compile(r"\bgeometric\b|\bgnn\b|\bgraph\b")
+_ON_GRAPHS = frozenset({"Convolution", "Network", "Normalization", "Pooling", "MLP", "Resampling", OTHER})
 
 _SPELLINGS = (
     ("R[oO]I", "Roi"),
     ("ReLU", "Relu"),
     ("SiLU", "Silu"),
     ("ViT", "Vit"),
+    ("ViS", "Vis"),
     ("NeXt", "Next"),
+    ("CoaT", "Coat"),
+    ("NaFlex", "Naflex"),
     ("([DB])eiT", r"\1eit"),
     ("RoPE", "Rope"),
     ("LoRA", "Lora"),
     ("MoE", "Moe"),
     ("GLU(?=[A-Z])", "Glu"),
+    (r"\dx\d", ""),
+    (r"_?v\d+$", ""),
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])(?:\d+[a-z]*)?|[A-Z]?[a-z]+(?:\d+[a-z]*)?|\d+")
 _VERSION = re.compile(r"v?\d+d?")
-
-
-def words_of(name: str) -> str:
-    """A name's words in lower case, one space apart, without version numbers and dimensions.
-
-    >>> words_of("RoIAlignRotated_v2"), words_of("MaxPool2dSamePadding")
-    ('roi align rotated', 'max pool same padding')
-    """
-    for spelling, plain in _SPELLINGS:
-        name = re.sub(spelling, plain, name)
-    found = []
-    for word in _WORD.findall(name):
-        if not _VERSION.fullmatch(word.lower()):
-            found.append(re.sub(r"(?<=[a-z]{2})\d+d?$", "", word.lower()))
-    return " ".join(found)
-
-
-def _compile(patterns: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(rf"(?:^|\b)(?:{pattern})(?:\b|$)" for pattern in patterns))
-
-
-_NAME_RULES = tuple((category, _compile(patterns)) for category, patterns in _NAMES)
-_PLACE_RULES = tuple((category, _compile(patterns)) for category, patterns in _PLACES)
 
 
 def category_of(name: str, qualname: str, bases: Sequence[str]) -> str:
@@ -176,10 +358,48 @@ def category_of(name: str, qualname: str, bases: Sequence[str]) -> str:
         qualname: its dotted name; the folders and the file of its module are read off it.
         bases: the names of its base classes, dotted or not.
     """
-    return _by_name(name) or OTHER
+    places = [words_of(part) for part in qualname.split(".")[:-1]]
+    if any(_AUGMENTING.search(place) for place in places):
+        return "Augmentation"
+    found = _by_name(name) or _by_bases(bases) or _by_places(places) or _match(_WEAK_RULES, words_of(name)) or OTHER
+    if found in _ON_GRAPHS and any(_GRAPHS.search(place) for place in places):
+        return "Graph"
+    return found
+
+
+def words_of(name: str) -> str:
+    """A name's words in lower case, one space apart, without version numbers and dimensions.
+
+    `RoIAlignRotated_v2` gives `roi align rotated`, `MaxPool2dSamePadding` gives `max pool same padding`.
+    """
+    for spelling, plain in _SPELLINGS:
+        name = re.sub(spelling, plain, name)
+    words = (word.lower() for word in _WORD.findall(name))
+    return " ".join(re.sub(r"(?<=[a-z]{2})\d+d?$", "", word) for word in words if not _VERSION.fullmatch(word))
+
+
+def _compile(table: Iterable[tuple[str, Sequence[str]]]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((category, re.compile("|".join(rf"\b(?:{p})\b" for p in patterns))) for category, patterns in table)
+
+
+_NAME_RULES, _PLACE_RULES, _WEAK_RULES = _compile(_NAMES), _compile(_PLACES), _compile(_WEAK)
+
+#: All categories, in the order of the rules.
+CATEGORIES = (*dict.fromkeys(category for category, _ in _NAMES), OTHER)
+
+
+def _match(rules: Iterable[tuple[str, re.Pattern[str]]], words: str) -> str:
+    return next((category for category, pattern in rules if pattern.search(words)), "")
 
 
 @lru_cache(maxsize=4096)
 def _by_name(name: str) -> str:
-    words = words_of(name)
-    return next((category for category, pattern in _NAME_RULES if pattern.search(words)), "")
+    return _match(_NAME_RULES, words_of(name))
+
+
+def _by_bases(bases: Sequence[str]) -> str:
+    return next((found for base in bases if (found := _by_name(base.rpartition(".")[2]))), "")
+
+
+def _by_places(places: Sequence[str]) -> str:
+    return next((found for place in reversed(places) if (found := _match(_PLACE_RULES, place))), "")

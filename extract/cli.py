@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 _PANEL = "Extract: repositories in, executed blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
-_SOURCE = "NAME[@VERSION] of a released package, git+URL[@REV], or a folder (./NAME); repeatable."
+_SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
 
 class LevelName(StrEnum):
@@ -39,23 +39,30 @@ def extract(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]…", help="Classes: bare or qualified names, or block ids; default: all in scope."),
+        typer.Argument(metavar="NAME", help="Classes: bare or qualified names, or block ids; default: all in scope."),
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; quick when there is no --source."),
+        typer.Option(
+            metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; quick when there is no --source."
+        ),
     ] = None,
     source: Annotated[list[str] | None, typer.Option(metavar="SOURCE", help=_SOURCE)] = None,
     repo: Annotated[
-        list[str] | None, typer.Option(metavar="R", help="Only classes of this source (repeatable).", rich_help_panel=_SCOPE)
+        list[str] | None,
+        typer.Option(metavar="R", help="Only classes of this source (repeatable).", rich_help_panel=_SCOPE),
     ] = None,
     path: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Only classes in these files or folders (repeatable).", rich_help_panel=_SCOPE),
+        typer.Option(
+            metavar="GLOB", help="Only classes in these files or folders (repeatable).", rich_help_panel=_SCOPE
+        ),
     ] = None,
     symbol: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only names like this: '*Attention' (repeatable).", rich_help_panel=_SCOPE),
+        typer.Option(
+            metavar="PATTERN", help="Only names like this: '*Attention' (repeatable).", rich_help_panel=_SCOPE
+        ),
     ] = None,
     names_file: Annotated[
         Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=_SCOPE)
@@ -113,14 +120,32 @@ def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:
         json.dump(manifest.model_dump(mode="json"), sys.stdout, sort_keys=True)
         print()
         return
-    from extract.report.text import summary_text
+    print(summary(manifest, out))
 
-    print(summary_text(manifest, out))
+
+def summary(manifest: "Manifest", out: Path) -> str:
+    """What a run came to, in a few lines."""
+    counts, measured = manifest.counts, manifest.measured
+    reached, blocks = counts["reached"], counts["blocks"]
+    lines = [f"{blocks:,} classes"]
+    for rung in ("emitted", "executed"):
+        share = f"  {100 * reached[rung] / blocks:.1f} %" if blocks else ""
+        lines.append(f"  {rung:<10} {reached[rung]:>7,}{share}")
+    for kind, number in list(counts["failures"].items())[:6]:
+        lines.append(f"  {number:>7,} failed: {kind}")
+    if "targets" in counts:
+        found = counts["targets"]
+        lines.append(f"{found['names']:,} names: {found['found']:,} exist, {found['reached']['executed']:,} executed")
+    lines += [f"note: {text}" for text in manifest.details.get("notes", ())][:8]
+    lines.append(f"{out}: {measured.seconds:.1f} s, {measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md")
+    return "\n".join(lines)
 
 
 @app.command(rich_help_panel=_PANEL)
 def show(
-    block: Annotated[str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)],
+    block: Annotated[
+        str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)
+    ],
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:

@@ -4,19 +4,20 @@ What a statement reads as it runs must stand before it. What its functions read 
 somewhere in the file; it is put before all the same, where no cycle forbids it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from extract.discover import Found, class_of
-from extract.facts import AT_DEFINITION, CLASS, IMPORT, Statement
+from extract.facts import AT_DEFINITION, CLASS, Statement
 from extract.graph import Graph, Links
 from extract.modules import Definition, Module
 from extract.registry import Entry
-from extract.symbols import Link, Namespace, Node, Own, Problem, Reason, Registered, Symbol
+from extract.symbols import Namespace, Node, Own, Problem, Reason, Registered, Symbol
 
 MOST_STATEMENTS = 3_000
 
 UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
+Needs = Callable[[UnitKey], Iterable[UnitKey]]
 
 
 @dataclass
@@ -43,6 +44,11 @@ class Closure:
     problems: list[Problem]
     requires: set[str]
     entries: dict[tuple[Registered, str], Entry]  # what its registries hold, by the strings in it
+    graph: Graph
+
+    def links(self, node: Node) -> Links:
+        """The links of one of its statements."""
+        return self.graph.links(node.module, node.statement)
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -105,7 +111,7 @@ class Collector:
         if len(nodes) > MOST_STATEMENTS:
             problems[Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")] = None
         units = self._order(root, list(nodes.values()))
-        return Closure(root, units, list(symbols), list(problems), requires, entries)
+        return Closure(root, units, list(symbols), list(problems), requires, entries, self.graph)
 
     def _registered(
         self,
@@ -144,9 +150,11 @@ class Collector:
         result = []
         for number in kept_blocks(node.module, node.statement):
             if node.module.facts.blocks[number].kind == "try":
-                for other in node.module.facts.statements:
-                    if any(block == number for block, _ in other.path) and node.module.taken(other):
-                        result.append(Node(node.module, other))
+                result += [
+                    Node(node.module, other)
+                    for other in node.module.facts.statements
+                    if any(block == number for block, _ in other.path) and node.module.taken(other)
+                ]
         return result
 
     # -- order ---------------------------------------------------------------------------------------------------
@@ -156,7 +164,7 @@ class Collector:
         of_node: dict[tuple[str, str, int], UnitKey] = {}
         for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
             kept = kept_blocks(node.module, node.statement)
-            key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.index)
+            key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.number)
             units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
             of_node[node.key] = key
         hard: dict[UnitKey, list[UnitKey]] = {}
@@ -187,18 +195,18 @@ class Collector:
                         before.extend(self._keys(node, target, True, of_node))
             # Statements that bind or change one name stay in their order.
             for name in (*node.statement.binds, *node.statement.touches):
-                for other in self.graph.members(Own(node.module, name)):
-                    if other.statement.index < node.statement.index and other.key in of_node:
-                        before.append(of_node[other.key])
+                before += [
+                    of_node[other.key]
+                    for other in self.graph.members(Own(node.module, name))
+                    if other.statement.number < node.statement.number and other.key in of_node
+                ]
         return before, later
 
-    def _keys(
-        self, node: Node, symbol: Own, now: bool, of_node: dict[tuple[str, str, int], UnitKey]
-    ) -> list[UnitKey]:
+    def _keys(self, node: Node, symbol: Own, now: bool, of_node: dict[tuple[str, str, int], UnitKey]) -> list[UnitKey]:
         members = [m for m in self.graph.members(symbol) if m.key in of_node]
         if now and symbol.module is node.module:
-            earlier = [m for m in members if m.statement.index < node.statement.index]
-            members = earlier or [m for m in members if m.statement.index != node.statement.index]
+            earlier = [m for m in members if m.statement.number < node.statement.number]
+            members = earlier or [m for m in members if m.statement.number != node.statement.number]
         return [of_node[m.key] for m in members]
 
     def _called(
@@ -208,11 +216,15 @@ class Collector:
         reads: dict[UnitKey, list[UnitKey]] = {}
         calls: dict[UnitKey, list[UnitKey]] = {}
         starts: dict[UnitKey, list[UnitKey]] = {}
+        noted: dict[UnitKey, list[UnitKey]] = {}
         for key, unit in units.items():
-            reads[key], calls[key], starts[key] = [], [], []
+            reads[key], calls[key], starts[key], noted[key] = [], [], [], []
             for node in unit.nodes:
                 hook = self._subclass_hook(node)
                 for links in self.links_of(node):
+                    for use, target in links.notes:  # evaluated as the function is defined, if that can be
+                        if use.start >= 0 and isinstance(target, Definition):
+                            noted[key] += self._keys(node, Own(*target), True, of_node)
                     for link in links.links:
                         if not isinstance(link.symbol, Own):
                             continue
@@ -227,7 +239,8 @@ class Collector:
         result: dict[UnitKey, list[UnitKey]] = {}
         for key in units:
             reached = _post_order(starts[key], lambda k: [*calls[k], *starts[k]])
-            result[key] = [k for k in dict.fromkeys(r for c in reached for r in reads[c]) if k != key]
+            needed = dict.fromkeys([*(r for c in reached for r in reads[c]), *noted[key]])
+            result[key] = [k for k in needed if k != key]
         return result
 
     def _subclass_hook(self, node: Node) -> bool:
@@ -242,7 +255,7 @@ class Collector:
         return False
 
 
-def _post_order(starts: Iterable[UnitKey], needs: "Needs") -> list[UnitKey]:
+def _post_order(starts: Iterable[UnitKey], needs: Needs) -> list[UnitKey]:
     """Depth-first post-order: what is needed before what needs it, cycles cut where they close."""
     seen: set[UnitKey] = set()
     result: list[UnitKey] = []
@@ -310,9 +323,3 @@ def _hard_order(
                 running.add(following)
                 stack.append((following, iter([*hard[following], *called[following]])))
     return result
-
-
-from collections.abc import Callable  # noqa: E402
-
-Needs = Callable[[UnitKey], Iterable[UnitKey]]
-__all__ = ["Closure", "Collector", "IMPORT", "Link", "Registered", "Unit", "kept_blocks"]

@@ -65,7 +65,7 @@ def count_targets(rows: Iterable[Row], targets: Sequence[str]) -> dict[str, Any]
 
 
 def choose(rows: Iterable[Row]) -> dict[str, Row]:
-    """The block that each name stands for: the first one called so, by id, else by qualified name, else by bare name."""
+    """The block that each name stands for: the first that is called so by id, else by qualified, else by bare name."""
     chosen: dict[str, Row] = {}
     rows = list(rows)
     for column in ("block", "qualname", "name"):

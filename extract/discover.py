@@ -7,6 +7,7 @@ from extract.facts import ClassFacts
 from extract.modules import Definition, External, Library, Missing, Module, Target
 from extract.runtime_names import RUNTIME_NAMES
 
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """One class, addressed by its source and qualified name."""
@@ -94,7 +95,9 @@ def class_of(definition: Definition) -> ClassFacts | None:
     """The class that a definition is; the last, where branches define several."""
     found = None
     for facts in definition.module.facts.classes:
-        if facts.name == definition.name and definition.module.taken(definition.module.facts.statements[facts.statement]):
+        if facts.name == definition.name and definition.module.taken(
+            definition.module.facts.statements[facts.statement]
+        ):
             found = facts
     return found
 
@@ -106,7 +109,12 @@ def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
     while rest and isinstance(target, Module):
         target = library.lookup(target, rest.pop(0))
     if isinstance(target, External) and rest:
-        return External(".".join([target.package, *([target.name] if target.name else []), *rest[:-1]]), rest[-1], False, target.runtime)
+        return External(
+            ".".join([target.package, *([target.name] if target.name else []), *rest[:-1]]),
+            rest[-1],
+            False,
+            target.runtime,
+        )
     if isinstance(target, Definition) and not rest and class_of(target) is None:
         return _alias(library, target) or target
     return Missing(f"{'.'.join(chain)} in {module.file.path}") if rest and isinstance(target, Module) else target

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 
 from extract.closure import Closure, Collector, Unit
 from extract.discover import Found
-from extract.facts import AT_DEFINITION, IMPORT
+from extract.facts import AT_DEFINITION
 from extract.graph import distributions_of
-from extract.undefined import undefined_names
+from extract.modules import Definition
 from extract.naming import Names, choose_names
 from extract.render import Renderer, Texts, import_line
 from extract.standins.library import SOURCE_NAME
-from extract.symbols import Imported, Namespace, Optional, Own, Problem, Reason, Registered
-
-
+from extract.symbols import CONFIDENCE, How, Imported, Namespace, Optional, Own, Reason, Registered
+from extract.undefined import undefined_names
 
 _WIDTH = 120
 
@@ -26,7 +25,9 @@ class Emitted:
     code: str
     requires: tuple[str, ...]  # PEP 508, besides the standard library
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was made from
+    resolutions: tuple[str, ...]  # where each name was found, how, and how sure that is
     undefined: tuple[str, ...] = ()
+    fault: str = ""  # why it does not compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,11 @@ class Emitter:
         late = _needed_when_called(closure, self.collector)
         pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
         body = _with_glue(pieces, closure, names, late) + _namespaces(names, self.collector)
-        packages = sorted(closure.requires | {s.package.split(".")[0] for s in names.notes})
-        requires = _requirements(closure, packages)
+        requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
         code = "\n".join(
             [
                 *_header(closure, names, renderer),
-                *_future(closure, names),
+                *_future(closure, names, self.texts),
                 *_imports(names, late),
                 *_placeholders(names),
                 "",
@@ -71,7 +71,32 @@ class Emitter:
             ]
         )
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
-        return Emitted(found, code, requires, files, undefined_names(code))
+        resolutions = _resolutions(closure, self.collector)
+        try:
+            undefined, fault = undefined_names(code), ""
+        except (SyntaxError, ValueError, RecursionError) as error:
+            undefined, fault = (), str(error)
+        return Emitted(found, code, requires, files, resolutions, undefined, fault)
+
+
+def _resolutions(closure: Closure, collector: Collector) -> tuple[str, ...]:
+    """For each definition from elsewhere: where it is, the least sure way in which it was found, its confidence."""
+    ways: dict[str, How] = {}
+    for node in closure.nodes:
+        for links in collector.links_of(node):
+            for link in links.links:
+                symbol, how = link.symbol, link.how
+                if isinstance(symbol, Imported | Optional) or how is How.SAME_FILE:
+                    continue
+                if isinstance(symbol, Registered):
+                    how = How.REGISTRY
+                place = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
+                if place not in ways or CONFIDENCE[how] < CONFIDENCE[ways[place]]:
+                    ways[place] = how
+    for entry in closure.entries.values():
+        if entry.symbol is not None:
+            ways[f"{entry.module.source.name}::{entry.module.name}.{entry.symbol.name}"] = How.REGISTRY
+    return tuple(f"{place} [{ways[place]}, {CONFIDENCE[ways[place]]:.2f}]" for place in sorted(ways))
 
 
 def _needed_when_called(closure: Closure, collector: Collector) -> set[Imported]:
@@ -129,11 +154,12 @@ def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
         f"# {found.name}, from {source.name}",
         "#",
         f"# Block:   {found.block}",
-        f"# Origin:  {source.origin or source.name} {found.module.file.path}, lines {statement.line}-{statement.end_line}",
+        f"# Origin:  {source.origin or source.name}",
+        f"# File:    {found.module.file.path}, lines {statement.line}-{statement.end_line}",
         f"# SWHID:   swh:1:cnt:{found.module.file.blob}",
         f"# Licence: {source.license}",
     ]
-    others = [m for m in closure.modules[1:]]
+    others = closure.modules[1:]
     if others:
         lines.append("# With definitions from:")
         lines += [f"#   {m.source.name} {m.file.path} ({m.source.license})" for m in others]
@@ -145,12 +171,35 @@ def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
     return [*lines, ""]
 
 
-def _future(closure: Closure, names: Names) -> list[str]:
-    wanted = {name for module in closure.modules for name in module.facts.future}
-    if names.annotations or names.annotated:
-        wanted.add("annotations")
-    wanted &= {"annotations"}
-    return [f"from __future__ import {name}" for name in sorted(wanted)] + ([""] if wanted else [])
+def _future(closure: Closure, names: Names, texts: Texts) -> list[str]:
+    """`from __future__ import annotations`, where a file had it or an annotation could not be evaluated here.
+
+    It is not there without need: TorchScript and the like read annotations.
+    """
+    if any("annotations" in m.facts.future for m in closure.modules) or _unready_annotation(closure, names, texts):
+        return ["from __future__ import annotations", ""]
+    return []
+
+
+def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
+    """Whether an annotation names a class that stands after it, or subscribes what has no name here."""
+    place = {node.key: number for number, unit in enumerate(closure.units) for node in unit.nodes}
+    defined: dict[Own, int] = {}
+    for node in closure.nodes:
+        for name in node.statement.binds:
+            defined[Own(node.module, name)] = place[node.key]
+    for node in closure.nodes:
+        text = texts.of(node.module)
+        for links in (closure.links(node),):
+            for use, target in links.notes:
+                if use.start < 0:
+                    continue
+                if isinstance(target, Definition) and Own(*target) in names.of:
+                    if defined.get(Own(*target), place[node.key]) >= place[node.key]:
+                        return True
+                elif text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
+                    return True
+    return False
 
 
 def _imports(names: Names, late: set[Imported]) -> list[str]:
@@ -188,10 +237,3 @@ def _placeholders(names: Names) -> list[str]:
         lines += ["", "# Named by annotations only."]
         lines += [f"{name} = object" for name in sorted(names.annotations)]
     return lines
-
-
-def _requirements(closure: Closure, packages: list[str]) -> tuple[str, ...]:
-    return tuple(sorted({distributions_of(package)[0] for package in packages}))
-
-
-__all__ = ["Emitted", "Emitter", "IMPORT", "Optional", "Own", "Problem", "Registered", "Unresolved", "undefined_names"]

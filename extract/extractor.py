@@ -106,8 +106,10 @@ class BlockExtractor:
             note(f"left out: {name}: {reason}")
         if not opened:
             raise UserError(f"no source can be opened: {self.unopened[0][1]}")
-        unique = {source.name: source for source in reversed(opened)}
-        return tuple(sorted(reversed(unique.values()), key=lambda source: source.priority))
+        unique: dict[str, Source] = {}
+        for source in opened:
+            unique.setdefault(source.name, source)
+        return tuple(sorted(unique.values(), key=lambda source: source.priority))
 
     # -- index and discovery -------------------------------------------------------------------------------------
 
@@ -187,18 +189,9 @@ class BlockExtractor:
         ready: list[Candidate] = []
         for item in emitted:
             candidate = Candidate(item.found.block, item.found.name, item.code)
-            if item.undefined:
-                names = ", ".join(item.undefined)
-                verdicts[candidate.key] = Verdict("emitted", "undefined_name", f"undefined in the emitted file: {names}")
-            elif not at_least(self.level, "parsed"):
-                verdicts[candidate.key] = Verdict("emitted")
-            else:
-                verdict = check_text(candidate)
-                if verdict.level == "compiled" and at_least(self.level, "executed"):
-                    ready.append(candidate)
-                elif verdict.level == "compiled" and self.level == "parsed":
-                    verdict = Verdict("parsed")
-                verdicts[candidate.key] = verdict
+            verdict = verdicts[candidate.key] = check_text(item, self.level)
+            if verdict.level == "compiled" and at_least(self.level, "executed"):
+                ready.append(candidate)
         if ready:
             self._execute(ready, emitted, verdicts)
         return verdicts
@@ -252,6 +245,7 @@ def _result(found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None
         license=module.source.license,
         seconds=verdict.seconds if not verdict.reused else None,
         digest=module.source.digest,
+        resolutions=emitted.resolutions if emitted else (),
     )
     return Result(row, emitted.files if emitted else ())
 
@@ -266,7 +260,9 @@ def read_names(path: Path) -> tuple[str, ...]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a JSON list of class names: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise UserError(f"{path}: not a JSON list of class names; for example [\"SEModule\", \"timm.layers.drop.DropPath\"]")
+        raise UserError(
+            f'{path}: not a JSON list of class names; for example ["SEModule", "timm.layers.drop.DropPath"]'
+        )
     return tuple(names)
 
 
@@ -326,5 +322,3 @@ def _parameters(options: Options) -> dict[str, object]:
         "start_from": chosen.start_from,
         "unsafe_no_sandbox": options.unsafe,
     }
-
-

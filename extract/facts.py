@@ -71,7 +71,7 @@ class Decorator(NamedTuple):
 class Statement(NamedTuple):
     """A top-level statement, or one inside top-level `if` and `try` blocks."""
 
-    index: int
+    number: int
     kind: str
     start: int  # with decorators, and the comment lines directly above
     end: int  # with the line end
@@ -96,7 +96,7 @@ class Statement(NamedTuple):
 class Block(NamedTuple):
     """A top-level `if` or `try`, whose suites hold statements or further blocks."""
 
-    index: int
+    number: int
     kind: str  # "if" or "try"
     start: int
     end: int

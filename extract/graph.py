@@ -11,7 +11,19 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.discover import class_of, follow
-from extract.facts import ASSIGN, AT_CALL, FUNCTION, IMPORT, IN_ANNOTATION, STAR, Alias, Decorator, Statement, Use
+from extract.facts import (
+    ASSIGN,
+    AT_CALL,
+    CLASS,
+    FUNCTION,
+    IMPORT,
+    IN_ANNOTATION,
+    STAR,
+    Alias,
+    Decorator,
+    Statement,
+    Use,
+)
 from extract.modules import Definition, External, Library, Missing, Module, Target
 from extract.registry import Registries, is_registry, is_registry_class
 from extract.runtime_names import RUNTIME_NAMES
@@ -32,7 +44,17 @@ from extract.symbols import (
 )
 
 REGISTRY_NAMES = ("Registry", "REGISTRY")
-_TORCH_OPS = ("aten", "prims", "quantized", "profiler", "c10d", "symm_mem", "higher_order", "loaded_libraries", "load_library")
+_TORCH_OPS = (
+    "aten",
+    "prims",
+    "quantized",
+    "profiler",
+    "c10d",
+    "symm_mem",
+    "higher_order",
+    "loaded_libraries",
+    "load_library",
+)
 
 
 @dataclass
@@ -66,9 +88,9 @@ class Graph:
         """The statements that define a symbol, and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            chosen = {s.index: s for s in module.binders(name)}
+            chosen = {s.number: s for s in module.binders(name)}
             for statement in self._touches(module).get(name, ()):
-                chosen.setdefault(statement.index, statement)
+                chosen.setdefault(statement.number, statement)
             self._members[symbol] = tuple(Node(module, chosen[i]) for i in sorted(chosen))
         return self._members[symbol]
 
@@ -95,7 +117,7 @@ class Graph:
 
     def links(self, module: Module, statement: Statement) -> Links:
         """The links of a statement."""
-        key = (id(module), statement.index)
+        key = (id(module), statement.number)
         if key not in self._links:
             self._links[key] = self._link(module, statement)
         return self._links[key]
@@ -145,9 +167,10 @@ class Graph:
 
     def _check_locals(self, module: Module, statement: Statement, result: Links) -> None:
         for entry, target in zip(statement.locals, result.local_targets, strict=True):
-            if isinstance(target, External) and not target.runtime and not entry.guarded:
-                if self.hard_requirement(module, target.package):
-                    result.requires.add(target.package.split(".")[0])
+            if not isinstance(target, External) or target.runtime or entry.guarded:
+                continue
+            if self.hard_requirement(module, target.package):
+                result.requires.add(target.package.split(".")[0])
 
     def hard_requirement(self, module: Module, package: str) -> bool:
         """Whether the source's own metadata says that it cannot do without a package."""
@@ -213,19 +236,27 @@ class Graph:
     def _how(self, module: Module, use: Use, target: Definition, consumed: int, alias: Alias | None) -> How:
         if target.module is module:
             return How.SAME_FILE
+        if target.module.source.name == SOURCE_NAME:
+            return How.STAND_IN
         if consumed:
             return How.QUALIFIED
         binders = module.binders(use.name) if alias is None else ()
         if not binders and alias is None:
-            return How.STAR
+            return How.LAZY_PACKAGE if module.for_types(use.name) else How.STAR
         found = alias or next(a for a in binders[-1].aliases if a.bound == use.name)
         dotted = self.library.absolute(module, found)
-        return How.DIRECT_IMPORT if dotted == target.module.name else How.RE_EXPORT
+        if dotted == target.module.name:
+            return How.DIRECT_IMPORT
+        # Only a guess at the layout after installation leads from the imported module's name to where it lies.
+        guessed = dotted is None or self.library.find_module(module.source, dotted) is None
+        return How.HEURISTIC if guessed and found.name and target.name == found.name else How.RE_EXPORT
 
     def _missing(self, module: Module, use: Use, target: Missing) -> Problem:
         where = _place(module, module_line(module, use))
         if module.binders(use.name) or use.local >= 0:
-            return Problem(Reason.UNRESOLVED_IMPORT, f"{where}: {'.'.join((use.name, *use.attributes))}: {target.where}")
+            return Problem(
+                Reason.UNRESOLVED_IMPORT, f"{where}: {'.'.join((use.name, *use.attributes))}: {target.where}"
+            )
         return Problem(Reason.UNRESOLVED_NAME, f"{where}: {use.name} is not defined in this file, nor imported")
 
     # -- outside the corpus --------------------------------------------------------------------------------------
@@ -269,6 +300,9 @@ class Graph:
         chain = (use.name, *use.attributes)
         matching = [s for s, depth in found if tuple(s.package.split(".")) == chain[:depth] and depth > 1]
         plain = [symbol for symbol, depth in found if depth == 1]
+        if plain and len(chain) > 1 and RUNTIME_NAMES.is_submodule(chain[0], chain[1]):
+            # `import packaging` and then `packaging.version`: works once anything has imported the submodule.
+            matching.append(Imported(f"{chain[0]}.{chain[1]}", "", False, use.name))
         return list(dict.fromkeys([*plain[:1], *matching])) or [found[0][0]]
 
     def note_import(self, module: Module, use: Use, target: Target | None) -> list[Imported]:
@@ -337,6 +371,8 @@ class Graph:
             return True
         if decorator.column != statement.column:
             return False
+        if statement.kind == CLASS and self._is_settings(module, statement):
+            return True
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return not self._dispatches(module, chain)
         target = follow(self.library, module, chain)
@@ -345,12 +381,21 @@ class Graph:
             return all(s.kind == FUNCTION and s.registers for s in binders)
         return False
 
+    def _is_settings(self, module: Module, statement: Statement) -> bool:
+        """Whether a class derives from our stand-in for configurations, which need no validating decorators."""
+        facts = next((c for c in module.facts.classes if c.statement == statement.number), None)
+        targets = [follow(self.library, module, base) for base in facts.bases if base] if facts else []
+        heavy = [HEAVY[t.name] for t in targets if isinstance(t, Definition) and t.name in HEAVY]
+        return any(item.name == "PreTrainedConfig" for item in heavy)
+
     def _dispatches(self, module: Module, chain: Sequence[str]) -> bool:
         """Whether `@f.register` adds an overload to a `functools.singledispatch` function."""
         target = self.library.lookup(module, chain[0])
         if not isinstance(target, Definition):
             return False
-        return any(d.chain[-1:] == ("singledispatch",) for s in target.module.binders(target.name) for d in s.decorators)
+        return any(
+            d.chain[-1:] == ("singledispatch",) for s in target.module.binders(target.name) for d in s.decorators
+        )
 
 
 def _shape(target: Definition) -> set[str]:
@@ -389,6 +434,7 @@ def module_line(module: Module, use: Use) -> int:
 
 _DISTRIBUTIONS = {
     "PIL": ("pillow",),
+    "pkg_resources": ("setuptools<81",),  # later releases no longer have it
     "cv2": ("opencv-python", "opencv-python-headless"),
     "yaml": ("PyYAML",),
     "sklearn": ("scikit-learn",),

@@ -11,6 +11,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,7 @@ Policy = Literal["missing", "force", "skip"]
 
 # Facts depend on this code and on the grammar of the Python that parsed.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
+Row = tuple[str, bytes | None, str | None]  # blob, facts, why there are none
 _EMPTY = FileFacts((), (), (), None, (), 0)
 _FEW = 40  # files; below it, starting processes costs more than it saves
 _CHUNK_BYTES = 400_000
@@ -72,7 +74,7 @@ class Index:
         stored = {row[0] for row in self._database.execute("SELECT blob FROM facts WHERE version = ?", (VERSION,))}
         return stored & set(blobs)
 
-    def _store(self, rows: Sequence[tuple[str, bytes | None, str | None]]) -> None:
+    def _store(self, rows: Sequence[Row]) -> None:
         self.parsed += len(rows)
         with self._database:
             self._database.executemany(
@@ -149,18 +151,37 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _parse_all(
     files: Sequence[tuple[Source, SourceFile]],
-) -> Iterator[list[tuple[str, bytes | None, str | None]]]:
+) -> Iterator[list[Row]]:
     if len(files) < _FEW:
         yield [_parse(file.blob, source.read(file)) for source, file in files]
         return
-    with process_pool() as pool:
-        waiting: list[Future[list[tuple[str, bytes | None, str | None]]]] = []
-        for chunk in _chunks(files):
-            waiting.append(submit(pool, _parse_chunk, chunk))
-            if len(waiting) > 2 * available_cores():
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
+    done: set[str] = set()
+    try:
+        with process_pool() as pool:
+            waiting: list[Future[list[Row]]] = []
+            for chunk in _chunks(files):
+                waiting.append(submit(pool, _parse_chunk, chunk))
+                if len(waiting) > 2 * available_cores():
+                    rows = waiting.pop(0).result()
+                    done.update(row[0] for row in rows)
+                    yield rows
+            for future in waiting:
+                rows = future.result()
+                done.update(row[0] for row in rows)
+                yield rows
+    except BrokenProcessPool:
+        # A file that kills the parser (CPython's can overflow its stack) costs that file alone.
+        for source, file in files:
+            if file.blob not in done:
+                yield [_parse_alone(file.blob, source.read(file))]
+
+
+def _parse_alone(blob: str, data: bytes) -> Row:
+    try:
+        with process_pool(1) as pool:
+            return submit(pool, _parse, blob, data).result()
+    except BrokenProcessPool:
+        return blob, None, "the parser ended abruptly: nested too deeply"
 
 
 def _chunks(files: Sequence[tuple[Source, SourceFile]]) -> Iterator[list[tuple[str, bytes]]]:
@@ -177,11 +198,11 @@ def _chunks(files: Sequence[tuple[Source, SourceFile]]) -> Iterator[list[tuple[s
         yield chunk
 
 
-def _parse_chunk(files: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes | None, str | None]]:
+def _parse_chunk(files: Sequence[tuple[str, bytes]]) -> list[Row]:
     return [_parse(blob, data) for blob, data in files]
 
 
-def _parse(blob: str, data: bytes) -> tuple[str, bytes | None, str | None]:
+def _parse(blob: str, data: bytes) -> Row:
     try:
         return blob, pickle.dumps(parse_file(data), protocol=5), None
     except SyntaxError as error:

@@ -121,7 +121,11 @@ class Module:
             if (number, 0) in statement.path and statement.kind in {IMPORT, STAR}:
                 for alias in statement.aliases:
                     target = self.library.target(self, alias)
-                    if isinstance(target, External) and target.runtime and RUNTIME_NAMES.has(target.package, target.name):
+                    if (
+                        isinstance(target, External)
+                        and target.runtime
+                        and RUNTIME_NAMES.has(target.package, target.name)
+                    ):
                         continue
                     if isinstance(target, Missing | External):
                         return handlers_raise
@@ -259,7 +263,13 @@ class Library:
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = self.find_module(module.source, dotted)
-        if holder is None and module.source.kind != "package" and not alias.level and not self.is_runtime(dotted) and not self.knows(module.source, dotted):
+        if (
+            holder is None
+            and module.source.kind != "package"
+            and not alias.level
+            and not self.is_runtime(dotted)
+            and not self.knows(module.source, dotted)
+        ):
             holder = self._by_suffix(module.source, dotted)
         if holder is None and self.knows(module.source, dotted):
             holder = self._moved(module.source, dotted)
@@ -370,7 +380,7 @@ class Library:
             if other.kind == "package" or "." not in tail:
                 continue
             found = self._suffixes.get((other.name, tail.rpartition(".")[2]))
-            if found is not None and found.name.endswith(f".{tail}"):
+            if found is not None and f".{found.name}".endswith(f".{tail}"):
                 return found
         return None
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from extract.closure import Closure, Collector
-from extract.facts import IN_ANNOTATION
 from extract.modules import Definition, Module
 from extract.scopes import BUILTINS
 from extract.symbols import Imported, Link, Node, Optional, Own, Registered, Symbol
@@ -20,7 +19,6 @@ class Names:
     of: dict[Symbol, str]
     annotations: list[str]  # names that only annotations use and nothing defines
     notes: list[Imported]  # imports that only annotations use
-    annotated: bool  # annotations name classes of this file, which may stand after them
 
     def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
         """Definitions that are not called what they were."""
@@ -44,7 +42,9 @@ def choose_names(closure: Closure, collector: Collector) -> Names:
     taken_words = _words(nodes)
     several = len({id(node.module) for node in nodes}) > 1
     root = closure.root
-    own_first = sorted(symbols, key=lambda s: (s != Own(root.module, root.name), s not in pinned, not _of(s, root.module)))
+    own_first = sorted(
+        symbols, key=lambda s: (s != Own(root.module, root.name), s not in pinned, not _of(s, root.module))
+    )
     names: dict[Symbol, str] = {}
     used: set[str] = set()
     shared: dict[tuple[str, str], str] = {}  # `import torch.nn as nn` and `from torch import nn` are one thing
@@ -63,8 +63,8 @@ def choose_names(closure: Closure, collector: Collector) -> Names:
         used.add(names[symbol])
         if isinstance(symbol, Imported):
             shared[_identity(symbol)] = names[symbol]
-    annotations, notes, annotated = _annotation_names(closure, collector, names, used)
-    return Names(names, annotations, notes, annotated)
+    annotations, notes = _annotation_names(closure, collector, names, used)
+    return Names(names, annotations, notes)
 
 
 def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
@@ -116,15 +116,13 @@ def _fresh(wanted: str, used: set[str], words: set[str]) -> str:
 
 def _annotation_names(
     closure: Closure, collector: Collector, names: dict[Symbol, str], used: set[str]
-) -> tuple[list[str], list[Imported], bool]:
+) -> tuple[list[str], list[Imported]]:
     """Names that annotations use: imports of the runtime are cheap and stay; classes of the corpus are not copied."""
     unknown: dict[str, None] = {}
     notes: dict[Imported, None] = {}
-    annotated = False
     for node in closure.nodes:
         for links in collector.links_of(node):
             for use, target in links.notes:
-                annotated |= isinstance(target, Definition) and use.start >= 0
                 imported = collector.graph.note_import(node.module, use, target)
                 for symbol in imported:
                     if symbol not in names and symbol.bound not in used:
@@ -133,7 +131,7 @@ def _annotation_names(
                         used.add(symbol.bound)
                 if not imported:
                     unknown[annotation_name(use.name, use.attributes, target, names)] = None
-    return [name for name in unknown if name not in used and name not in BUILTINS], list(notes), annotated
+    return [name for name in unknown if name not in used and name not in BUILTINS], list(notes)
 
 
 def annotation_name(name: str, attributes: tuple[str, ...], target: object, names: Mapping[Symbol, str]) -> str:
@@ -143,6 +141,3 @@ def annotation_name(name: str, attributes: tuple[str, ...], target: object, name
             return names[Own(*target)]
         return target.name if attributes and name != target.name else name
     return name
-
-
-__all__ = ["IN_ANNOTATION", "Names", "annotation_name", "choose_names", "natural_name"]

@@ -1,8 +1,8 @@
 """One source file's text to its facts. Nothing is run; `ast` parses (several times faster than LibCST)."""
 
 import ast
-import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from extract.facts import (
     ASSIGN,
@@ -17,12 +17,10 @@ from extract.facts import (
     FileFacts,
     Statement,
     Store,
-    Use,
 )
 from extract.scopes import Names, catches_import, import_aliases
 from extract.text import Lines, normalise
 
-type_ = type
 Path = tuple[tuple[int, int], ...]
 
 
@@ -127,7 +125,7 @@ class _Reader:
         start, end = self._lines_of(node)
         if same_line and self.drafts:
             # `a = 1; b = 2`: one statement of ours.
-            self._join(node, names)
+            self._join(node)
             return
         index = len(self.drafts)
         if isinstance(node, ast.ClassDef):
@@ -136,7 +134,7 @@ class _Reader:
         self.drafts.append(
             (
                 Statement(
-                    index=index,
+                    number=index,
                     kind=_kind(node),
                     start=start,
                     end=end,
@@ -161,7 +159,7 @@ class _Reader:
             )
         )
 
-    def _join(self, node: ast.stmt, more: Names) -> None:
+    def _join(self, node: ast.stmt) -> None:
         draft, names = self.drafts[-1]
         names.visit(node)
         kind = draft.kind if draft.kind == _kind(node) else OTHER
@@ -192,7 +190,10 @@ class _Reader:
             keys: list[str] = []
             nested: tuple[str, ...] = ()
             if call is not None:
-                arguments = [*call.args, *(word.value for word in call.keywords if word.arg in {"name", "module", None})]
+                arguments = [
+                    *call.args,
+                    *(word.value for word in call.keywords if word.arg in {"name", "module", None}),
+                ]
                 for argument in arguments:
                     listed = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
                     keys += [c.value for c in listed if isinstance(c, ast.Constant) and isinstance(c.value, str)]
@@ -225,7 +226,7 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
 
     Such a decorator records what it decorates somewhere; leaving it out changes no behaviour of the class itself.
     """
-    own = [item for item in _own_nodes(node)]
+    own = list(_own_nodes(node))
     returned = [item.value for item in own if isinstance(item, ast.Return)]
     if not returned or any(not isinstance(value, ast.Name) for value in returned):
         return False
@@ -281,7 +282,7 @@ def _spread(node: ast.If | ast.Try) -> bool:
                 return False
         elif first.col_offset <= node.col_offset or first.col_offset - node.col_offset > 16:
             return False
-    return all(a[1] < b[0] for a, b in zip(ends, ends[1:], strict=False))
+    return all(a[1] < b[0] for a, b in pairwise(ends))
 
 
 def _kind(node: ast.stmt) -> str:
@@ -346,20 +347,3 @@ def _exports(tree: ast.Module) -> tuple[str, ...] | None:
         elif isinstance(target, ast.Name) and target.id == "__all__":
             return None  # computed: treated as if absent
     return None if found is None else tuple(found)
-
-
-def interned(facts: FileFacts) -> FileFacts:
-    """The same facts with shared strings, so that many files fit in memory."""
-    return FileFacts(*(_intern(part) for part in facts))  # type: ignore[arg-type]
-
-
-def _intern(value: object) -> object:
-    if isinstance(value, str):
-        return sys.intern(value)
-    if isinstance(value, tuple):
-        items = [_intern(item) for item in value]
-        return type_(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value
-
-
-__all__ = ["Use", "dotted", "interned", "parse_file"]

@@ -91,15 +91,18 @@ class Registries:
             if not module.taken(statement):
                 continue
             for decorator in statement.decorators:
-                if decorator.column == statement.column and decorator.chain[-1:] and decorator.chain[-1] in _REGISTERING and len(decorator.chain) > 1:
+                if (
+                    decorator.column == statement.column
+                    and decorator.chain[-1:]
+                    and decorator.chain[-1] in _REGISTERING
+                    and len(decorator.chain) > 1
+                ):
                     registry = self._target(module, decorator.chain[:-1])
                     if registry is not None and statement.binds:
                         name = statement.binds[0]
                         entry = Entry(Own(module, name), None, module)
                         yield self.canonical(registry), decorator.keys or (name,), entry
-            if not statement.decorators and not statement.binds:
-                yield from self._calls(module, statement)
-            elif statement.kind == "other":
+            if (not statement.decorators and not statement.binds) or statement.kind == "other":
                 yield from self._calls(module, statement)
 
     def _calls(self, module: Module, statement: Statement) -> Iterator[tuple[Definition, Iterable[str], Entry]]:

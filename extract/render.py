@@ -3,8 +3,6 @@
 Edits by offset keep every other byte as it is; LibCST would give the same text at many times the cost.
 """
 
-from collections.abc import Sequence
-
 from extract.closure import Closure, Collector, Unit
 from extract.edits import Edit, apply, dedent
 from extract.facts import IMPORT, Alias, LocalImport, Statement
@@ -28,7 +26,7 @@ class Renderer:
 
     def unit(self, unit: Unit) -> str:
         """The text of one unit, at the left margin."""
-        wanted = {node.statement.index for node in unit.nodes}
+        wanted = {node.statement.number for node in unit.nodes}
         if unit.block >= 0:
             return dedent(self._block(unit.module, unit.block, wanted), self._column(unit))
         node = unit.nodes[0]
@@ -89,7 +87,9 @@ class Renderer:
             for suite in range(len(block.suites)):  # decided statically: the statements of the branch that is taken
                 body = self._suite(module, (*path, (inner, suite)), wanted)
                 if body:
-                    pieces.append((block.suites[suite][1], dedent(body, self._indent(module, block.suites[suite][1]) - column)))
+                    pieces.append(
+                        (block.suites[suite][1], dedent(body, self._indent(module, block.suites[suite][1]) - column))
+                    )
         return "".join(text for _, text in sorted(pieces))
 
     def _indent(self, module: Module, start: int) -> int:
@@ -121,9 +121,9 @@ class Renderer:
             use, name = link.use, self.names.of[link.symbol]
             if use.start < 0:
                 continue
-            if use.local >= 0 and statement is not None and not link.consumed:
-                if not statement.locals[use.local].stand_alone:
-                    continue  # bound by an assignment where the import was
+            local = statement.locals[use.local] if use.local >= 0 and statement is not None else None
+            if local is not None and not link.consumed and not local.stand_alone:
+                continue  # bound by an assignment where the import was
             if link.consumed or name != use.name:
                 edits.append(Edit(use.start, use.ends[link.consumed], name))
         return edits
@@ -185,10 +185,8 @@ class Renderer:
             text = self.texts.of(module)
             line_start = text.rfind(b"\n", 0, start) + 1
             lead = text[line_start:start]
-            if lead.strip():
-                replacement = "; ".join(lines) or "pass"
-            else:
-                replacement = ("\n" + lead.decode()).join(lines) or "pass"
+            separator = "; " if lead.strip() else "\n" + lead.decode()
+            replacement = separator.join(lines) or "pass"
             edits.append(Edit(start, end, replacement))
         return edits
 
@@ -212,9 +210,7 @@ class Renderer:
             return f"{bound} = None; raise ImportError({target.where!r})"
         if isinstance(target, Module) or entry.stand_alone:
             return ""
-        name = next(
-            (self.names.of[s] for s in self.names.of if isinstance(s, Own) and s == Own(*target)), target.name
-        )
+        name = next((self.names.of[s] for s in self.names.of if isinstance(s, Own) and s == Own(*target)), target.name)
         return f"{bound} = {name}" if name != bound else f'{bound} = globals()["{bound}"]'
 
 
@@ -239,7 +235,3 @@ class Texts:
         if key not in self._texts:
             self._texts[key] = normalise(module.source.read(module.file))
         return self._texts[key]
-
-
-__all__ = ["Renderer", "Texts", "import_line"]
-_ = Sequence

@@ -4,6 +4,7 @@ Importing torch takes seconds, so the answers are kept (by version) between runs
 """
 
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import json
@@ -31,11 +32,13 @@ class RuntimeNames:
             self._keep(key, _is_module_class(dotted, name))
         return bool(self._answers[key])
 
-    def is_module(self, dotted: str) -> bool:
-        """Whether a dotted name is a module that can be imported."""
-        key = f"module {dotted}"
+    def is_submodule(self, package: str, name: str) -> bool:
+        """Whether a package, other than the runtime's, has a submodule of that name."""
+        if package in {"torch", "torchvision", "numpy"}:
+            return False
+        key = f"submodule {package} {name}"
         if key not in self._answers:
-            self._keep(key, _import(dotted) is not None)
+            self._keep(key, _is_submodule(package, name))
         return bool(self._answers[key])
 
     def star(self, dotted: str) -> frozenset[str]:
@@ -86,6 +89,16 @@ def _has(dotted: str, name: str) -> bool:
     try:
         return importlib.util.find_spec(f"{dotted}.{name}") is not None
     except ImportError:
+        return False
+
+
+def _is_submodule(package: str, name: str) -> bool:
+    try:
+        found = importlib.util.find_spec(package)
+        if found is None or found.submodule_search_locations is None:
+            return False
+        return importlib.machinery.PathFinder.find_spec(name, found.submodule_search_locations) is not None
+    except (ImportError, ValueError):
         return False
 
 

@@ -8,7 +8,7 @@ Source of the rules: https://docs.python.org/3/reference/executionmodel.html#nam
 import ast
 import builtins
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from extract.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, Store, Use
 from extract.text import Lines
@@ -97,7 +97,7 @@ class Names:
         text = self._lines.text
         for scope, name, attributes, when, start, ends, called in self._loads:
             if start >= 0 and text[start : ends[0]] != name.encode():
-                start = -1  # noqa: PLW2901  (Python 3.11 misplaces some names inside f-strings)
+                start = -1
             local = self._find(scope, name, start)
             if local is None:
                 if name not in BUILTINS or name in shadowed:
@@ -141,7 +141,8 @@ class Names:
         return self._lines.offset(node.lineno, node.col_offset)
 
     def _end(self, node: ast.expr | ast.stmt | ast.alias) -> int:
-        assert node.end_lineno is not None and node.end_col_offset is not None
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
         return self._lines.offset(node.end_lineno, node.end_col_offset)
 
     def _word(self, name: str, start: int, end: int) -> int:
@@ -241,21 +242,27 @@ class Names:
         if name == "cast" and node.args and isinstance(node.args[0], ast.Constant):
             self._note(node.args[0], scope)
         for word in node.keywords:
-            if word.arg in {"type", "bound"} and isinstance(word.value, ast.Constant) and isinstance(word.value.value, str):
+            if (
+                word.arg in {"type", "bound"}
+                and isinstance(word.value, ast.Constant)
+                and isinstance(word.value.value, str)
+            ):
                 if word.arg == "type":
                     self.types.append(word.value.value)
                 else:
                     self._note(word.value, scope)
-        if name in {"get", "build", "register_module", "register"} and node.args and isinstance(node.args[0], ast.Constant):
-            if isinstance(node.args[0].value, str):
-                self.types.append(node.args[0].value)
+        if name in {"get", "build", "register_module", "register"} and node.args:
+            self._type_string(node.args[0])
         self._children(node, scope, when)
+
+    def _type_string(self, node: ast.expr) -> None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self.types.append(node.value)
 
     def _dict(self, node: ast.Dict, scope: _Scope, when: int) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and key.value == "type" and isinstance(value, ast.Constant):
-                if isinstance(value.value, str):
-                    self.types.append(value.value)
+            if isinstance(key, ast.Constant) and key.value == "type":
+                self._type_string(value)
         self._children(node, scope, when)
 
     def _expression(self, node: ast.Expr, scope: _Scope, when: int) -> None:
@@ -337,14 +344,14 @@ class Names:
             holder = holder.parent
         self._bind(holder, node.target.id, self._start(node.target), self._end(node.target))
 
-    def _global(self, node: ast.Global, scope: _Scope, when: int) -> None:
+    def _global(self, node: ast.Global, scope: _Scope, _when: int) -> None:
         scope.globals.update(node.names)
         start, end = self._start(node), self._end(node)
         for name in node.names:
             at = self._word(name, start + 6, end)
             self._global_stores.append((self._module, Store(name, at, at + len(name.encode()))))
 
-    def _nonlocal(self, node: ast.Nonlocal, scope: _Scope, when: int) -> None:
+    def _nonlocal(self, node: ast.Nonlocal, scope: _Scope, _when: int) -> None:
         scope.nonlocals.update(node.names)
 
     def _handler(self, node: ast.ExceptHandler, scope: _Scope, when: int) -> None:
@@ -380,7 +387,7 @@ class Names:
             at = self._word(node.rest, start, end)
             self._bind(scope, node.rest, at, at + len(node.rest.encode()))
 
-    def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope, when: int) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope, _when: int) -> None:
         start, end = self._start(node), self._end(node)
         for alias in import_aliases(node):
             scope.bind(alias.bound, start)
@@ -417,7 +424,7 @@ def _by_start(store: Store) -> tuple[int, str]:
     return store.start, store.name
 
 
-_STATEMENTS: dict[type[ast.AST], object] = {
+_STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     ast.Name: Names._name,
     ast.Attribute: Names._attribute,
     ast.Subscript: Names._subscript,

@@ -49,7 +49,9 @@ def select(found: Sequence[Found], wanted: Selection) -> Selected:
     if wanted.start_from is not None:
         position = next((n for n, item in enumerate(chosen) if _answers(item, wanted.start_from)), None)
         if position is None:
-            raise UserError(f"--start-from {wanted.start_from}: not among the classes{_near(wanted.start_from, chosen)}")
+            raise UserError(
+                f"--start-from {wanted.start_from}: not among the classes{_near(wanted.start_from, chosen)}"
+            )
         chosen = chosen[position:]
     return Selected(tuple(chosen[: wanted.limit]), tuple(missing), others)
 
@@ -64,9 +66,7 @@ def _in_scope(item: Found, wanted: Selection) -> bool:
     return not wanted.symbols or any(fnmatch.fnmatchcase(n, pattern) for pattern in wanted.symbols for n in names)
 
 
-def _by_name(
-    found: Iterable[Found], names: Sequence[str]
-) -> tuple[list[Found], list[str], dict[str, tuple[str, ...]]]:
+def _by_name(found: Iterable[Found], names: Sequence[str]) -> tuple[list[Found], list[str], dict[str, tuple[str, ...]]]:
     by_key: dict[str, list[Found]] = {}
     for item in found:
         for key in dict.fromkeys((item.name, item.qualname, item.block)):

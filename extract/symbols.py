@@ -113,4 +113,4 @@ class Node(NamedTuple):
     @property
     def key(self) -> tuple[str, str, int]:
         """Source, path and number of the statement: unique, and in the order of the files."""
-        return self.module.source.name, self.module.file.path, self.statement.index
+        return self.module.source.name, self.module.file.path, self.statement.number

@@ -1,5 +1,6 @@
 """Validation: how far each emitted file comes. What executes foreign code happens in the sandbox."""
 
+import ast
 import hashlib
 import json
 import time
@@ -7,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from extract.emit import Emitted
 from extract.index import Index
 from extract.runtime_names import RuntimeNames
 from manifests.records import LEVELS, Level
@@ -47,17 +49,19 @@ class Candidate:
         return "executed:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
-def check_text(candidate: Candidate) -> Verdict:
+def check_text(emitted: Emitted, goal: Level) -> Verdict:
     """The rungs that need no execution: parsed and compiled."""
+    if goal == "emitted":
+        return Verdict("emitted")
+    if emitted.undefined:
+        return Verdict("emitted", "undefined_name", f"undefined in the emitted file: {', '.join(emitted.undefined)}")
+    if not emitted.fault:
+        return Verdict("parsed" if goal == "parsed" else "compiled")
     try:
-        tree = compile(candidate.code, "block.py", "exec", flags=0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
+        ast.parse(emitted.code)
     except (SyntaxError, ValueError, RecursionError) as error:
         return Verdict("emitted", "syntax_error", f"does not parse: {error}")
-    try:
-        compile(tree, "block.py", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        return Verdict("parsed", "compile_error", f"does not compile: {error}")
-    return Verdict("compiled")
+    return Verdict("parsed", "compile_error", f"does not compile: {emitted.fault}")
 
 
 def execute_all(
@@ -107,7 +111,11 @@ def execute_all(
 
 
 def _job(candidate: Candidate, folders: Sequence[Path]) -> Job:
-    payload = {"code": candidate.code, "name": candidate.name, "folders": [str(folder) for folder in folders]}
+    payload: dict[str, object] = {
+        "code": candidate.code,
+        "name": candidate.name,
+        "folders": [str(folder) for folder in folders],
+    }
     return Job(candidate.key, ENTRY, payload, LIMITS)
 
 
@@ -137,7 +145,6 @@ class _LazySandbox:
             yield first
             yield from jobs
 
-        self._late: list[tuple[Job, Outcome]] = []
         yield from self._box.run(all_jobs())
 
     def again(self, job: Job, outcome: Outcome) -> Outcome:

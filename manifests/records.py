@@ -110,6 +110,9 @@ class Block(Record):
     license: str = Field(description="SPDX expression of the source, or NOASSERTION")
     seconds: Seconds | None = Field(description="wall time of this block; null unless the run was asked for timings")
     digest: Sha256 = Field(description="SHA-256 of the source's Python files")
+    resolutions: tuple[str, ...] = Field(
+        default=(), description="definitions from elsewhere: where each is, how it was found, confidence in 0..1"
+    )
     file: str | None = Field(default=None, description="where code lies in the extraction folder")
 
 

@@ -39,13 +39,13 @@ def form_of(message: str) -> str:
 
 
 def _failure(kind: str, members: list[Block]) -> Failure:
-    """The commonest form speaks; of its messages the commonest, if one is met twice, else the form itself."""
+    """The commonest form speaks; in the words of its commonest message, if that is at least half of it."""
     forms = Counter(form_of(row.error or "") for row in members)
     form, times = min(forms.items(), key=lambda item: (-item[1], item[0]))
     alike = [row for row in members if form_of(row.error or "") == form]
     messages = Counter(_PLACE.sub("", row.error or "") for row in alike)
     message, most = min(messages.items(), key=lambda item: (-item[1], item[0]))
-    if most == 1 and times > 1:
+    if 2 * most < times:
         return Failure(kind, len(members), form, times, alike[0].block)
     first = next(row for row in alike if _PLACE.sub("", row.error or "") == message)
     return Failure(kind, len(members), message, most, first.block)

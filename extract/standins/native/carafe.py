@@ -2,7 +2,6 @@
 
 Each output pixel is the weighted sum of the k x k neighbourhood of its source pixel, with weights of its own per group.
 """
-# ruff: noqa: ARG001
 
 import torch
 

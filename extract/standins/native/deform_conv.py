@@ -2,7 +2,7 @@
 
 Output and gradient arguments are filled in place; buffers (`columns`, `ones`) and `im2col_step` are not needed.
 """
-# ruff: noqa: A002, ARG001, N803
+# ruff: noqa: A002, N803
 
 import torch
 import torchvision  # type: ignore[import-untyped, unused-ignore]

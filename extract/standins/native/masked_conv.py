@@ -1,5 +1,4 @@
 """Both halves of a convolution evaluated only where a mask is set: gather columns, scatter results (one image)."""
-# ruff: noqa: ARG001
 
 import torch
 

@@ -1,5 +1,4 @@
 """Multi-scale deformable attention (Zhu et al., "Deformable DETR", ICLR 2021, equation 3)."""
-# ruff: noqa: ARG001
 
 import torch
 

@@ -2,7 +2,7 @@
 
 Dense tensors are (B, n, 3); stacked ones hold the points of all clouds in one tensor, with the number of each cloud.
 """
-# ruff: noqa: ARG001, N803
+# ruff: noqa: N803
 
 import torch
 

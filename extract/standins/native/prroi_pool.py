@@ -1,5 +1,5 @@
 """Precise RoI pooling: the integral of the bilinear image over each bin, by its area (Jiang et al., ECCV 2018)."""
-# ruff: noqa: A002, ARG001
+# ruff: noqa: A002
 
 import torch
 

@@ -1,5 +1,5 @@
 """The attention maps of PSANet from its over-complete masks (Zhao et al., ECCV 2018, section 3.2)."""
-# ruff: noqa: A002, ARG001
+# ruff: noqa: A002
 
 import torch
 

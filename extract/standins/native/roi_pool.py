@@ -1,5 +1,5 @@
 """RoI max pooling (Girshick, "Fast R-CNN", ICCV 2015) with bins in real numbers: a region ends after its last pixel."""
-# ruff: noqa: A002, ARG001
+# ruff: noqa: A002
 
 import torch
 

@@ -1,5 +1,4 @@
 """IoU and NMS of rotated boxes (centre, size, angle) and of convex quadrilaterals (four corners)."""
-# ruff: noqa: ARG001
 
 import math
 

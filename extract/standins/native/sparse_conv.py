@@ -2,7 +2,7 @@
 
 Submanifold form: Graham et al., CVPR 2018. Indices are (n, 1 + dimensions): image, then coordinates; int32.
 """
-# ruff: noqa: ARG001, N803
+# ruff: noqa: N803
 
 import torch
 

@@ -1,5 +1,5 @@
 """Points to voxels and back (Zhou and Tuzel, "VoxelNet", CVPR 2018; dynamic form: Zhou et al., CoRL 2019)."""
-# ruff: noqa: ARG001, N803
+# ruff: noqa: N803
 
 import torch
 

@@ -1,0 +1,191 @@
+"""Archives: hostile ones are refused in one line, and nothing of them is ever written."""
+
+import io
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import extract.sources.archive
+import extract.sources.contents
+from extract.sources.archive import is_safe, read_archive
+from manifests.errors import UserError
+
+HOSTILE = [
+    "/etc/x.py",
+    "../x.py",
+    "a/../../x.py",
+    "a\\..\\x.py",
+    "C:/x.py",
+    "c:x.py",
+    "a/\x01.py",
+    "a/\n.py",
+    "",
+    "a/..",
+]
+
+
+def everything(names: Iterable[str]) -> list[str]:
+    return list(names)
+
+
+def tar(path: Path, members: Iterable[tuple[str | tarfile.TarInfo, bytes]], mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for member, data in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
+            info.size = len(data) if info.isreg() else 0
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def pack(path: Path, members: Iterable[tuple[str | zipfile.ZipInfo, bytes]]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, data in members:
+            archive.writestr(member, data)
+    return path
+
+
+def refused(path: Path, choose: Callable[[list[str]], Iterable[str]] = everything) -> str:
+    with pytest.raises(UserError) as raised:
+        read_archive(path, choose)
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).startswith(path.name) or "bytes" in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip", ".whl"])
+def test_the_chosen_files_are_read(tmp_path: Path, suffix: str) -> None:
+    members = [("b/x.py", b"1"), ("a.py", b"2"), ("big.bin", b"3" * 1000), ("empty.py", b"")]
+    path = tmp_path / f"x{suffix}"
+    mode = {"gz": "w:gz", "tgz": "w:gz", "bz2": "w:bz2", "xz": "w:xz"}.get(suffix.rpartition(".")[2], "w")
+    pack(path, members) if suffix in (".zip", ".whl") else tar(path, members, mode)
+    seen: list[str] = []
+
+    def choose(names: list[str]) -> list[str]:
+        seen.extend(names)
+        return [name for name in names if name.endswith(".py")]
+
+    assert read_archive(path, choose) == {"a.py": b"2", "b/x.py": b"1", "empty.py": b""}
+    assert seen == [name for name, _ in members]
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name])
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    members = [("a.py", b""), (name, b"x")]
+    path = pack(tmp_path / "x.zip", members) if kind == "zip" else tar(tmp_path / "x.tar.gz", members)
+    assert "leads out of its folder" in refused(path, lambda names: [])  # even if nobody asks for it
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names(name: str) -> None:
+    assert not is_safe(name)
+
+
+@given(st.text(max_size=20))
+def test_a_safe_name_stays_below_its_folder(name: str) -> None:
+    if is_safe(name):
+        assert (Path("/root/folder") / name).is_relative_to("/root/folder")
+        assert ".." not in name.split("/")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_path_that_is_there_twice_is_refused(tmp_path: Path, kind: str) -> None:
+    members = [("a.py", b"1"), ("a.py", b"2")]
+    if kind == "zip":
+        with pytest.warns(UserWarning, match="Duplicate"):
+            path = pack(tmp_path / "x.zip", members)
+    else:
+        path = tar(tmp_path / "x.tar.gz", members)
+    assert "twice" in refused(path)
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+)
+def test_links_and_devices_are_not_there(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("link.py")
+    info.type, info.linkname = kind, "/etc/passwd"
+    path = tar(tmp_path / "x.tar.gz", [("a.py", b"1"), (info, b"")])
+    seen: list[str] = []
+    assert read_archive(path, lambda names: seen.extend(names) or names) == {"a.py": b"1"}  # type: ignore[func-returns-value]
+    assert seen == ["a.py"]
+
+
+def test_a_link_in_a_zip_is_not_there(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("link.py")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    path = pack(tmp_path / "x.whl", [("a.py", b"1"), (info, b"/etc/passwd")])
+    assert read_archive(path, everything) == {"a.py": b"1"}
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_too_many_members(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract.sources.archive, "_MAX_MEMBERS", 3)
+    members = [(f"{number}.bin", b"") for number in range(4)]
+    path = pack(tmp_path / "x.zip", members) if kind == "zip" else tar(tmp_path / "x.tar.gz", members)
+    assert "more than 3 members" in refused(path)
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_chosen_file_that_is_too_large(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (extract.sources.archive, extract.sources.contents):
+        monkeypatch.setattr(module, "MAX_FILE_BYTES", 100)
+    members = [("a.py", b"0" * 101), ("b.py", b"")]
+    path = pack(tmp_path / "x.zip", members) if kind == "zip" else tar(tmp_path / "x.tar.gz", members)
+    assert "101 bytes, the limit is 100" in refused(path)
+    assert read_archive(path, lambda names: ["b.py"]) == {"b.py": b""}
+
+
+def test_too_much_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract.sources.contents, "MAX_TOTAL_BYTES", 100)
+    path = tar(tmp_path / "x.tar.gz", [(f"{number}.py", b"0" * 40) for number in range(3)])
+    assert "more than" in refused(path)
+
+
+def test_a_tar_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract.sources.archive, "_MAX_UNPACKED_BYTES", 1 << 20)
+    path = tar(tmp_path / "x.tar.gz", [("a.py", b""), ("weights.bin", bytes(8 << 20))])
+    assert path.stat().st_size < 100_000
+    assert "unpacks to more than 1,048,576 bytes" in refused(path, lambda names: [])
+
+
+def test_a_bomb_in_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract.sources.archive, "_MAX_UNPACKED_BYTES", 1 << 20)
+    info = tarfile.TarInfo("a.py")
+    info.pax_headers = {"comment": "0" * (4 << 20)}
+    assert "unpacks to more than" in refused(tar(tmp_path / "x.tar.gz", [(info, b"")]))
+
+
+@pytest.mark.parametrize("name", ["x.whl", "x.zip", "x.tar.gz", "x.tar.bz2", "x.tar.xz", "x.tar"])
+@pytest.mark.parametrize("data", [b"", b"no archive", b"PK\x03\x04", b"\x1f\x8b\x08\x00", b"\xfd7zXZ\x00", b"BZh9"])
+def test_what_is_no_archive(tmp_path: Path, name: str, data: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(data + b"\x01" * (0 if not data else 600))
+    refused(path)
+
+
+def test_an_unknown_kind(tmp_path: Path) -> None:
+    (tmp_path / "x.rar").write_bytes(b"")
+    assert "not a wheel or sdist" in refused(tmp_path / "x.rar")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_truncated_archive(tmp_path: Path, kind: str) -> None:
+    members = [(f"{number}.py", bytes(range(256)) * 20) for number in range(20)]
+    path = pack(tmp_path / "x.zip", members) if kind == "zip" else tar(tmp_path / "x.tar.gz", members)
+    data = path.read_bytes()
+    for size in (len(data) // 3, len(data) - 30):
+        path.write_bytes(data[:size])
+        refused(path)
+
+
+def test_a_zip_whose_bytes_are_damaged(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.zip", [("a.py", b"content of a file")])
+    path.write_bytes(path.read_bytes().replace(b"content", b"CONTENT"))
+    assert "CRC" in refused(path)

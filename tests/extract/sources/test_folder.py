@@ -1,0 +1,126 @@
+"""Local folders, corpora, and which word means which kind of source."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.sources import Source, open_corpus, open_source
+from manifests.corpus import Corpus
+from manifests.errors import UserError
+
+FILES = ("models/a.py", "train.py", "tests/test_a.py", ".venv/x.py", "env/pyvenv.cfg", "env/lib/y.py", "build/lib/a.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for path in FILES:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"# {path}\n")
+    (root / "LICENSE").write_text(
+        "Apache License\nVersion 2.0\nTERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"
+    )
+    (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2"]\n')
+    return root
+
+
+def modules(source: Source) -> dict[str, str]:
+    return {file.path: file.module for file in source.files}
+
+
+def test_a_folder(folder: Path) -> None:
+    source = open_source(str(folder))
+    assert (source.name, source.kind, source.version, source.origin) == ("project", "folder", "", "")
+    assert (source.license, source.requires, source.root) == ("Apache-2.0", ("torch>=2",), folder)
+    assert source.swhid.startswith("swh:1:dir:")
+    assert modules(source) == {"models/a.py": "models.a", "train.py": "train"}
+    assert source.read(source.files[0]) == b"# models/a.py\n"
+    assert open_source(f"{folder}/", name="mine").name == "mine"
+
+
+def test_a_folder_that_is_a_package(folder: Path) -> None:
+    (folder / "__init__.py").write_text("")
+    assert modules(open_source(str(folder))) == {
+        "__init__.py": "project",
+        "models/a.py": "project.models.a",
+        "train.py": "project.train",
+    }
+
+
+def test_a_changed_folder_is_another_source(folder: Path) -> None:
+    before = open_source(str(folder))
+    (folder / "models/a.py").write_text("x = 1\n")
+    after = open_source(str(folder))
+    assert after.digest != before.digest
+    with pytest.raises(UserError, match=r"project models/a\.py: changed since the source was opened .*; run again"):
+        before.read(before.files[0])
+    with pytest.raises(UserError, match="not the pinned one"):
+        open_source(str(folder), digest=before.digest)
+
+
+def test_a_linked_file_and_a_linked_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b.py").write_text("")
+    (folder / "b.py").symlink_to(tmp_path / "other" / "b.py")
+    (folder / "other").symlink_to(tmp_path / "other")
+    (folder / "loop").symlink_to(folder)
+    (folder / "broken.py").symlink_to(tmp_path / "nothing")
+    assert list(modules(open_source(str(folder)))) == ["b.py", "models/a.py", "train.py"]
+
+
+def test_which_word_means_what(
+    folder: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_wheel("project", "1.0", {"project.py": ""})
+    assert open_source("project@1.0").kind == "package"
+    assert open_source("./project").kind == "folder"
+    assert open_source("../" + tmp_path.name + "/project").kind == "folder"
+    (tmp_path / "my project").mkdir()
+    (tmp_path / "my project" / "a.py").write_text("")
+    assert open_source("my project").name == "my project"
+    monkeypatch.chdir(folder)
+    assert open_source(".").name == "project"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_source("~/project").kind == "folder"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("./nowhere", r"^\./nowhere: no such folder; name a folder of Python code"),
+        ("project/train.py", r"^project/train\.py: is a file, not a folder"),
+        ("./empty", r"^\./empty: holds no Python code"),
+        ("two words", r"^'two words': not a source; a source is NAME or NAME@VERSION"),
+    ],
+)
+def test_what_is_no_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=said):
+        open_source(spec)
+
+
+def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    make_wheel("pkg", "1.0", {"pkg/__init__.py": "", "pkg/a.py": ""})
+    entries: list[dict[str, Any]] = [
+        {"name": "b", "source": "pkg@1.0", "priority": 2, "paths": ["pkg/a"], "repository": "o/b"},
+        {"name": "a", "source": "pkg@9.9", "paths": ["x"], "alternative": {"source": str(folder), "paths": ["models"]}},
+    ]
+    corpus = Corpus.model_validate({"name": "mine", "sources": entries})
+    sources = open_corpus(corpus)
+    assert [(source.name, source.priority, source.paths) for source in sources] == [
+        ("b@1.0", 2, ("pkg/a",)),
+        ("a", 1, ("models",)),
+    ]
+    assert "pkg@9.9: no such release; near ones: 1.0; taking" in capsys.readouterr().err
+    assert [source.name for source in open_corpus(corpus, ["o/b"])] == ["b@1.0"]
+    with pytest.raises(UserError, match="corpus mine: no source 'c'; there are b, a"):
+        open_corpus(corpus, ["b", "c"])
+    entries[1]["alternative"]["source"] = "./nowhere"
+    with pytest.raises(
+        UserError, match=r"^a: neither of its sources can be opened: pkg@9\.9: .*; \./nowhere: no such folder"
+    ):
+        open_corpus(Corpus.model_validate({"name": "mine", "sources": entries}))

@@ -1,0 +1,250 @@
+"""Git repositories: one commit, code only, nothing executed; branches followed, commits pinned."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.sources import open_source
+from extract.sources.git import GitSpec, parse_git
+from extract.sources.git_command import GitError, _explain
+from extract.sources.store import store_folder
+from manifests.errors import RetryableError, UserError
+
+MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy\nThe above copyright notice and this permission notice shall be"
+FILES = {
+    "models/__init__.py": "",
+    "models/detr.py": "class DETR: ...\n",
+    "tests/test_detr.py": "",
+    "weights.pth": "0" * 100_000,
+    "LICENSE": MIT,
+    "requirements.txt": "torch>=1.5\n",
+}
+
+
+def test_a_commit(repository: Any) -> None:
+    commit = repository.commit(FILES)
+    source = open_source(f"git+{repository.url}@{commit}")
+    assert (source.name, source.kind, source.version) == (f"origin@{commit[:12]}", "git", commit[:12])
+    assert (source.origin, source.license, source.requires) == (repository.url, "MIT", ("torch>=1.5",))
+    assert source.swhid == f"swh:1:rev:{commit}"
+    assert [(file.path, file.module) for file in source.files] == [
+        ("models/__init__.py", "models"),
+        ("models/detr.py", "models.detr"),
+    ]
+    assert [file.blob for file in source.files] == [
+        repository.git("rev-parse", f"{commit}:{file.path}") for file in source.files
+    ]
+    assert source.read(source.files[1]) == b"class DETR: ...\n"
+    assert open_source(f"git+{repository.url}@{commit}", name="detr").name == f"detr@{commit[:12]}"
+
+
+def test_a_warm_commit_needs_no_git(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = f"git+{repository.url}@{repository.commit(FILES)}"
+    first = open_source(spec, digest=None)
+    monkeypatch.setattr(subprocess, "run", None)
+    assert open_source(spec, digest=first.digest) == first
+
+
+def test_weights_and_history_are_not_transferred(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository.commit({**FILES, "old.py": "x = 1\n"})
+    (repository.folder / "old.py").unlink()
+    commit = repository.commit({"new.py": "x = 2\n", "models/big.bin": os.urandom(100_000)})
+    fetched: list[str] = []
+    run = subprocess.run
+
+    def watch(command: list[str], **more: Any) -> Any:
+        done = run(command, **more)
+        if "--batch" in command:
+            folder = command[command.index("--git-dir") + 1]
+            listed = run(
+                ["git", "--git-dir", folder, "cat-file", "--batch-check=%(objecttype) %(objectsize)", "--batch-all-objects"],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            fetched.extend(listed.stdout.splitlines())
+        return done
+
+    monkeypatch.setattr(subprocess, "run", watch)
+    source = open_source(f"git+{repository.url}@{commit}")
+    assert [file.path for file in source.files] == ["models/__init__.py", "models/detr.py", "new.py"]
+    kinds = [line.split()[0] for line in fetched]
+    assert kinds.count("commit") == 1
+    assert kinds.count("blob") == len({b"", *map(str.encode, ("class DETR: ...\n", "x = 2\n", MIT, "torch>=1.5\n"))})
+    assert max(int(line.split()[1]) for line in fetched) < 10_000
+
+
+@pytest.mark.parametrize("allowed", [(), ("allowFilter",), ("allowAnySHA1InWant",)])
+def test_an_old_server(
+    allowed: tuple[str, ...], repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = repository.commit(FILES), repository.commit({"new.py": "x = 1\n"})
+    for key in ("allowFilter", "allowAnySHA1InWant"):
+        repository.git("config", f"uploadpack.{key}", str(key in allowed))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    (tmp_path / "gitconfig").write_text("[protocol]\n version = 0\n")
+    for commit, more in ((older, []), (newer, ["new.py"])):
+        source = open_source(f"git+{repository.url}@{commit}")
+        assert [file.path for file in source.files] == ["models/__init__.py", "models/detr.py", *more]
+
+
+def test_branches_are_followed(repository: Any) -> None:
+    first = repository.commit(FILES)
+    repository.git("tag", "-a", "v1", "-m", "one")
+    repository.git("tag", "light")
+    repository.git("branch", "feature/x")
+    names = {
+        spec: open_source(f"git+{repository.url}{spec}").name for spec in ("", "@main", "@v1", "@light", "@feature/x")
+    }
+    assert set(names.values()) == {f"origin@{first[:12]}"}
+    second = repository.commit({"models/new.py": ""})
+    assert open_source(f"git+{repository.url}").name == f"origin@{second[:12]}"
+    assert open_source(f"git+{repository.url}@main").name == f"origin@{second[:12]}"
+    assert open_source(f"git+{repository.url}@v1").name == f"origin@{first[:12]}"
+
+
+def test_offline_the_last_known_commit_is_used(
+    repository: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit = repository.commit(FILES)
+    spec = f"git+{repository.url}@main"
+    open_source(spec)
+
+    def unreachable(*arguments: Any, **more: Any) -> bytes:
+        raise RetryableError("cannot be reached")
+
+    monkeypatch.setattr("extract.sources.git.run_git", unreachable)
+    assert open_source(spec).name == f"origin@{commit[:12]}"
+    assert f"using main as of its last fetch, {commit[:12]}" in capsys.readouterr().err
+    with pytest.raises(RetryableError):
+        open_source(f"git+{repository.url}@other")
+
+
+def test_nothing_of_a_repository_runs(repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = tmp_path / "it-ran"
+    hook = f"#!/bin/sh\ntouch {marker}\n"
+    for name in ("post-checkout", "post-merge", "pre-auto-gc", "reference-transaction"):
+        path = tmp_path / "template" / "hooks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(hook)
+        path.chmod(0o755)
+    configuration = tmp_path / "gitconfig"
+    configuration.write_text(
+        f"[init]\n templateDir = {tmp_path}/template\n[core]\n hooksPath = {tmp_path}/template/hooks\n"
+        f'[filter "evil"]\n smudge = touch {marker}\n clean = touch {marker}\n'
+    )
+    configuration.write_text(configuration.read_text() + "[protocol]\n version = 0\n")
+    commit = repository.commit({**FILES, ".gitattributes": "*.py filter=evil\n"})
+    repository.commit({"new.py": ""})  # so that the older one is fetched with its branch, which moves references
+    repository.git("config", "uploadpack.allowAnySHA1InWant", "false")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(configuration))
+    assert not marker.exists()
+    assert open_source(f"git+{repository.url}@{commit}").files
+    assert not marker.exists()
+
+
+def test_links_and_submodules_are_not_there(repository: Any, tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text("secret\n")
+    (repository.folder / "link.py").symlink_to(tmp_path / "secret.py")
+    (repository.folder / "folder").symlink_to(tmp_path)
+    commit = repository.commit(FILES)
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},sub.py")
+    repository.git("commit", "-q", "-m", "submodule")
+    source = open_source(f"git+{repository.url}")
+    assert [file.path for file in source.files] == ["models/__init__.py", "models/detr.py"]
+
+
+def test_what_is_pinned(repository: Any) -> None:
+    spec = f"git+{repository.url}@{repository.commit(FILES)}"
+    with pytest.raises(UserError, match=rf"have the digest [0-9a-f]{{64}}, not the pinned {'0' * 64}"):
+        open_source(spec, digest="0" * 64)
+
+
+def test_what_is_unknown(repository: Any) -> None:
+    repository.commit(FILES)
+    repository.git("branch", "dev")
+    with pytest.raises(UserError, match=r"no branch or tag 'nope'; branches: dev, main$"):
+        open_source(f"git+{repository.url}@nope")
+    with pytest.raises(UserError, match=r"no branch or tag 'abc1234' \(a commit must be given with all 40 digits\)"):
+        open_source(f"git+{repository.url}@abc1234")
+    with pytest.raises(UserError, match=rf"no commit {'1' * 40}; check the revision$"):
+        open_source(f"git+{repository.url}@{'1' * 40}")
+    with pytest.raises(UserError, match=r"nowhere: .*check the address"):
+        open_source(f"git+{repository.url}/nowhere")
+    assert not list(store_folder("work").iterdir())
+
+
+def test_an_empty_repository(repository: Any) -> None:
+    with pytest.raises(UserError, match="no branch or tag 'HEAD'; branches: none"):
+        open_source(f"git+{repository.url}")
+
+
+def test_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="git is not installed; install it"):
+        open_source("git+https://example.org/a/b")
+
+
+def test_inside_a_hook_of_another_repository(repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = repository.commit(FILES)
+    for key in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"):
+        monkeypatch.setenv(key, str(tmp_path / "elsewhere"))
+    assert open_source(f"git+{repository.url}@{commit}").files
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("git+https://github.com/o/n", GitSpec("https://github.com/o/n", "")),
+        ("git+https://github.com/o/n.git@v1", GitSpec("https://github.com/o/n.git", "v1")),
+        ("git+https://github.com/o/n@feature/x", GitSpec("https://github.com/o/n", "feature/x")),
+        ("git+ssh://git@github.com/o/n@main", GitSpec("ssh://git@github.com/o/n", "main")),
+        ("git+https://user:token@host/o/n", GitSpec("https://user:token@host/o/n", "")),
+        ("git+file:///a/b", GitSpec("file:///a/b", "")),
+    ],
+)
+def test_specs(spec: str, expected: GitSpec) -> None:
+    assert parse_git(spec) == expected
+
+
+def test_a_token_is_neither_recorded_nor_shown() -> None:
+    spec = GitSpec("https://user:token@host/o/n", "")
+    assert spec.origin == "https://host/o/n"
+    assert spec.name == "n"
+    assert "token" not in str(_explain("x", "fatal: unable to access 'https://user:token@host/o/n/': timed out"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "git+", "git+github.com/o/n", "git+https://github.com", "git+https://github.com/", "git+ext::sh -c id",
+        "git+https://github.com/o/n@", "git+https://github.com/o/n@--upload-pack=x", "git+https://-x/o/n",
+        "git+https://github.com/o/n#subdirectory=a", "git+https://github.com/o/n\n", "git+ftp://h/o/n",
+    ],
+)  # fmt: skip
+def test_not_a_spec(spec: str) -> None:
+    with pytest.raises(UserError, match=r"git\+") as raised:
+        open_source(spec)
+    assert "write" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind"),
+    [
+        ("fatal: unable to access 'https://h/': Could not resolve host: h", RetryableError),
+        (
+            "ssh: connect to host h port 22: Connection refused\nfatal: Could not read from remote repository.",
+            RetryableError,
+        ),
+        ("error: RPC failed; curl 56\nfatal: early EOF", RetryableError),
+        ("fatal: unable to access 'https://h/o/n/': The requested URL returned error: 403", GitError),
+        ("remote: Repository not found.\nfatal: repository 'https://h/o/n/' not found", GitError),
+        ("fatal: could not read Username for 'https://h': terminal prompts disabled", GitError),
+        ("", GitError),
+    ],
+)
+def test_what_may_work_later(stderr: str, kind: type[UserError]) -> None:
+    assert type(_explain("https://h/o/n", stderr)) is kind

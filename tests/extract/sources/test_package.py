@@ -1,0 +1,236 @@
+"""Packages from an index that is a folder: wheels, sdists, what is pinned, and what goes wrong."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from extract.sources import open_source
+from extract.sources.download import near_versions
+from extract.sources.package import PACKAGE_RE
+from manifests.errors import RetryableError, UserError
+from manifests.swhid import blob_sha1, directory_swhid
+
+Make = Callable[..., Path]
+
+FILES = {
+    "pkg/__init__.py": "",
+    "pkg/layers/se.py": "import torch\n",
+    "pkg/tests/test_se.py": "",
+    "pkg/weights.pth": "x" * 100,
+    "tests/test_all.py": "",
+}
+METADATA = "License: MIT\nRequires-Dist: torch>=2\n"
+
+
+def test_a_wheel(make_wheel: Make) -> None:
+    make_wheel("pkg", "1.0", {**FILES, "pkg-1.0.data/purelib/more.py": "", "pkg-1.0.data/scripts/run.py": ""}, METADATA)
+    source = open_source("Pkg@1.0")
+    assert (source.name, source.kind, source.version) == ("pkg@1.0", "package", "1.0")
+    assert (source.origin, source.license, source.requires) == ("pkg:pypi/pkg@1.0", "MIT", ("torch>=2",))
+    assert [(file.path, file.module) for file in source.files] == [
+        ("more.py", "more"),
+        ("pkg/__init__.py", "pkg"),
+        ("pkg/layers/se.py", "pkg.layers.se"),
+    ]
+    assert source.files[2].blob == blob_sha1(b"import torch\n")
+    assert source.swhid == directory_swhid((file.path, file.blob) for file in source.files)
+    assert sorted(path.name for path in source.root.rglob("*.*")) == ["__init__.py", "more.py", "se.py"]
+
+
+def test_an_sdist(make_sdist: Make) -> None:
+    files = {f"src/{path}" if path.startswith("pkg") else path: data for path, data in FILES.items()}
+    make_sdist("pkg", "1.0", {**files, "setup.py": "", "pkg.egg-info/requires.txt": "torch\n"}, "License: MIT\n")
+    source = open_source("pkg@1.0")
+    assert (source.name, source.license, source.requires) == ("pkg@1.0", "MIT", ("torch",))
+    assert [(file.path, file.module) for file in source.files] == [
+        ("src/pkg/__init__.py", "pkg"),
+        ("src/pkg/layers/se.py", "pkg.layers.se"),
+    ]
+
+
+def test_a_warm_source_needs_neither_index_nor_pip(make_wheel: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel("pkg", "1.0", FILES)
+    first = open_source("pkg@1.0")
+    monkeypatch.setattr(subprocess, "run", None)
+    assert open_source("pkg@1.0") == first
+    assert open_source("pkg==1.0.0") == first
+    named = open_source("pkg@1.0", name="mine", digest=first.digest, priority=2, paths=["pkg/layers"], exclude=["a"])
+    assert (named.name, named.priority, named.paths, named.exclude) == ("mine@1.0", 2, ("pkg/layers",), ("a",))
+    assert [named.in_scope(file.path) for file in named.files] == [False, True]
+    assert named.files == first.files
+
+
+@pytest.fixture
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that the code of a hostile release writes when it runs."""
+    path = tmp_path / "it-ran"
+    monkeypatch.setenv("MARKER", str(path))
+    return path
+
+
+RUN = "import os; open(os.environ['MARKER'], 'a').write(__file__)\n"
+BACKEND = RUN + (
+    "def prepare_metadata_for_build_wheel(folder, settings=None):\n"
+    "    os.makedirs(folder + '/pkg-1.0.dist-info')\n"
+    "    open(folder + '/pkg-1.0.dist-info/METADATA', 'w').write('Metadata-Version: 2.1\\nName: pkg\\nVersion: 1.0\\n')\n"
+    "    return 'pkg-1.0.dist-info'\n"
+    "def build_wheel(*_): raise SystemExit\n"
+)
+IN_TREE = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+HOSTILE = {
+    "in-tree backend": {"pyproject.toml": IN_TREE, "backend.py": BACKEND},
+    "setup.py": {"setup.py": RUN},
+    "setup.cfg": {
+        "setup.cfg": "[metadata]\nname = pkg\nversion = attr: pkg.evil.x\n",
+        "pkg/evil.py": RUN,
+        "setup.py": RUN,
+    },
+    "startup files": {
+        "sitecustomize.py": RUN,
+        "usercustomize.py": RUN,
+        "x.pth": RUN,
+        "setup.py": RUN,
+        "pip.py": RUN,
+        "pip/__main__.py": RUN,
+    },
+    "own requirement": {
+        "pyproject.toml": '[build-system]\nrequires = ["evil"]\nbuild-backend = "evil"\n',
+        "setup.py": RUN,
+    },
+    "names of the standard library": {"subprocess.py": RUN, "tarfile.py": RUN, "os.py": RUN, "setup.py": RUN},
+}
+
+
+def test_the_hostile_backend_does_run_under_plain_pip(make_sdist: Make, marker: Path, tmp_path: Path) -> None:
+    """Else the test below would show nothing."""
+    make_sdist("pkg", "1.0", {**FILES, **HOSTILE["in-tree backend"]})
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path / "to"), "pkg==1.0"]
+    subprocess.run(command, check=True)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_nothing_of_an_sdist_runs(make_sdist: Make, make_wheel: Make, marker: Path, kind: str) -> None:
+    make_sdist("pkg", "1.0", {**FILES, **HOSTILE[kind]})
+    make_wheel("evil", "1.0", {"evil.py": BACKEND})
+    source = open_source("pkg@1.0")
+    assert "pkg/layers/se.py" in {file.path for file in source.files}
+    assert not marker.exists()
+
+
+def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
+    """Each way to start a program is refused under the hook."""
+    script = Path(open_source.__code__.co_filename).with_name("pip_refusing.py")
+    (tmp_path / "pip.py").write_text(
+        "import os, subprocess, sys\n"
+        "ways = {'Popen': lambda: subprocess.run([sys.executable, '-c', '']), 'system': lambda: os.system('true'),\n"
+        "  'execv': lambda: os.execv(sys.executable, ['x', '-c', '']), 'fork': os.fork, 'forkpty': os.forkpty,\n"
+        "  'posix_spawn': lambda: os.posix_spawn(sys.executable, ['x', '-c', ''], {}),\n"
+        "  'popen': lambda: os.popen('true'), 'spawn': lambda: os.spawnv(os.P_WAIT, sys.executable, ['x', '-c', ''])}\n"
+        "for name, way in ways.items():\n"
+        "    try:\n        way()\n"
+        "    except PermissionError as error:\n        print(name, 'refused')\n"
+        "    else:\n        print(name, 'ran')\n"
+    )
+    command = [sys.executable, str(script), "pkg-", str(tmp_path / "result")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    names = ["Popen", "system", "execv", "fork", "forkpty", "posix_spawn", "popen", "spawn"]
+    assert done.stdout.splitlines() == [f"{name} refused" for name in names]
+
+
+def test_the_newest_release(
+    make_wheel: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_wheel("pkg", "1.10", FILES)
+    make_wheel("pkg", "1.9", FILES)
+    assert open_source("pkg").name == "pkg@1.10"
+    monkeypatch.setenv("PIP_FIND_LINKS", os.devnull)
+    assert open_source("pkg").name == "pkg@1.10"
+    assert "using 1.10 from the cache" in capsys.readouterr().err
+
+
+def test_what_is_pinned(make_wheel: Make, index: Path) -> None:
+    wheel = make_wheel("pkg", "1.0", FILES)
+    digest = open_source("pkg@1.0").digest
+    assert open_source("pkg@1.0", digest=["0" * 64, digest]).digest == digest
+    wheel.unlink()
+    make_wheel("pkg", "1.0", {**FILES, "pkg/version.py": "cuda = None\n"})
+    with pytest.raises(
+        UserError, match=rf"pkg@1\.0: its Python files have the digest [0-9a-f]{{64}}, not the pinned {'0' * 64}"
+    ):
+        open_source("pkg@1.0", digest="0" * 64)
+    assert open_source("pkg@1.0", digest=digest).digest == digest  # the other build is still there
+
+
+def test_no_such_release(make_wheel: Make) -> None:
+    for version in ("0.9", "1.0", "1.1"):
+        make_wheel("pkg", version, FILES)
+    with pytest.raises(UserError, match=r"^pkg@1\.2: no such release; near ones: 0\.9, 1\.0, 1\.1$"):
+        open_source("pkg@1.2")
+    with pytest.raises(UserError, match=r"^pkk@1\.0: no package of this name .*check the spelling"):
+        open_source("pkk@1.0")
+    with pytest.raises(UserError, match=r"^pkk: no package of this name"):
+        open_source("pkk")
+
+
+def test_an_index_that_cannot_be_reached(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(RetryableError, match=r"^pkg@1\.0: the package index cannot be reached"):
+        open_source("pkg@1.0")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [("Name: other\nVersion: 1.0\n", "what was fetched is other 1.0"), ("Name: pkg\n", "states no version")],
+)
+def test_a_release_that_is_not_what_it_says(make_sdist: Make, index: Path, metadata: str, said: str) -> None:
+    make_sdist("pkg", "1.0", {**FILES, "setup.py": "", "PKG-INFO": f"Metadata-Version: 2.1\n{metadata}"})
+    with pytest.raises(UserError, match=rf"pkg@1\.0: .*{said}"):
+        open_source("pkg@1.0")
+
+
+def test_a_release_without_code(make_wheel: Make) -> None:
+    make_wheel("pkg", "1.0", {"tests/test_all.py": "", "data.json": "{}"})
+    with pytest.raises(UserError, match=r"^pkg@1\.0: holds no Python code"):
+        open_source("pkg@1.0")
+
+
+def test_a_hostile_wheel(make_wheel: Make, cache: Path) -> None:
+    make_wheel("pkg", "1.0", {**FILES, "../../evil.py": ""})
+    with pytest.raises(UserError, match=r"pkg-1\.0.*'\.\./\.\./evil\.py', which leads out"):
+        open_source("pkg@1.0")
+    assert not list(cache.rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    "spec", ["pkg@", "pkg@not-a-version", "pkg@1.0@2", "-pkg", "pkg --index-url=x", "pkg[extra]", ""]
+)
+def test_not_a_package(spec: str) -> None:
+    with pytest.raises(UserError, match=r"is not a version|not a source"):
+        open_source(spec)
+
+
+def test_no_option_can_be_smuggled_to_pip() -> None:
+    assert not PACKAGE_RE.fullmatch("--find-links@1.0")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [
+        ("1.5", ["1.2", "1.3", "1.4", "1.6", "1.7", "2.0"]),
+        ("9", ["1.3", "1.4", "1.6", "1.7", "1.8", "2.0"]),
+        ("0.1", ["1.0", "1.1", "1.2", "1.3", "1.4", "2.0"]),
+        ("", ["1.3", "1.4", "1.6", "1.7", "1.8", "2.0"]),
+    ],
+)
+def test_near_versions(wanted: str, near: list[str]) -> None:
+    versions = ["1.4", "1.0", "1.1", "1.2", "1.3", "1.6", "1.7", "1.8", "2.0", "junk"]
+    assert near_versions(wanted, versions) == near

@@ -1,0 +1,163 @@
+"""The cache: whole or absent, shared between processes, and never believed when its bytes have changed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from extract.sources import open_source
+from extract.sources.contents import Contents
+from extract.sources.store import Found, keep_tree, read_found, read_listing, record, store_folder, tree_root, workspace
+from manifests.errors import UserError
+
+Make = Callable[..., Path]
+
+CODE = Contents({"pkg/__init__.py": b"", "pkg/a.py": b"x = 1\n", "b.py": b"\xff"}, {"LICENSE": b"MIT"})
+
+
+def found(digest: str) -> Found:
+    return Found("pkg", "package", "1.0", "pkg:pypi/pkg@1.0", "MIT", digest, "swh:1:dir:0", ("torch",))
+
+
+def test_a_tree_is_kept_once() -> None:
+    digest, files = keep_tree(CODE, "pkg")
+    assert [(file.path, file.module, file.is_package) for file in files] == [
+        ("b.py", "b", False),
+        ("pkg/__init__.py", "pkg", True),
+        ("pkg/a.py", "pkg.a", False),
+    ]
+    assert read_listing(digest) == files
+    assert {path.relative_to(tree_root(digest)).as_posix() for path in tree_root(digest).rglob("*.py")} == set(
+        CODE.python
+    )
+    inode = tree_root(digest).stat().st_ino
+    assert keep_tree(CODE, "pkg") == (digest, files)
+    assert tree_root(digest).stat().st_ino == inode
+    assert not list(store_folder("work").iterdir())
+
+
+def test_another_process_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keep_tree(CODE, "pkg")
+    answers = iter([None])
+    monkeypatch.setattr("extract.sources.store.read_listing", lambda digest: next(answers, before[1]))
+    assert keep_tree(CODE, "pkg") == before
+    assert not list(store_folder("work").iterdir())
+
+
+def test_the_digest_is_that_of_the_lines() -> None:
+    import hashlib
+
+    digest, files = keep_tree(CODE, "pkg")
+    lines = "".join(f"{file.path} {file.blob}\n" for file in files)
+    assert digest == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_no_code_is_an_error() -> None:
+    with pytest.raises(UserError, match="pkg: holds no Python code"):
+        keep_tree(Contents({}, {}), "pkg")
+
+
+def test_a_file_that_is_also_a_folder() -> None:
+    with pytest.raises(UserError, match="cannot be put into the cache"):
+        keep_tree(Contents({"a.py": b"", "a.py/b.py": b""}, {}), "pkg")
+    assert not list(store_folder("work").iterdir())
+
+
+def test_records() -> None:
+    digest, _ = keep_tree(CODE, "pkg")
+    path = store_folder("packages") / "pkg@1.0" / "x.json"
+    assert read_found(path) is None
+    record(path, found(digest))
+    assert read_found(path) == found(digest)
+    record(path, found("0" * 64))
+    assert read_found(path) is None  # its tree is not there
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe"])
+def test_damaged_records_are_as_if_absent(damage: bytes) -> None:
+    digest, _ = keep_tree(CODE, "pkg")
+    path = store_folder("packages") / "x.json"
+    record(path, found(digest))
+    path.write_bytes(damage)
+    assert read_found(path) is None
+    (tree_root(digest).parent / "listing.json").write_bytes(damage)
+    assert read_listing(digest) is None
+    with pytest.raises(UserError, match="delete it and run again"):
+        keep_tree(CODE, "pkg")
+
+
+def test_changed_bytes_are_noticed(install: Make) -> None:
+    install("pkg", "1.0", {"pkg/__init__.py": "x = 1\n", "pkg/a.py": "y = 1\n"})
+    source = open_source("pkg@1.0")
+    assert source.read(source.files[1]) == b"y = 1\n"
+    (source.root / "pkg/a.py").write_bytes(b"y = 2\n")
+    assert source.read(source.files[0]) == b"x = 1\n"
+    with pytest.raises(UserError, match=r"pkg@1\.0 pkg/a\.py: changed since"):
+        source.read(source.files[1])
+    (source.root / "pkg/a.py").unlink()
+    with pytest.raises(UserError, match=r"pkg@1\.0 pkg/a\.py: cannot be read"):
+        source.read(source.files[1])
+
+
+KILLED = """
+import os, signal, sys
+import extract.sources.store as store
+write, left = store._write, int(sys.argv[1])
+def dying(*arguments, **more):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(*arguments, **more)
+store._write = dying
+from extract.sources import open_source
+open_source(sys.argv[2])
+"""
+
+
+def test_a_killed_run_leaves_nothing_half(install: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = install("pkg", "1.0", {f"pkg/m{number}.py": f"x = {number}\n" for number in range(3)})
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    for writes in (0, 2, 3, 4):  # files of the tree, its listing, the record
+        done = subprocess.run([sys.executable, "-c", KILLED, str(writes), "pkg@1.0"], capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        for tree in store_folder("trees").iterdir():
+            assert (
+                len(json.loads((tree / "listing.json").read_bytes())) == len(list((tree / "files").rglob("*.py"))) == 3
+            )
+    left = next(store_folder("work").iterdir())
+    assert open_source("pkg@1.0").digest
+    assert left.exists()  # young: it might be about to be locked
+    monkeypatch.setattr("extract.sources.store._YOUNG_SECONDS", 0.0)
+    with workspace() as mine:
+        assert [folder.name for folder in store_folder("work").iterdir()] == [mine.parent.name]
+        with workspace():
+            assert mine.is_dir()  # in use, by this process
+    assert not list(store_folder("work").iterdir())
+
+
+def test_two_processes_at_once(install: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = install("pkg", "1.0", {f"pkg/m{number}.py": f"x = {number}\n" for number in range(200)})
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    code = "import sys; from extract.sources import open_source; s = open_source('pkg@1.0'); [s.read(f) for f in s.files]; print(s.digest)"
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate() for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    assert len({output for output, _ in outputs}) == 1
+    assert len(list(store_folder("trees").iterdir())) == 1
+    assert not list(store_folder("work").iterdir())
+
+
+def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UserError, match="set LEMUR_CURATOR_CACHE"):
+        open_source("pkg@1.0")

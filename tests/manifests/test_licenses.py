@@ -1,0 +1,151 @@
+"""Licences: read from metadata and texts, unknown where they do not say, permissive only when that is sure."""
+
+import importlib.metadata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manifests.licenses import NOASSERTION, find_license, is_permissive, license_of_fields, license_of_text
+
+MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy
+of this software and associated documentation files (the "Software"), to deal in the Software without restriction
+
+The above copyright notice and this permission notice shall be included in all
+copies or substantial portions of the Software."""
+BSD = """Redistribution and use in source and binary forms, with or without
+modification, are permitted provided that the following conditions are met:
+* Redistributions in binary form must reproduce the above copyright notice"""
+APACHE = """                                 Apache License
+                           Version 2.0, January 2004
+   TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"""
+GPL = "                    GNU GENERAL PUBLIC LICENSE\n                       Version {}, June {}\n"
+CREATIVE = "Attribution-{} 4.0 International\n=====\nCreative Commons Corporation"
+
+TEXTS = {
+    "MIT": MIT,
+    "MIT-0": MIT.partition("\n\n")[0] + '\nTHE SOFTWARE IS PROVIDED "AS IS"',
+    "BSD-2-Clause": BSD,
+    "BSD-3-Clause": BSD + "\nNeither the name of X may be used to endorse or promote products derived from this software",
+    "Apache-2.0": "Copyright 2018 Someone. All rights reserved.\n\n" + APACHE,
+    "GPL-2.0": GPL.format(2, 1991) + "Activities other than copying, distribution and modification are not covered",
+    "GPL-3.0": GPL.format(3, 2007) + "2. Basic Permissions.\n13. Use with the GNU Affero General Public License.",
+    "AGPL-3.0": GPL.format(3, 2007).replace("GENERAL", "AFFERO GENERAL") + "13. Remote Network Interaction; Use with GPL",
+    "LGPL-3.0": GPL.format(3, 2007).replace("GENERAL", "LESSER GENERAL")
+    + "This version of the GNU Lesser General Public License incorporates\nthe terms and conditions of version 3",
+    "LGPL-2.1": "GNU LESSER GENERAL PUBLIC LICENSE\nVersion 2.1, February 1999\na 'work that uses the Library'",
+    "MPL-2.0": "Mozilla Public License Version 2.0\n==================================",
+    "CC-BY-NC-4.0": CREATIVE.format("NonCommercial"),
+    "CC-BY-NC-SA-4.0": CREATIVE.format("NonCommercial-ShareAlike"),
+    "CC-BY-SA-4.0": CREATIVE.format("ShareAlike"),
+    "CC0-1.0": "Creative Commons Legal Code\n\nCC0 1.0 Universal",
+    "ISC": """Permission to use, copy, modify, and/or distribute this software for any purpose with or without fee is
+        hereby granted, provided that the above copyright notice and this permission notice appear in all copies.""",
+    "Unlicense": "This is free and unencumbered software released into the public domain.",
+    NOASSERTION: "You may use this software for research, with the permission of its authors.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("expected", TEXTS)
+def test_texts(expected: str) -> None:
+    assert license_of_text(TEXTS[expected]) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "field", "classifiers", "expected"),
+    [
+        ("mit or apache-2.0", "BSD", [], "MIT OR Apache-2.0"),
+        ("", "Apache-2.0", [], "Apache-2.0"),
+        ("", "Apache License 2.0", [], "Apache-2.0"),
+        ("", "Apache 2.0 License", [], "Apache-2.0"),
+        ("", "Apache License, Version 2.0", [], "Apache-2.0"),
+        ("", "The MIT License", [], "MIT"),
+        ("", "BSD 3-Clause License", [], "BSD-3-Clause"),
+        ("", "AGPL-3.0", ["GNU Affero General Public License v3 or later (AGPLv3+)"], "AGPL-3.0"),
+        ("", "", ["OSI Approved :: Apache Software License"], "Apache-2.0"),
+        ("", "", ["License :: OSI Approved :: MIT License"], "MIT"),
+        ("", "BSD", ["License :: OSI Approved :: BSD License"], NOASSERTION),  # which of them?
+        ("", "", ["License :: OSI Approved :: MIT License", "Apache Software License"], NOASSERTION),  # and, or?
+        ("", "UNKNOWN", [], NOASSERTION),
+        ("", "proprietary", [], NOASSERTION),
+        ("", "", [], NOASSERTION),
+        ("", TEXTS["MIT"] * 2, [], "MIT"),
+    ],
+)
+def test_fields(expression: str, field: str, classifiers: list[str], expected: str) -> None:
+    assert license_of_fields(expression, field, classifiers) == expected
+
+
+def test_what_is_stated_comes_before_texts() -> None:
+    assert find_license("MIT", [APACHE]) == "MIT"
+    assert find_license(NOASSERTION, [MIT, APACHE, MIT, "?"]) == "Apache-2.0 AND MIT"
+    assert find_license(NOASSERTION, ["?"]) == find_license(NOASSERTION, []) == NOASSERTION
+
+
+@pytest.mark.parametrize(
+    ("expression", "permissive"),
+    [
+        ("MIT", True),
+        ("apache-2.0", True),
+        ("GPL-3.0", False),
+        ("AGPL-3.0-or-later", False),
+        ("LGPL-3.0", False),
+        ("CC-BY-NC-4.0", False),
+        ("MIT AND GPL-3.0", False),
+        ("MIT OR GPL-3.0", True),
+        ("GPL-3.0 OR MIT", True),
+        ("(MIT OR GPL-3.0) AND AGPL-3.0", False),
+        ("MIT OR GPL-3.0 AND AGPL-3.0", True),
+        ("(GPL-2.0 OR (MIT AND BSD-3-Clause)) AND ISC", True),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("GPL-2.0 WITH Classpath-exception-2.0", False),
+        ("MIT WITH Classpath-exception-2.0", False),
+        ("LicenseRef-Mine", False),
+        (NOASSERTION, False),
+        ("", False),
+        ("MIT AND", False),
+        ("no such thing", False),
+    ],
+)
+def test_is_permissive(expression: str, permissive: bool) -> None:
+    assert is_permissive(expression) is permissive
+
+
+expressions = st.recursive(
+    st.sampled_from(["MIT", "BSD-3-Clause", "GPL-3.0-only", "CC-BY-NC-4.0"]),
+    lambda inner: st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(lambda parts: f"({' '.join(parts)})"),
+    max_leaves=6,
+)
+
+
+@given(expressions)
+def test_is_permissive_as_python_reads_it(expression: str) -> None:
+    truth = expression.replace("AND", "and").replace("OR", "or")
+    for name in ("GPL-3.0-only", "CC-BY-NC-4.0"):
+        truth = truth.replace(name, "False")
+    assert is_permissive(expression) is eval(truth.replace("MIT", "True").replace("BSD-3-Clause", "True"))
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read(text: str) -> None:
+    assert isinstance(license_of_text(text), str)
+    assert isinstance(is_permissive(text), bool)
+    assert license_of_fields(text, text, [text])
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("torch", "BSD-3-Clause"), ("torchvision", "BSD-3-Clause"), ("pydantic", "MIT"), ("libcst", "MIT")],
+)
+def test_what_is_installed(name: str, part: str) -> None:
+    distribution = importlib.metadata.distribution(name)
+    fields = distribution.metadata
+    stated = license_of_fields(
+        fields.get("License-Expression", ""), fields.get("License", ""), fields.get_all("Classifier", [])
+    )
+    texts = [
+        file.read_text() for file in distribution.files or [] if file.name == "LICENSE" and ".dist-info" in str(file)
+    ]
+    found = find_license(stated, texts)
+    assert part in found
+    assert is_permissive(found)
