@@ -108,7 +108,7 @@ def code_columns(code: str | None) -> dict[str, Any]:
     if code is None:
         return {"code": None, "code_sha256": None, "n_lines": None}
     digest = hashlib.sha256(code.encode()).hexdigest()
-    return {"code": code, "code_sha256": digest, "n_lines": len(code.split("\n")) - code.endswith("\n")}
+    return {"code": code, "code_sha256": digest, "n_lines": code.count("\n") + (code[-1:] not in ("", "\n"))}
 
 
 def code_paths(blocks: Iterable[str]) -> dict[str, str]:
@@ -209,7 +209,12 @@ def _records(rows: Iterable[Block], *, timings: bool) -> Iterator[dict[str, obje
 
 
 def _bytes_of(source: Source) -> int:
-    return sum((source.root / file.path).stat().st_size for file in source.files)
+    try:
+        return sum((source.root / file.path).stat().st_size for file in source.files)
+    except OSError as error:
+        raise UserError(
+            f"{source.name}: {error.filename}: {error.strerror}; it changed meanwhile: run again"
+        ) from error
 
 
 def _source_facts(source: Source) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from extract.facts import (
 from extract.modules import Definition, External, Library, Missing, Module, Target
 from extract.registry import Registries, is_registry, is_registry_class
 from extract.runtime_names import RUNTIME_NAMES
-from extract.standins.heavy import HEAVY
+from extract.standins.heavy import HEAVY, find_heavy
 from extract.standins.library import SOURCE_NAME, operator_of, standin_module
 from extract.symbols import (
     How,
@@ -223,9 +223,11 @@ class Graph:
             return Registered(*self.registries.canonical(target))
         if is_registry_class(target):
             return self.registry_class
-        heavy = HEAVY.get(target.name)
-        if heavy is not None and target.module.source.name != SOURCE_NAME and heavy.has <= _shape(target):
-            return Own(self.standins(heavy.file), heavy.name)
+        if target.module.source.name != SOURCE_NAME:
+            facts = class_of(target)
+            heavy = find_heavy(target.name, _shape(target), [base[-1] for base in facts.bases if base] if facts else ())
+            if heavy is not None:
+                return Own(self.standins(heavy.file), heavy.name)
         return Own(*target)
 
     @property

@@ -28,7 +28,7 @@ def write_report(
     counts: Mapping[str, Any],
     measured: Measured,
 ) -> None:
-    """Write `report.md` and `figures/*.png` into `folder`; all but the section "This run" follows from the input.
+    """Write `report.md` and `figures/*.png` into `folder`; all but the section "This run" is the same in every run.
 
     Args:
         files: of how many files each block was made.

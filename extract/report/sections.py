@@ -168,7 +168,7 @@ def unopened(facts: "RunFacts") -> list[str]:
 
 def this_run(facts: "RunFacts", rows: Sequence[Block], measured: Measured) -> list[str]:
     """Seconds and cache hits: what another run need not repeat."""
-    lines = ["## This run", "", "What follows differs from run to run; everything above follows from the input.", ""]
+    lines = ["## This run", "", "These figures differ from run to run.", ""]
     stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
     lines += table(["stage", "seconds"], [*stages, ["**all**", f"{measured.seconds:,.1f}"]])
     timed = sorted(((row.seconds, row.block) for row in rows if row.seconds is not None), reverse=True)

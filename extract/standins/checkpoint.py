@@ -22,3 +22,8 @@ def load_checkpoint(model, filename, map_location=None, strict=False, logger=Non
     state = checkpoint.get("state_dict", checkpoint)
     model.load_state_dict(state, strict=strict)
     return checkpoint
+
+
+def load_state_dict(module, state_dict, strict=False, logger=None):
+    """Load tensors into a module by name."""
+    module.load_state_dict(state_dict, strict=strict)

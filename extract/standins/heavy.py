@@ -4,6 +4,7 @@ Each is known by its name together with its shape (methods of a class, parameter
 comes from. A class that is itself extracted is never replaced.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -21,6 +22,21 @@ def _heavy(file: str, name: str, has: str, note: str) -> Heavy:
     return Heavy(file, name, frozenset(has.split()), note)
 
 
+# Classes named like these look other classes up by name.
+_AUTO = _heavy("auto.py", "AutoClass", "", "no class by name")
+_AUTO_BASES = ("_BaseAutoModelClass", "_BaseAutoBackboneClass")
+
+
+def find_heavy(name: str, shape: set[str], bases: Collection[str]) -> Heavy | None:
+    """The stand-in for a definition of this name, with these methods or parameters and bases."""
+    if any(base in _AUTO_BASES for base in bases) or (
+        name in {"AutoConfig", "AutoTokenizer", "AutoProcessor"} and "from_pretrained" in shape
+    ):
+        return _AUTO
+    found = HEAVY.get(name)
+    return found if found is not None and found.has <= shape else None
+
+
 HEAVY: dict[str, Heavy] = {
     "PreTrainedModel": _heavy(
         "pretrained.py", "PreTrainedModel", "from_pretrained post_init", "no loading, saving, quantisation, sharding"
@@ -28,6 +44,14 @@ HEAVY: dict[str, Heavy] = {
     "PreTrainedConfig": _heavy("pretrained.py", "PreTrainedConfig", "from_pretrained to_dict", "attributes only"),
     "PretrainedConfig": _heavy("pretrained.py", "PreTrainedConfig", "from_pretrained to_dict", "attributes only"),
     "GenerationMixin": _heavy("pretrained.py", "GenerationMixin", "generate", "no text generation"),
+    "AttentionInterface": _heavy(
+        "attention.py", "AttentionInterface", "get_interface", "scaled dot-product attention; no flash, flex or paged"
+    ),
+    "load_backbone": _heavy("auto.py", "load_backbone", "config", "no class by name"),
+    "requires": _heavy("backends.py", "requires", "backends", "checks nothing"),
+    "requires_backends": _heavy("backends.py", "requires_backends", "obj backends", "checks nothing"),
+    "load_state_dict": _heavy("checkpoint.py", "load_state_dict", "module state_dict", "PyTorch's own"),
+    "get_logger": _heavy("loggers.py", "get_logger", "name", "the standard library's logging"),
     "ConfigDict": _heavy("config.py", "ConfigDict", "__missing__ __getattr__", "a dict read by attributes"),
     "Config": _heavy("config.py", "ConfigDict", "fromfile", "a dict read by attributes; no files"),
     "print_log": _heavy("logs.py", "print_log", "msg logger level", "the standard library's logging"),
