@@ -1,0 +1,231 @@
+"""`lemur extract` and `lemur show` as installed, on a small local package, in a folder whose files are named like ours."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+LEMUR = Path(sys.executable).with_name("lemur")
+STRAYS = ("train", "extract", "curate", "manifests", "sandbox", "lemur", "json", "torch", "pickle")
+
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]
+
+PACKAGE = {
+    "__init__.py": "",
+    "layers/__init__.py": "from .gates import *\nfrom .blocks import Block\n",
+    "layers/gates.py": '''
+import torch
+from torch import nn
+
+__all__ = ["Gate", "scale"]
+
+
+def scale(x, by=2.0):
+    return x * by
+
+
+class Gate(nn.Module):
+    """Halves, then scales back."""
+
+    # kept as written
+    def forward(self, x):
+        return scale(x / 2)  # twice a half
+''',
+    "layers/blocks.py": '''
+from torch import nn
+
+from . import gates
+from .missing import nothing
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = gates.Gate()
+
+    def forward(self, x):
+        return self.gate(x)
+
+
+class Lost(nn.Module):
+    def forward(self, x):
+        return nothing(x)
+''',
+    "bad/ends.py": '''
+import os
+from torch import nn
+
+
+class Exits(nn.Module):
+    def forward(self, x):
+        return x
+
+
+os._exit(0) if Exits else None
+X = 1
+
+
+class Later(nn.Module):
+    value = os._exit(0)
+
+    def forward(self, x):
+        return x
+''',
+    "bad/raises.py": '''
+from torch import nn
+
+
+class Raises(nn.Module):
+    size = {}["width"]
+
+    def forward(self, x):
+        return x
+''',
+    "bad/syntax.py": "def (\n",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("work")
+    for name in STRAYS:
+        (root / f"{name}.py").write_text(f"raise SystemExit('the stray {name}.py was imported')\n")
+    for path, text in PACKAGE.items():
+        file = root / "mylib" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def lemur(folder: Path, cache: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    environment = {**kept, "LEMUR_CURATOR_CACHE": str(cache), "COLUMNS": "200", **more}
+    return subprocess.run(
+        [LEMUR, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def extracted(folder: Path, cache: Path) -> Path:
+    done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "blocks")
+    assert done.returncode == 0, done.stderr
+    assert "6 classes" in done.stdout
+    return folder / "blocks"
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in pq.read_table(folder / "blocks.parquet").to_pylist()}
+
+
+def test_levels_and_reasons(extracted: Path) -> None:
+    rows = rows_of(extracted)
+    levels = {name: (row["level"], row["error_kind"]) for name, row in rows.items()}
+    assert levels == {
+        "Gate": ("executed", None),
+        "Block": ("executed", None),
+        "Exits": ("executed", None),  # what it needs holds no call that ends the process
+        "Lost": ("discovered", "unresolved_import"),
+        "Later": ("compiled", "crashed"),
+        "Raises": ("compiled", "runtime_error"),
+    }
+    assert "mylib/layers/blocks.py" in rows["Lost"]["error"].replace("layers/blocks.py", "mylib/layers/blocks.py")
+    assert "KeyError" in rows["Raises"]["error"]
+    assert "\n" not in "".join(row["error"] or "" for row in rows.values())
+
+
+def test_a_block_is_closed_and_says_where_it_is_from(extracted: Path) -> None:
+    row = rows_of(extracted)["Block"]
+    assert row["block"] == "mylib::mylib.layers.blocks.Block"
+    assert "mylib" not in [line.split()[1] for line in row["code"].splitlines() if line.startswith(("import", "from"))]
+    assert "self.gate = Gate()" in row["code"]
+    assert "    # kept as written\n    def forward(self, x):\n        return scale(x / 2)  # twice a half\n" in row["code"]
+    assert row["code"].startswith("# Block, from mylib\n")
+    assert (extracted / row["file"]).read_text() == row["code"]
+
+
+def test_a_second_run_executes_nothing_and_writes_the_same(folder: Path, cache: Path, extracted: Path) -> None:
+    done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "again", "--json", PYTHONHASHSEED="7")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "again" / "blocks.parquet").read_bytes() == (extracted / "blocks.parquet").read_bytes()
+    assert (folder / "again" / "required_repos.json").read_bytes() == (extracted / "required_repos.json").read_bytes()
+    assert json.loads(done.stdout)["counts"]["blocks"] == 6
+    assert "execute: 5 blocks" in done.stderr or "execute" in done.stderr
+
+
+def test_show(folder: Path, cache: Path, extracted: Path) -> None:
+    done = lemur(folder, cache, "show", "Gate", "--in", "blocks")
+    assert done.returncode == 0, done.stderr
+    assert "mylib::mylib.layers.gates.Gate" in done.stdout
+    assert "class Gate(nn.Module):" in done.stdout
+    missing = lemur(folder, cache, "show", "Gatt", "--in", "blocks")
+    assert missing.returncode == 1
+    assert "Gate" in missing.stderr
+
+
+def test_verify(folder: Path, cache: Path, extracted: Path) -> None:
+    done = lemur(folder, cache, "verify", "blocks")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["extract", "Gate", "--source", "./nowhere", "--out", "x"], 1, "nowhere"),
+        (["extract", "Gats", "--source", "./mylib", "--out", "x"], 1, "near: Gate"),
+        (["extract", "--corpus", "papers", "--out", "x"], 1, "paper"),
+        (["extract", "--source", "./mylib", "--symbol", "Z*", "--out", "x"], 1, "no class matches"),
+        (["extract", "--source", "./mylib", "--start-from", "Gatt", "--out", "x"], 1, "near: Gate"),
+        (["extract", "--source", "./mylib", "--names", "absent.json", "--out", "x"], 1, "absent.json"),
+        (["extract", "--source", "./mylib", "--out", "blocks"], 1, "--force"),
+        (["extract", "--source", "./mylib", "--level", "forwards", "--out", "x"], 2, "forwards"),
+        (["extract", "--sauce", "./mylib", "--out", "x"], 2, "--sauce"),
+        (["extract", "--source", "./mylib"], 2, "--out"),
+    ],
+)
+def test_failures_are_one_clear_line(
+    folder: Path, cache: Path, extracted: Path, arguments: list[str], status: int, said: str
+) -> None:
+    done = lemur(folder, cache, *arguments)
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "x").exists()
+    if status == 1:
+        assert len([line for line in done.stderr.splitlines() if line.startswith("lemur: ")]) == 1
+
+
+def test_scope_needs_no_new_index(folder: Path, cache: Path, extracted: Path) -> None:
+    done = lemur(folder, cache, "extract", "--source", "./mylib", "--symbol", "*Gate", "--level", "compiled",
+                 "--index", "skip", "--out", "gates")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert list(rows_of(folder / "gates")) == ["Gate"]
+    assert rows_of(folder / "gates")["Gate"]["level"] == "compiled"
+
+
+def test_interrupt_leaves_no_half_folder(folder: Path, cache: Path) -> None:
+    environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(cache)}
+    environment.pop("PYTHONSAFEPATH", None)
+    command = [LEMUR, "extract", "--source", "./mylib", "--out", "stopped", "--retry-failed"]
+    running = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    running.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, errors = running.communicate(timeout=30)
+    if running.returncode == 0:
+        pytest.skip("finished before the interrupt")
+    assert time.monotonic() - started < 5
+    assert running.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert not [path for path in folder.iterdir() if "stopped" in path.name]
