@@ -11,6 +11,7 @@ import typer
 
 import curate.cli
 import extract.cli
+import manifests.cli
 from manifests.errors import UserError
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
+app.add_typer(manifests.cli.app)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,7 +1,6 @@
 """The commands of curation: they parse, call and print. Heavy imports wait for the command that needs them."""
 
 import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -168,23 +167,6 @@ def sensitivity(
         _print_json(out, manifest)
     else:
         print((out / "report.md").read_text(encoding="utf-8"))
-
-
-@app.command(rich_help_panel="Any folder")
-def verify(folder: FolderArg, jobs: JobsOption = None, as_json: JsonOption = False) -> None:
-    """Re-read a finished folder: digests, schemas, counts, guarantees. Exit 1 when any fails."""
-    from curate.verify import verify as run
-
-    checks = run(folder, jobs=jobs)
-    if as_json:
-        print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
-    else:
-        for check in checks:
-            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")
-    failed = sum(not check.ok for check in checks)
-    if failed:
-        print(f"lemur: {folder}: {failed} of {len(checks)} checks failed", file=sys.stderr)
-        raise typer.Exit(1)
 
 
 def _print_json(out: Path, manifest: "Manifest") -> None:
