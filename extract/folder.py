@@ -133,7 +133,7 @@ def code_paths(blocks: Iterable[str]) -> dict[str, str]:
 
 def _unique(name: str, key: str, taken: set[str]) -> str:
     safe = _ODD.sub("_", name)
-    if safe.startswith(".") or safe.partition(".")[0].lower() in _RESERVED:
+    if safe[:1] in ("", ".") or safe.partition(".")[0].lower() in _RESERVED:
         safe = f"_{safe}"
     if safe.endswith("."):  # some file systems drop it
         safe = f"{safe}_"

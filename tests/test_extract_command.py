@@ -38,7 +38,7 @@ class Gate(nn.Module):
     def forward(self, x):
         return scale(x / 2)  # twice a half
 ''',
-    "layers/blocks.py": '''
+    "layers/blocks.py": """
 from torch import nn
 
 from . import gates
@@ -57,8 +57,8 @@ class Block(nn.Module):
 class Lost(nn.Module):
     def forward(self, x):
         return nothing(x)
-''',
-    "bad/ends.py": '''
+""",
+    "bad/ends.py": """
 import os
 from torch import nn
 
@@ -77,8 +77,8 @@ class Later(nn.Module):
 
     def forward(self, x):
         return x
-''',
-    "bad/raises.py": '''
+""",
+    "bad/raises.py": """
 from torch import nn
 
 
@@ -87,7 +87,7 @@ class Raises(nn.Module):
 
     def forward(self, x):
         return x
-''',
+""",
     "bad/syntax.py": "def (\n",
 }
 
@@ -112,9 +112,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lemur(folder: Path, cache: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     environment = {**kept, "LEMUR_CURATOR_CACHE": str(cache), "COLUMNS": "200", **more}
-    return subprocess.run(
-        [LEMUR, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run([LEMUR, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +148,9 @@ def test_a_block_is_closed_and_says_where_it_is_from(extracted: Path) -> None:
     assert row["block"] == "mylib::mylib.layers.blocks.Block"
     assert "mylib" not in [line.split()[1] for line in row["code"].splitlines() if line.startswith(("import", "from"))]
     assert "self.gate = Gate()" in row["code"]
-    assert "    # kept as written\n    def forward(self, x):\n        return scale(x / 2)  # twice a half\n" in row["code"]
+    assert (
+        "    # kept as written\n    def forward(self, x):\n        return scale(x / 2)  # twice a half\n" in row["code"]
+    )
     assert row["code"].startswith("# Block, from mylib\n")
     assert (extracted / row["file"]).read_text() == row["code"]
 

@@ -81,12 +81,14 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
 
 
 def rung_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
-    """A colour for each of these rungs, in their order: warm below the goal, blue from it on."""
+    """A colour for each of these rungs, in their order: warm below the goal, blue from it on.
+
+    There are at most four on either side, since the goal is `executed`, or the rung that the run stopped at before.
+    """
     below = [level for level in levels if not at_least(level, goal)]
     above = [level for level in levels if at_least(level, goal)]
-    warm = _BELOW[-len(below) :] if len(below) <= len(_BELOW) else _BELOW[:1] * (len(below) - len(_BELOW)) + _BELOW
-    blue = {1: (BLUE,)}.get(len(above), _ABOVE[: len(above)] + _ABOVE[-1:] * (len(above) - len(_ABOVE)))
-    return {**dict(zip(below, warm, strict=False)), **dict(zip(above, blue, strict=True))}
+    blue = (BLUE,) if len(above) == 1 else _ABOVE[: len(above)]
+    return {**dict(zip(below, _BELOW[4 - len(below) :], strict=True)), **dict(zip(above, blue, strict=True))}
 
 
 def _sources(figure: "Figure", sources: Mapping[str, Mapping[str, int]], goal: Level) -> None:

@@ -50,6 +50,7 @@ HEAVY: dict[str, Heavy] = {
     "load_backbone": _heavy("auto.py", "load_backbone", "config", "no class by name"),
     "requires": _heavy("backends.py", "requires", "backends", "checks nothing"),
     "requires_backends": _heavy("backends.py", "requires_backends", "obj backends", "checks nothing"),
+    "_assert_has_ops": _heavy("backends.py", "assert_has_ops", "", "checks nothing"),
     "load_state_dict": _heavy("checkpoint.py", "load_state_dict", "module state_dict", "PyTorch's own"),
     "get_logger": _heavy("loggers.py", "get_logger", "name", "the standard library's logging"),
     "ConfigDict": _heavy("config.py", "ConfigDict", "__missing__ __getattr__", "a dict read by attributes"),

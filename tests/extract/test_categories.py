@@ -1,0 +1,104 @@
+"""Categories, judged by eye: real names of the paper's list, and the rules that go beyond the name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extract.categories import CATEGORIES, OTHER, category_of, words_of
+
+#: Names from the paper's list of targets.
+BY_NAME = {
+    "Attention": "Attention WindowAttention_v2 MultiHeadAttention SEModule SqueezeExcite EcaModule CBAM HaloAttn NonLocalAttn XCA MHSA"
+    " BertSelfOutput C2fAttn AttentionPool2d MSDeformAttn RelPosAttention FocalModulation SplitAttn",
+    "Transformer": "TransformerBlock SwinTransformerV2 BertLayer EncoderBlock ViTEncoder MetaFormerBlock Cait PoolingVisionTransformer"
+    " OPTDecoderLayer EvaBlockPostNorm VisionTransformerRelPos",
+    "Convolution": "Conv2d ConvNormAct Bottleneck Bottle2neck DepthwiseSeparableConv InvertedResidual C2f C3 RepVggBlock GhostModule"
+    " InceptionA Mixed_5b BasicBlock ModulatedDeformConv2d Fire _DenseLayer MBConv Block35 ReductionCell0",
+    "MLP": "Mlp GatedMlp FFN Linear SwiGLUFFN BertIntermediate MlpMixer SpatialGatingUnit LoRALinear _MLPMixer",
+    "Recurrent": "BidirectionalLSTM ConvGRU RecurrentBlock RNN2dBase",
+    "Graph": "GINConv2d GraphSAGE MessagePassing DenseGCNConv HeteroConv SchNet Node2Vec MetaPath2Vec",
+    "Normalization": "LayerNorm2d FrozenBatchNormAct2d RmsNorm2dFp32 GRN EvoNorm2dB0 InplaceAbn FilterResponseNormTlu2d GroupNorm",
+    "Activation": "ReLU PReLU HardSwishMe GELUActivation Mish MetaAconC GLU LogSoftmax Tanhshrink",
+    "Pooling": "AvgPool2d SPPF ASPP BertPooler FastAdaptiveAvgMaxPool MaxPool2dSamePadding SAGPooling",
+    "Resampling": "Downsample2d PatchMerging PixelShuffle CARAFE ConvTranspose SpaceToDepth BlurPool2d UpConvBlock",
+    "Embedding": "PatchEmbed3d RotaryEmbeddingCat PositionalEncodingFourier BertEmbeddings RelPosBias GaussianSmearing",
+    "Regularization": "DropPath DropBlock2d StochasticDepth PatchDropout",
+    "Quantization": "NormEMAVectorQuantizer",
+    "Network": "ResNet EfficientNet MobileNetV3Features VGG DenseNet InceptionV4 HighResolutionNet XceptionAligned ModelEmaV2 RAFT",
+    "Neck": "FPN BiFPNStage FeaturePyramidNetwork MLANeck LastLevelP6P7",
+    "Head": "RPNHead ClassifierHead FastRCNNPredictor Detect IAuxDetect BertOnlyMLMHead Classify SemSegFPNHead RoIHeads TestTimePoolHead",
+    "Detection": "RoIAlignRotated NMS AnchorGenerator RetinaNet DeformRoIPool HungarianMatcher SSD RegionProposalNetwork DFPSSampler",
+    "Segmentation": "MaskDecoder SemanticSegmentor LRASPP BasePixelDecoder MaskDownSampler Sam",
+    "Loss": "FocalLoss SetCriterion GHMC LabelSmoothingCrossEntropy CIoULoss AdaptiveLogSoftmaxWithLoss MaskedDiceLoss",
+    "Augmentation": "RandomCrop AutoAugment ColorJitter Normalize BatchSyncRandomResize ResizeToSequence GaussianBlur TenCrop",
+    OTHER: "Identity Concat Permute Accuracy LambdaLayer Unflatten",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "category"), [(n, c) for c, names in BY_NAME.items() for n in names.split()])
+def test_by_name(name: str, category: str) -> None:
+    assert category_of(name, f"repository.models.{name}", ["nn.Module"]) == category
+
+
+@pytest.mark.parametrize(
+    ("qualname", "bases", "category"),
+    [
+        ("transformers.models.llama.modeling_llama.LlamaForCausalLM", ["LlamaPreTrainedModel"], "Network"),
+        ("transformers.models.gpt2.modeling_gpt2.GPT2Block", ["GradientCheckpointingLayer"], "Transformer"),
+        ("transformers.models.t5.modeling_t5.T5LayerFF", ["nn.Module"], "MLP"),
+        ("transformers.models.detr.modeling_detr.DetrForObjectDetection", ["X"], "Network"),
+        ("torchvision.transforms.v2._color.RGB", ["Transform"], "Augmentation"),
+        ("torchvision.transforms._presets.OpticalFlow", ["nn.Module"], "Augmentation"),
+        ("torch_geometric.nn.conv.arma_conv.ARMAConv", ["MessagePassing"], "Graph"),
+        ("torch_geometric.nn.norm.pair_norm.PairNorm", ["torch.nn.Module"], "Graph"),
+        ("torch_geometric.nn.attention.performer.PerformerAttention", ["torch.nn.Module"], "Attention"),
+        ("repo.ops.Weird", ["torch.nn.Conv2d"], "Convolution"),
+        ("repo.ops.Weird", ["Strange", "BaseDetector"], "Detection"),
+        ("mmdet.models.losses.accuracy.Accuracy", ["nn.Module"], "Loss"),
+        ("mmseg.models.decode_heads.enc_head.EncModule", ["nn.Module"], "Head"),
+        ("timm.models.vision_transformer.Block", ["nn.Module"], "Transformer"),
+        ("timm.models.resnet.Stage", ["nn.Module"], "Convolution"),
+        ("repo.things.Block", ["nn.Module"], "Convolution"),
+        ("repo.things.Encoder", ["nn.Module"], "Network"),
+        ("repo.things.Thing", [], OTHER),
+    ],
+)
+def test_beyond_the_name(qualname: str, bases: list[str], category: str) -> None:
+    assert category_of(qualname.rpartition(".")[2], qualname, bases) == category
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("RoIAlignRotated_v2", "roi align rotated"),
+        ("MaxPool2dSamePadding", "max pool same padding"),
+        ("HTTPConv3x3", "http conv"),
+        ("PReLU", "p relu"),
+        ("ConvNeXtV2Block", "conv next block"),
+        ("EfficientViTB0", "efficient vit b0"),
+        ("C2fAttn", "c2f attn"),
+        ("snake_case_net", "snake case net"),
+        ("_", ""),
+    ],
+)
+def test_words(name: str, words: str) -> None:
+    assert words_of(name) == words
+
+
+def test_all_categories_are_used() -> None:
+    assert set(CATEGORIES) == set(BY_NAME)
+    assert CATEGORIES[-1] == OTHER
+
+
+@given(st.text(max_size=20), st.lists(st.text(max_size=8), max_size=4), st.lists(st.text(max_size=12), max_size=2))
+def test_anything_has_one_category(name: str, places: list[str], bases: list[str]) -> None:
+    qualname = ".".join([*places, name])
+    found = category_of(name, qualname, bases)
+    assert found in CATEGORIES
+    assert category_of(name, qualname, list(bases)) == found
+
+
+def test_the_rules_are_not_slow() -> None:
+    """No pattern backtracks without end: long names of every kind take no time."""
+    for name in ("A" * 300, "Conv" * 80, "a_" * 150, "RandomBatch" * 30, "NormAct" * 50):
+        assert category_of(name, name, []) in CATEGORIES

@@ -1,0 +1,199 @@
+"""The extraction folder: what is written is what is read back, its names are safe, its bytes the same in every run."""
+
+import hashlib
+import json
+import re
+import runpy
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from extract.folder import code_columns, code_paths, read_block, read_manifest_of, read_rows
+from manifests.atomic import sha256_file
+from manifests.errors import UserError
+from manifests.manifest import read_manifest
+from manifests.records import Block, arrow_schema
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
+    folder = tmp_path_factory.mktemp("sources")
+    return [made.source(folder, name) for name in ("alpha@1.0", "beta@2.0")]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, sources: Sequence[Any]) -> Path:
+    out = tmp_path_factory.mktemp("out") / "blocks"
+    made.write(out, made.results(sources), sources, unopened=(("gamma", "no such release"),), notes=("a note",))
+    return out
+
+
+# --- the folder ---------------------------------------------------------------------------------------------------
+
+
+def test_every_file_is_there(written: Path) -> None:
+    files = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
+    code = {
+        f"blocks/{s}/{s[:-4]}.blocks.{n}.py"
+        for s in ("alpha@1.0", "beta@2.0")
+        for n in ("Attention", "Scale", "Broken", "Einops")
+    }
+    figures = {f"figures/{name}.png" for name in ("sources", "failures", "sizes")}
+    assert files == code | figures | {"blocks.parquet", "required_repos.json", "report.md", "manifest.json"}
+
+
+def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
+    rows = [result.row for result in made.results(sources)]
+    read = [Block.model_validate(row) for row in read_rows(written)]
+    assert [row.model_copy(update={"file": None, "seconds": 0.25}) for row in read] == rows
+    assert pq.read_schema(written / "blocks.parquet").names == arrow_schema(Block).names
+    for place, row in enumerate(read):
+        assert read_block(written, place) == row
+        assert (row.file is None) == (row.code is None)
+        if row.file is not None:
+            assert (written / row.file).read_bytes() == (row.code or "").encode()
+    with pytest.raises(IndexError):
+        read_block(written, len(read))
+
+
+def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
+    """Wall time is not the same in two runs: the table has it only where that was asked for."""
+    assert {row["seconds"] for row in read_rows(written, ["seconds"])} == {None}
+    made.write(tmp_path / "timed", made.results(sources), sources, timings=True)
+    assert {row["seconds"] for row in read_rows(tmp_path / "timed", ["seconds"])} == {0.25}
+
+
+def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:
+    manifest = read_manifest_of(written)
+    assert manifest.kind == "extraction"
+    assert manifest.parameters == {"level": "executed", "corpus": "made"}
+    assert [(item.name, item.sha256) for item in manifest.inputs] == [(s.name, s.digest) for s in sources]
+    assert [item.bytes for item in manifest.inputs] == [20, 19]
+    assert manifest.counts["reached"]["executed"] == 6
+    assert manifest.details["unopened"] == {"gamma": "no such release"}
+    assert manifest.details["notes"] == ["a note"]
+    facts = {item["name"]: item for item in manifest.details["sources"]}
+    assert facts["beta@2.0"]["license"] == "GPL-3.0-only"
+    assert facts["beta@2.0"]["swhid"] == sources[1].swhid
+    assert {"torch", "torchvision", "numpy", "lemur-curator"} <= manifest.versions.keys()
+    outputs = {item.path: item for item in manifest.outputs}
+    assert outputs["blocks.parquet"].rows == 10
+    assert all(outputs[name].sha256 == sha256_file(written / name) for name in outputs)
+
+
+def test_two_runs_give_the_same_bytes(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
+    made.write(
+        tmp_path / "again", made.results(sources), sources, unopened=(("gamma", "no such release"),), notes=("a note",)
+    )
+    ours = {path.relative_to(written).as_posix(): path for path in written.rglob("*") if path.is_file()}
+    for name, path in ours.items():
+        if name not in ("report.md", "manifest.json"):
+            assert (tmp_path / "again" / name).read_bytes() == path.read_bytes(), name
+    texts = [
+        re.sub(r"## This run.*?\n## ", "", (f / "report.md").read_text(), flags=re.DOTALL)
+        for f in (written, tmp_path / "again")
+    ]
+    assert texts[0] == texts[1]
+    manifests = [read_manifest(f).model_dump(exclude={"measured", "outputs"}) for f in (written, tmp_path / "again")]
+    assert manifests[0] == manifests[1]
+
+
+def test_nothing_was_selected(tmp_path: Path, sources: Sequence[Any]) -> None:
+    made.write(tmp_path / "none", [], sources)
+    assert read_rows(tmp_path / "none") == []
+    assert "**0 of 0 classes executed (–).**" in (tmp_path / "none" / "report.md").read_text()
+
+
+def test_an_older_folder_is_not_touched(tmp_path: Path, sources: Sequence[Any]) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        made.write(tmp_path / "old", [], sources)
+    assert [path.name for path in tmp_path.rglob("*")] == ["old", "mine.txt"]
+
+
+def test_a_source_that_changed_meanwhile_is_named(tmp_path: Path) -> None:
+    source = made.source(tmp_path)
+    (source.root / "alpha" / "parts.py").unlink()
+    with pytest.raises(UserError, match=r"alpha@1\.0: .*parts\.py: .*run again"):
+        made.write(tmp_path / "out", [], [source])
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_kind_of_folder_is_refused(tmp_path: Path, written: Path) -> None:
+    manifest = json.loads((written / "manifest.json").read_text()) | {"kind": "snapshot"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="holds a snapshot, not an extraction"):
+        read_manifest_of(tmp_path)
+
+
+def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "blocks.parquet").write_bytes(b"no table")
+    for read in (lambda: read_rows(tmp_path), lambda: read_block(tmp_path, 0)):
+        with pytest.raises(UserError, match="damaged extraction"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"), [("", 0), ("a = 1", 1), ("a = 1\n", 1), ("a = 1\n\x0c\nb\x85 = 2\n", 3), (None, None)]
+)
+def test_columns_of_code(code: str | None, lines: int | None) -> None:
+    found = code_columns(code)
+    assert found["n_lines"] == lines
+    assert found["code_sha256"] == (None if code is None else hashlib.sha256(code.encode()).hexdigest())
+
+
+# --- names of files -----------------------------------------------------------------------------------------------
+
+RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
+parts = st.one_of(
+    st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=6),
+    st.sampled_from(["aux", "NUL", "", "..", "é", "网", "a b", "a/b", "a\\b", "a:b", "x" * 200, "com1", "-"]),
+)
+ids = st.tuples(
+    st.sampled_from(["timm@1.0", "Timm@1.0", "aux", "a/b", "."]), st.lists(parts, min_size=1, max_size=3)
+).map(lambda item: f"{item[0]}::{'.'.join(item[1])}")
+
+
+@given(st.lists(ids, unique=True, max_size=12))
+@example(["timm@1.0::a.Attention", "timm@1.0::a.attention", "timm@1.0::a.ATTENTION"])
+@example(["Timm@1.0::a.B", "timm@1.0::a.B", "timm@1.0::a.b"])
+@example(["s::aux.B", "s::" + "x" * 500, "s::..", "s::é", "s::e\u0301"])
+def test_file_names_are_safe_and_unique(blocks: list[str]) -> None:
+    paths = code_paths(blocks)
+    assert paths.keys() == set(blocks)
+    assert len({path.lower() for path in paths.values()}) == len(blocks)
+    folders: dict[str, str] = {}
+    for block, path in paths.items():
+        top, folder, name = path.split("/")
+        assert top == "blocks"
+        assert name.endswith(".py")
+        for part in (folder, name):
+            assert re.fullmatch(r"[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*", part)
+            assert len(part) <= 250
+            assert part.partition(".")[0].lower() not in RESERVED
+            assert not part.endswith(".")
+        assert folders.setdefault(block.partition("::")[0], folder) == folder
+    assert len({folder.lower() for folder in folders.values()}) == len(folders)
+    assert code_paths(reversed(blocks)) == paths
+
+
+@pytest.mark.parametrize(
+    ("blocks", "paths"),
+    [
+        (["timm@1.0::timm.layers.SEModule"], ["blocks/timm@1.0/timm.layers.SEModule.py"]),
+        (["s::a.B", "s::a.b"], ["blocks/s/a.B.py", "blocks/s/a.b-1d0c82af.py"]),
+        (["s::a b.C"], ["blocks/s/a_b.C-47b74a67.py"]),
+    ],
+)
+def test_file_names(blocks: list[str], paths: list[str]) -> None:
+    assert list(code_paths(blocks).values()) == paths

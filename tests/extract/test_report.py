@@ -1,0 +1,265 @@
+"""The report of an extraction: what it says is what the rows say, whatever they hold."""
+
+import re
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extract.counts import wilson
+from extract.report.failures import failures_of, form_of
+from extract.report.figures import rung_colors
+from extract.report.sections import goal_of
+from extract.report.text import code_span, percent, plain, shown, summary_text, table
+from manifests.manifest import read_manifest
+from manifests.records import LEVELS, Block
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+FIGURES = ("failures", "sizes", "sources")
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sequence[Any]:
+    return [made.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("report")
+    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    facts: dict[str, Any] = {
+        "unopened": (("gamma|x", "no such *release*"),),
+        "targets": ("Attention", "Native", "Gone"),
+        "notes": ("Gone: no class of that name",),
+        "index_hits": 30,
+        "index_parsed": 10,
+        "validations_run": 6,
+        "validations_reused": 2,
+    }
+    made.write(base / "out", made.results(sources), sources, **facts)
+    return base / "out"
+
+
+def report(folder: Path) -> str:
+    """The report, after a look at its Markdown: tables are rectangular, links lead somewhere, nothing is invisible."""
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    assert all(char.isprintable() or char == "\n" for char in text)
+    width = 0
+    for line in text.split("\n"):
+        cells = line.count("|") if line.startswith("|") else 0
+        assert not width or not cells or cells == width, line
+        width = cells
+    for target in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (folder / target).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    return text
+
+
+def rows_of(text: str, title: str) -> list[list[str]]:
+    """The cells of the first table of a section."""
+    section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.split("\n") if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_result(written: Path) -> None:
+    text = report(written)
+    low, high = (f"{100 * value:.1f}" for value in wilson(6, 10))
+    assert f"**6 of 10 classes executed (60.0 %, {low}–{high}).** They come from 2 sources" in text
+    assert "- Gone: no class of that name\n" in text
+
+
+def test_the_rungs(written: Path) -> None:
+    rows = {cells[0]: cells[2:] for cells in rows_of(report(written), "How far they came")}
+    assert list(rows) == [f"`{level}`" for level in LEVELS[:5]]
+    assert rows["`discovered`"][0::3] == ["10", "2"]
+    assert rows["`compiled`"] == ["8", "80.0 %", "49.0–94.3", "2"]
+    assert rows["`executed`"] == ["6", "60.0 %", "31.3–83.2", "0"]
+
+
+def test_the_names_that_were_asked_for(written: Path) -> None:
+    rows = rows_of(report(written), "Names asked for")
+    assert [cells[:2] for cells in rows] == [["names asked for", "3"], ["found", "2"], ["`executed`", "1"]]
+    assert rows[2][4].startswith("50.0 %, ")
+    assert "Not found: `Gone`." in report(written)
+
+
+def test_sources_and_categories(written: Path) -> None:
+    text = report(written)
+    rows = rows_of(text, "By source")
+    assert [cells[0] for cells in rows] == ["`alpha@1.0`", "`beta@2.0`", "**all**"]
+    assert [cells[1:7] for cells in rows] == [["5", "4", "4", "4", "3", "60.0 %"]] * 2 + [
+        ["10", "8", "8", "8", "6", "60.0 %"]
+    ]
+    assert [cells[:2] for cells in rows_of(text, "By category")] == [
+        ["`Other`", "8"],
+        ["`Attention`", "2"],
+        ["**all**", "10"],
+    ]
+
+
+def test_failures(written: Path) -> None:
+    rows = rows_of(report(written), "Why they came no further")
+    assert rows == [
+        ["`native_op`", "'Native\\_op' is compiled (2 ×)", "`alpha@1.0::alpha.blocks.Native`", "2", "50.0 %", "20.0 %"],
+        ["`runtime_error`", "RuntimeError: no (2 ×)", "`alpha@1.0::alpha.blocks.Broken`", "2", "50.0 %", "20.0 %"],
+    ]
+
+
+def test_what_was_not_opened(written: Path) -> None:
+    assert rows_of(report(written), "Sources that could not be opened") == [
+        ["<code>gamma&#124;x</code>", "no such \\*release\\*"]
+    ]
+
+
+def test_sizes_and_licences(written: Path) -> None:
+    text = report(written)
+    assert rows_of(text, "Size")[1] == ["files that it was made from", "1", "2", "2", "2"]
+    assert rows_of(text, "Licences") == [["`GPL-3.0-only`", "5", "50.0 %"], ["`MIT`", "5", "50.0 %"]]
+
+
+def test_this_run(written: Path) -> None:
+    text = report(written)
+    assert [cells[0] for cells in rows_of(text, "This run")][:2] == ["extract", "write tables"]
+    assert "| files in the index | 30 | 10 parsed | 75.0 % |" in text
+    assert "| validations | 2 | 6 run | 25.0 % |" in text
+    assert "Blocks took 250 ms each on average (10 blocks)" in text
+
+
+def test_figures_are_there_and_the_same_in_every_run(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
+    made.write(tmp_path / "again", made.results(sources), sources)
+    for name in FIGURES:
+        path = Path("figures") / f"{name}.png"
+        assert (tmp_path / "again" / path).read_bytes() == (written / path).read_bytes()
+    assert report(written).index("(figures/sources.png)") < report(written).index("(figures/failures.png)")
+
+
+def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
+    rows = [made.Result(made.block(sources[0], name, "parsed", error_kind=None, error=None)) for name in ("A", "B")]
+    made.write(tmp_path / "out", rows, sources, level="parsed")
+    text = report(tmp_path / "out")
+    assert "**2 of 2 classes parsed (100 %, 34.2–100.0).**" in text
+    assert [cells[0] for cells in rows_of(text, "How far they came")] == ["`discovered`", "`emitted`", "`parsed`"]
+    assert [cells[-1] for cells in rows_of(text, "How far they came")] == ["0", "0", "0"]
+    assert "Why they came no further" not in text
+    assert not (tmp_path / "out" / "figures" / "failures.png").exists()
+
+
+def test_a_run_to_a_higher_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
+    levels = ("executed", "constructed", "forward", "backward")
+    rows = [made.Result(made.block(sources[0], level.title(), level)) for level in levels]
+    rows[-1] = made.Result(made.block(sources[0], "Whole", "backward", error_kind=None, error=None, fidelity="match"))
+    made.write(tmp_path / "out", rows, sources, level="backward")
+    text = report(tmp_path / "out")
+    assert "**4 of 4 classes executed (100 %, 51.0–100.0).**" in text
+    assert rows_of(text, "By source")[0][1:6] == ["4", "4", "3", "2", "1"]
+    assert rows_of(text, "Fidelity") == [["`match`", "1", "100 %, 20.7–100.0"]]
+
+
+def test_nothing_at_all(tmp_path: Path, sources: Sequence[Any]) -> None:
+    made.write(tmp_path / "out", [], sources, targets=("Gone",))
+    text = report(tmp_path / "out")
+    assert "**0 of 0 classes executed (–).**" in text
+    assert not (tmp_path / "out" / "figures").exists()
+    assert rows_of(text, "Names asked for")[1][:3] == ["found", "0", "0 %"]
+
+
+def test_many_sources_are_folded(tmp_path: Path) -> None:
+    sources = [made.source(tmp_path, f"s{n:02}@1") for n in range(45)]
+    rows = [made.Result(made.block(source, "Scale")) for source in sources]
+    made.write(tmp_path / "out", rows, sources)
+    found = rows_of(report(tmp_path / "out"), "By source")
+    assert len(found) == 42
+    assert found[-2][:2] == ["5 others", "5"]
+
+
+odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(odd, odd, odd)
+def test_odd_names_and_messages_break_nothing(kind: str, error: str, license_: str) -> None:
+    """Cells of a table stay cells, whatever is in them."""
+    lines = table(["a", "b", "c"], [[code_span(kind), plain(error), code_span(license_)]])
+    assert lines[2].count("|") == 4
+    assert all(char.isprintable() for line in lines for char in line)
+    assert "\n" not in shown(error)
+
+
+# --- failures -----------------------------------------------------------------------------------------------------
+
+
+def failed(kind: str, *errors: str) -> list[Block]:
+    of = SimpleNamespace(name="s@1", license="MIT", digest="0" * 64, files=[SimpleNamespace(blob="0" * 40)])
+    return [made.block(of, f"B{n}", "compiled", error_kind=kind, error=error) for n, error in enumerate(errors)]
+
+
+@pytest.mark.parametrize(
+    ("errors", "message", "times", "example"),
+    [
+        (["no a", "no b", "no b"], "no b", 2, "B1"),
+        (["s@1 f.py:3: 'x' is lost", "s@1 g.py:9: 'x' is lost", "else"], "'x' is lost", 2, "B0"),
+        (["'a' is lost", "'b' is lost", "'c' is lost"], "'…' is lost", 3, "B0"),
+        (["z", "line 3", "line 4", "line 5"], "line N", 3, "B1"),
+        (["'a' at 1", "'a' at 1", "'b' at 2", "'c' at 3"], "'a' at 1", 2, "B0"),
+        (["b", "a"], "a", 1, "B1"),
+        ([""], "", 1, "B0"),
+    ],
+)
+def test_the_commonest_message(errors: list[str], message: str, times: int, example: str) -> None:
+    (found,) = failures_of(failed("lost", *errors))
+    assert (found.kind, found.blocks, found.message, found.times) == ("lost", len(errors), message, times)
+    assert found.block == f"s@1::s.blocks.{example}"
+
+
+def test_categories_stand_by_size_then_name() -> None:
+    rows = [*failed("b", "x"), *failed("c", "x", "y"), *failed("a", "x")]
+    assert [failure.kind for failure in failures_of(rows)] == ["c", "a", "b"]
+    assert failures_of([]) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "form"),
+    [
+        ("timm@1.0 timm/x.py:18: 'make' comes from nowhere", "'…' comes from nowhere"),
+        ('no module "a" in `b`', "no module '…' in '…'"),
+        ("don't stop", "don't stop"),
+        ("line 12 of 3", "line N of N"),
+    ],
+)
+def test_the_form_of_a_message(message: str, form: str) -> None:
+    assert form_of(message) == form
+
+
+# --- colours and text ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_every_rung_has_a_colour_of_its_own(level: Any) -> None:
+    present = LEVELS[: LEVELS.index(level) + 1]
+    colors = rung_colors(present, goal_of(level))
+    assert list(colors) == list(present)
+    assert len(set(colors.values())) == len(present)
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(0, 9, "0 %"), (9, 9, "100 %"), (0, 0, "–"), (1, 9999, "< 0.1 %"), (9998, 9999, "> 99.9 %"), (1, 3, "33.3 %")],
+)
+def test_percent(part: int, whole: int, text: str) -> None:
+    assert percent(part, whole) == text
+
+
+def test_the_summary(written: Path) -> None:
+    lines = summary_text(read_manifest(written), Path("here")).split("\n")
+    assert lines[0] == "10 classes of 2 sources"
+    assert lines[4] == "  executed            6  60.0 %"
+    assert "           2  native_op" in lines
+    assert "  2 of 3 names found" in lines
+    assert "  left out: gamma|x: no such *release*" in lines
+    assert "  note: Gone: no class of that name" in lines
+    assert re.fullmatch(r"here: [0-9.]+ s, [0-9,]+ MiB; see report\.md", lines[-1])

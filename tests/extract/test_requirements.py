@@ -1,0 +1,150 @@
+"""`required_repos.json`: requirements that pip understands, identifiers that can be computed again, one line a block."""
+
+import importlib.metadata
+import json
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from extract.folder import code_columns
+from extract.requirements import imports_of, qualified_swhid, requirements_text, runtime_versions, versioned
+from extract.standins.library import SOURCE_NAME, standin_source
+from manifests.swhid import Swhid, content_swhid, directory_swhid
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+TORCH = f"torch>={Version(importlib.metadata.version('torch')).public}"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sequence[Any]:
+    return [made.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
+
+
+def needs(results: Sequence[Any], sources: Sequence[Any]) -> dict[str, Any]:
+    text = requirements_text([r.row for r in results], {r.row.block: r.closure_files for r in results}, sources)
+    found: dict[str, Any] = json.loads(text)
+    entries = [line for line in text.split("\n") if line.startswith('  {"block": ')]
+    assert [json.loads(line.removesuffix(",")) for line in entries] == found["blocks"]
+    return found
+
+
+def test_each_block_with_code_has_an_entry(sources: Sequence[Any]) -> None:
+    results = made.results(sources)
+    found = needs(results, sources)
+    assert [entry["block"] for entry in found["blocks"]] == [r.row.block for r in results if r.row.code is not None]
+    first, einops = found["blocks"][0], found["blocks"][3]
+    assert first["requires"] == [TORCH]
+    assert einops["requires"] == [TORCH, "einops>=0.6"]
+    assert first["origin"] == "pkg:pypi/alpha@1.0"
+    assert first["license"] == "MIT"
+    assert first["source_swhid"] == sources[0].swhid
+    assert first["made_from"] == {"alpha@1.0": ["alpha/blocks.py", "alpha/parts.py"]}
+    for entry in found["blocks"]:
+        assert all(Requirement(text) for text in entry["requires"])
+    assert found["runtime"] == runtime_versions()
+
+
+def test_identifiers_can_be_computed_from_the_files(sources: Sequence[Any]) -> None:
+    found = needs(made.results(sources), sources)
+    for source in sources:
+        for path, swhid in found["files"][source.name].items():
+            assert swhid == content_swhid((source.root / path).read_bytes())
+        assert found["sources"][source.name]["swhid"] == directory_swhid((f.path, f.blob) for f in source.files)
+    swhid = Swhid.from_string(found["blocks"][0]["swhid"])
+    assert swhid == Swhid(
+        "cnt", sources[0].files[0].blob, "pkg:pypi/alpha@1.0", sources[0].swhid, "/alpha/blocks.py", (3, 9)
+    )
+
+
+def test_sources_tell_their_licence_and_packages(sources: Sequence[Any]) -> None:
+    found = needs(made.results(sources), sources)["sources"]
+    assert (found["alpha@1.0"]["permissive"], found["beta@2.0"]["permissive"]) == (True, False)
+    assert found["beta@2.0"]["packages"] == ["beta"]
+    assert found["beta@2.0"]["digest"] == sources[1].digest
+
+
+def test_only_what_blocks_were_made_from_is_listed(sources: Sequence[Any]) -> None:
+    result = made.results(sources[:1])[1]
+    found = needs([result], sources)
+    assert found["files"] == {"alpha@1.0": {"alpha/blocks.py": f"swh:1:cnt:{sources[0].files[0].blob}"}}
+    assert list(found["sources"]) == ["alpha@1.0"]
+    assert needs([], sources) == {"format": 1, "runtime": runtime_versions(), "sources": {}, "files": {}, "blocks": []}
+
+
+def test_code_of_other_sources_and_of_ours(sources: Sequence[Any]) -> None:
+    row = made.block(sources[0], "Mixed", requires=("einops", "timm"))
+    ours = standin_source().files[0].path
+    files = (("alpha@1.0", "alpha/blocks.py"), ("beta@2.0", "beta/parts.py"), (SOURCE_NAME, ours))
+    found = needs([SimpleNamespace(row=row, closure_files=files)], sources)
+    assert found["blocks"][0]["made_from"] == {
+        "alpha@1.0": ["alpha/blocks.py"],
+        "beta@2.0": ["beta/parts.py"],
+        SOURCE_NAME: [ours],
+    }
+    assert found["sources"][SOURCE_NAME]["license"] == "MIT"
+    assert found["sources"][SOURCE_NAME]["origin"] is None
+    assert found["sources"][SOURCE_NAME]["swhid"].startswith("swh:1:dir:")
+    assert found["blocks"][0]["requires"] == [TORCH, "einops>=0.6", "timm"]
+
+
+def test_a_local_folder_has_no_origin(tmp_path: Path) -> None:
+    source = made.source(tmp_path, "gamma", origin="", version="", kind="folder")
+    row = made.block(source, "Scale", start_line=4, end_line=4)
+    assert qualified_swhid(row, source) == (
+        f"swh:1:cnt:{source.files[0].blob};anchor={source.swhid};path=/gamma/blocks.py;lines=4"
+    )
+    assert needs([SimpleNamespace(row=row, closure_files=())], [source])["blocks"][0]["origin"] is None
+
+
+@pytest.mark.parametrize(
+    ("requires", "stated", "expected"),
+    [
+        (["einops"], [["einops>=0.6"]], ["einops>=0.6"]),
+        (["einops"], [["einops"], ["einops<1,>=0.3"]], ["einops<1,>=0.3"]),
+        (["einops"], [["einops==0.7"], ["einops>=0.3"]], ["einops==0.7"]),
+        (["PyYAML"], [["pyyaml>5; extra == 'all'"]], ["PyYAML>5"]),
+        (["ruamel.yaml"], [["Ruamel_YAML~=0.17"]], ["ruamel.yaml~=0.17"]),
+        (["einops>=0.8"], [["einops<0.8"]], ["einops>=0.8"]),
+        (["einops"], [["einops @ https://example.org/einops.whl", "???"]], ["einops"]),
+        (["scipy", "einops", "scipy"], [], ["einops", "scipy"]),
+        ([], [["einops"]], []),
+    ],
+)
+def test_versions_are_those_that_the_sources_ask_for(
+    tmp_path: Path, requires: list[str], stated: list[list[str]], expected: list[str]
+) -> None:
+    sources = [made.source(tmp_path, f"s{n}", requires=tuple(lines)) for n, lines in enumerate(stated)]
+    found = versioned(requires, sources)
+    assert list(found) == expected
+    assert versioned(found, sources) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import torch\nfrom torch import nn\n", {"torch"}),
+        ("import torchvision.ops as ops\nimport numpy as np\n", {"torchvision", "numpy"}),
+        ("import torchy\nfrom numpydoc import x\n", set()),
+        ("def f():\n    import numpy\n", {"numpy"}),
+        ('def f():\n    """\n    import numpy as np\n    """\n', set()),
+        ("import torch\ndef f():\n    '''\n    import torch\n    '''\n", {"torch"}),
+        ("def f():\n\tfrom torchvision import ops\n", {"torchvision"}),
+    ],
+)
+def test_the_runtime_that_code_imports(code: str, expected: set[str]) -> None:
+    assert imports_of(code) == expected
+
+
+def test_the_runtime_stands_with_its_versions(sources: Sequence[Any]) -> None:
+    code = made.code_of("x", "MIT", "import numpy\nimport torchvision\n")
+    row = made.block(sources[0], "Scale", **code_columns(code))
+    entry = needs([SimpleNamespace(row=row, closure_files=())], sources)["blocks"][0]
+    assert [Requirement(text).name for text in entry["requires"]] == ["numpy", "torch", "torchvision"]
+    for text in entry["requires"]:
+        assert importlib.metadata.version(Requirement(text).name) in Requirement(text).specifier

@@ -1,0 +1,307 @@
+"""Runtimes of blocks, from an index that is a folder of wheels written here."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from extract import runtime_wheels
+from extract.runtime import Runtime, runtime_for
+from manifests.cache import cache_folder
+from sandbox import Job, Sandbox, Status
+
+Wheel = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for its only index."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for key in [key for key in os.environ if key.startswith("PIP_")]:
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def wheel(index: Path) -> Wheel:
+    def make(
+        name: str,
+        version: str = "1.0",
+        files: Mapping[str, str] | None = None,
+        needs: tuple[str, ...] = (),
+        tag: str = "py3-none-any",
+    ) -> Path:
+        path = index / f"{name}-{version}-{tag}.whl"
+        info = f"{name}-{version}.dist-info"
+        metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {n}" for n in needs)]
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, text in (files or {f"{name}.py": f"VERSION = {version!r}\n"}).items():
+                archive.writestr(member, text)
+            archive.writestr(f"{info}/METADATA", "\n".join([*metadata, ""]))
+            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+            archive.writestr(f"{info}/RECORD", "")
+        return path
+
+    return make
+
+
+def reasons(runtime: Runtime) -> dict[str, str]:
+    return dict(runtime.unavailable)
+
+
+def names(runtime: Runtime) -> set[str]:
+    assert runtime.folder is not None
+    found = (path.relative_to(runtime.folder).as_posix() for path in runtime.folder.rglob("*.py"))
+    return set(found)
+
+
+def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(wanted: str, work: Path) -> Path:
+        raise AssertionError(f"asked pip for {wanted}")
+
+    monkeypatch.setattr(runtime_wheels, "_download", refuse)
+
+
+def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
+    wheel(
+        "tinya",
+        needs=("tinyb>=1", "torch>=2", "numpy", "nvidia-cublas", "packaging", 'absent ; extra == "more"',
+               'other ; python_version < "3"'),
+    )  # fmt: skip
+    wheel("tinyb", "1.5")
+    wheel("tinyb", "2.0")
+    runtime = runtime_for(["tinya", "packaging", "torch"])
+    assert runtime.installed == ("tinya==1.0", "tinyb==2.0")
+    assert runtime.unavailable == ()
+    assert [text.partition("==")[0] for text in runtime.present] == ["packaging"]
+    assert names(runtime) == {"tinya.py", "tinyb.py"}
+
+
+def test_extras_and_known_names(wheel: Wheel) -> None:
+    wheel("tinya", needs=('tinyb ; extra == "more"', "origin"))
+    wheel("tinyb")
+    runtime = runtime_for(["tinya[more]"], known=["Origin"])
+    assert runtime.installed == ("tinya==1.0", "tinyb==1.0")
+    assert runtime.unavailable == ()
+
+
+def test_nothing_to_fetch_gives_no_folder() -> None:
+    runtime = runtime_for(["torch>=2", 'nothing ; python_version < "3"'])
+    assert runtime == Runtime(None, (), (), ())
+
+
+def test_the_second_time_pip_is_not_asked(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel("tinya", needs=("gone",))
+    first = runtime_for(["tinya"])
+    assert first.folder is not None
+    assert "no wheel" in reasons(first)["gone"]
+    assert "tinya needs it" in reasons(first)["gone"]
+    forbid_pip(monkeypatch)
+    assert runtime_for(["tinya"]) == first
+
+
+def test_the_folder_depends_on_what_is_in_it_only(wheel: Wheel) -> None:
+    wheel("tinya")
+    wheel("tinyb")
+    both = runtime_for(["tinyb", "tinya"])
+    assert runtime_for(["tinya", "tinyb>=1"]).folder == both.folder
+    assert runtime_for(["tinya"]).folder != both.folder
+
+
+def test_a_later_bound_replaces_an_earlier_pick(wheel: Wheel) -> None:
+    wheel("shared", "1.0")
+    wheel("shared", "2.0")
+    wheel("tinya", needs=("shared<2",))
+    assert runtime_for(["shared", "tinya"]).installed == ("shared==1.0", "tinya==1.0")
+
+
+def test_bounds_from_two_sides_are_joined(wheel: Wheel) -> None:
+    for version in ("1.0", "2.0", "3.0"):
+        wheel("shared", version)
+    wheel("tinya", needs=("shared!=2.0",))
+    assert runtime_for(["shared<3", "tinya"]).installed == ("shared==1.0", "tinya==1.0")
+
+
+def test_of_two_files_at_one_place_the_first_stays(wheel: Wheel) -> None:
+    wheel("tinya", files={"tests/__init__.py": "OWNER = 'a'"})
+    wheel("tinyb", files={"tests/__init__.py": "OWNER = 'b'", "tinyb.py": ""})
+    alone, both = runtime_for(["tinyb"]), runtime_for(["tinyb", "tinya"])
+    for runtime, owner in ((both, "a"), (alone, "b")):
+        assert runtime.folder is not None
+        assert (runtime.folder / "tests" / "__init__.py").read_text() == f"OWNER = '{owner}'"
+
+
+def test_an_installed_one_of_the_wrong_version_is_said(index: Path) -> None:
+    runtime = runtime_for(["packaging<1"])
+    assert "is installed here, not <1" in reasons(runtime)["packaging"]
+    assert runtime.folder is None
+
+
+def test_opencv_comes_without_its_windows(wheel: Wheel) -> None:
+    wheel("opencv_python", files={"cv2/__init__.py": "WINDOWS = True"})
+    wheel("opencv_python_headless", files={"cv2/__init__.py": "WINDOWS = False"})
+    runtime = runtime_for(["opencv-python"])
+    assert runtime.installed == ("opencv-python-headless==1.0",)
+    assert runtime.folder is not None
+    assert (runtime.folder / "cv2" / "__init__.py").read_text() == "WINDOWS = False"
+
+
+def test_no_code_of_a_distribution_is_run(index: Path, wheel: Wheel, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    code = f"open({str(proof)!r}, 'w')"
+    wheel("tinya", files={"tinya.py": code, "tinya.pth": f"import os; {code}", "sitecustomize.py": code})
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "setup.py").write_text(f"{code}\nfrom setuptools import setup\nsetup(name='sdistonly', version='1.0')\n")
+    (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: sdistonly\nVersion: 1.0\n")
+    subprocess.run(
+        ["tar", "-czf", str(index / "sdistonly-1.0.tar.gz"), "--transform", "s,^source,sdistonly-1.0,", "source"],
+        cwd=tmp_path, check=True,
+    )  # fmt: skip
+    runtime = runtime_for(["tinya", "sdistonly"])
+    assert runtime.installed == ("tinya==1.0",)
+    assert "sdist is not built" in reasons(runtime)["sdistonly"]
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name", "reason"),
+    [
+        ("tool @ git+https://example.org/tool", "tool", "only named packages are fetched"),
+        ("tool @ file:///etc/passwd", "tool", "only named packages are fetched"),
+        ("--pre", "--pre", "not a requirement of PEP 508"),
+        ("tiny==9", "tiny", "no wheel of it"),
+        ("elsewhere", "elsewhere", "no wheel of it"),
+    ],
+)
+def test_what_cannot_be_had(wheel: Wheel, requirement: str, name: str, reason: str) -> None:
+    wheel("tiny")
+    wheel("elsewhere", tag="cp27-cp27m-win32")
+    runtime = runtime_for([requirement])
+    assert reason in reasons(runtime)[name]
+    assert runtime.folder is None
+
+
+@pytest.mark.parametrize("member", ["../out.py", "{folder}/out.py", "tinya-1.0.data/purelib/{folder}/out.py"])
+def test_no_path_leaves_the_folder(wheel: Wheel, tmp_path: Path, member: str) -> None:
+    wheel("tinya", files={member.format(folder=tmp_path): "x = 1"})
+    runtime = runtime_for(["tinya"])
+    assert "leads out of its folder" in reasons(runtime)["tinya"]
+    assert not list(tmp_path.rglob("*out.py"))
+
+
+def test_links_and_scripts_are_left_out(index: Path, wheel: Wheel) -> None:
+    path = wheel(
+        "tinya", files={"tinya.py": "", "tinya-1.0.data/scripts/run.py": "", "tinya-1.0.data/platlib/deep.py": ""}
+    )
+    link = zipfile.ZipInfo("link.py")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    assert names(runtime_for(["tinya"])) == {"tinya.py", "deep.py"}
+
+
+def test_the_bound_on_the_wheel(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel("large", files={"large.py": "x" * 50_000})
+    monkeypatch.setattr(runtime_wheels, "MAX_WHEEL_BYTES", 20_000)
+    assert "more than 0 MiB" in reasons(runtime_for(["large"]))["large"]
+
+
+def test_the_bound_on_what_it_unpacks_to(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel("large", files={"large.py": "x" * 50_000})
+    monkeypatch.setattr(runtime_wheels, "MAX_UNPACKED_BYTES", 40_000)
+    assert "unpacks to more" in reasons(runtime_for(["large"]))["large"]
+    monkeypatch.setattr(runtime_wheels, "MAX_UNPACKED_BYTES", 60_000)
+    assert runtime_for(["large"]).installed == ("large==1.0",)
+
+
+def test_damaged_and_mislabelled_wheels(index: Path, wheel: Wheel) -> None:
+    (index / "broken-1.0-py3-none-any.whl").write_bytes(b"not a zip file")
+    wheel("tinyb").rename(index / "tinyc-1.0-py3-none-any.whl")
+    told = reasons(runtime_for(["broken", "tinyc"]))
+    assert set(told) == {"broken", "tinyc"}
+    assert all(told.values())
+
+
+def test_without_a_network_a_run_goes_on(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel("tinya")
+    first = runtime_for(["tinya"])
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    runtime = runtime_for(["tinya", "tinyb", "tinyc"])
+    assert runtime.installed == first.installed
+    assert reasons(runtime) == dict.fromkeys(["tinyb", "tinyc"], reasons(runtime)["tinyb"])
+    assert "cannot be reached" in reasons(runtime)["tinyb"]
+
+
+def test_what_was_out_of_reach_is_asked_for_again(
+    wheel: Wheel, index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel("tinya")
+    with monkeypatch.context() as patch:
+        patch.delenv("PIP_NO_INDEX")
+        patch.delenv("PIP_FIND_LINKS")
+        patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+        assert runtime_for(["tinya"]).folder is None
+    assert runtime_for(["tinya"]).installed == ("tinya==1.0",)
+
+
+def test_two_at_once_agree_and_leave_nothing_behind(wheel: Wheel) -> None:
+    for number in range(4):
+        wheel(f"tiny{number}", needs=(f"tiny{(number + 1) % 4}",))
+    with ThreadPoolExecutor(4) as pool:
+        results = set(pool.map(lambda number: runtime_for([f"tiny{number}"]), range(4)))
+    assert len(results) == 1
+    assert list(cache_folder("sources").glob("*/work")) != []
+    assert list(cache_folder("sources").glob("*/work/*")) == []
+
+
+_PROBE = """
+import json, sys
+
+def value(payload):
+    sys.path.append(payload["folder"])
+    import tinya
+    return [tinya.VALUE, json.loads("1")]
+"""
+
+
+def test_a_job_imports_it_from_the_end_of_the_path(wheel: Wheel, tmp_path: Path) -> None:
+    wheel("tinya", files={"tinya/__init__.py": "VALUE = 7", "json.py": "raise RuntimeError"})
+    runtime = runtime_for(["tinya"])
+    assert runtime.folder is not None
+    (tmp_path / "entries").mkdir()
+    (tmp_path / "entries" / "runtime_probe.py").write_text(_PROBE)
+    with Sandbox(preload=(), sys_path=[tmp_path / "entries"], readable=[runtime.folder], workers=1) as box:
+        (outcome,) = box.run([Job("one", "runtime_probe:value", {"folder": str(runtime.folder)})])
+    assert (outcome.status, outcome.value) == (Status.OK, [7, 1]), outcome.error
+
+
+@pytest.mark.network
+def test_a_real_distribution() -> None:
+    runtime = runtime_for(["einops"])
+    if "cannot be reached" in reasons(runtime).get("einops", ""):
+        pytest.skip("needs the package index")
+    assert runtime.unavailable == ()
+    assert runtime.folder is not None
+    code = "import sys; sys.path.append(sys.argv[1]); import einops; print(einops.__version__)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(runtime.folder)], capture_output=True, text=True, check=True
+    )
+    assert (f"einops=={done.stdout.strip()}",) == runtime.installed

@@ -1,0 +1,177 @@
+"""`lemur show`: the block that is meant, and what is told of it."""
+
+import json
+import re
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.folder import code_columns
+from extract.show import find_block, match, show_block
+from manifests.errors import UserError
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("show")
+    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    results = made.results(sources)
+    hostile = made.code_of("beta@2.0::beta.blocks.Hostile", "GPL-3.0-only", 'A = "\x1b[31mred"\n')
+    results.append(made.Result(made.block(sources[1], "Hostile", **code_columns(hostile))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        made.write(base / "out", results, sources)
+    return base / "out"
+
+
+ROWS = [
+    {"block": f"{source}::{qualname}", "name": qualname.rpartition(".")[2], "qualname": qualname, "source": source}
+    for source, qualname in (
+        ("timm@1.0", "timm.layers.Attention"),
+        ("timm@1.0", "timm.models.vit.Attention"),
+        ("mm@2", "mm.Attention"),
+        ("mm@2", "mm.layers.Drop"),
+        ("here", "Drop"),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "places"),
+    [
+        ("timm@1.0::timm.models.vit.Attention", [1]),
+        ("timm.models.vit.Attention", [1]),
+        ("Attention", [0, 1, 2]),
+        ("vit.Attention", [1]),
+        ("layers.Attention", [0]),
+        ("timm::Attention", [0, 1]),
+        ("timm@1.0::vit.Attention", [1]),
+        ("mm::Attention", [2]),
+        ("mm@1::Attention", []),
+        ("Drop", [4]),
+        ("mm::Drop", [3]),
+        ("attention", []),
+        ("ttention", []),
+        ("timm::", []),
+        ("", []),
+    ],
+)
+def test_what_a_name_stands_for(wanted: str, places: list[int]) -> None:
+    assert match(ROWS, wanted) == places
+
+
+def test_the_first_of_several_is_shown_and_the_others_are_listed(folder: Path) -> None:
+    found = find_block(folder, "Attention")
+    assert found.row.block == "alpha@1.0::alpha.blocks.Attention"
+    assert found.others == ("beta@2.0::beta.blocks.Attention (executed)",)
+    assert found.lines()[-1] == "also      beta@2.0::beta.blocks.Attention (executed)"
+    assert find_block(folder, "beta::Attention").others == ()
+
+
+def test_the_lines_of_a_block(folder: Path) -> None:
+    lines = dict(line.split(maxsplit=1) for line in find_block(folder, "alpha::Einops").lines())
+    assert lines["block"] == "alpha@1.0::alpha.blocks.Einops"
+    assert lines["from"] == "alpha/blocks.py, lines 3-9"
+    assert lines["origin"] == "pkg:pypi/alpha@1.0"
+    assert lines["swhid"].endswith(";path=/alpha/blocks.py;lines=3-9")
+    assert lines["level"] == "executed"
+    assert lines["licence"] == "MIT"
+    assert lines["requires"].startswith("torch>=")
+    assert lines["requires"].endswith(", einops>=0.6")
+    assert lines["with"] == "alpha@1.0 alpha/parts.py"
+    assert lines["file"] == "blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
+    assert "stopped" not in lines
+
+
+def test_a_block_that_stopped_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_block(folder, "beta::Native")
+    told = capsys.readouterr().out
+    assert "level     discovered\nstopped   native_op: beta@2.0 beta/blocks.py:7: 'Native_op' is compiled\n" in told
+    assert "licence   GPL-3.0-only (not known to be permissive: for local use)\n" in told
+    assert "requires" not in told
+    assert told.endswith("local use)\n")
+
+
+def test_the_code_follows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_block(folder, "alpha::Attention")
+    head, _, code = capsys.readouterr().out.partition("\n\n")
+    assert code == find_block(folder, "alpha::Attention").row.code
+    assert len(head.split("\n")) == 10
+
+
+def test_json_has_the_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_block(folder, "Attention", as_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    row = find_block(folder, "Attention").row
+    assert {name: facts[name] for name in type(row).model_fields} == row.model_dump(mode="json")
+    assert facts["needs"]["block"] == row.block
+    assert facts["others"] == ["beta@2.0::beta.blocks.Attention (executed)"]
+    show_block(folder, "beta::Native", as_json=True)
+    assert json.loads(capsys.readouterr().out)["needs"] is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [
+        ("Atention", "near names: Attention"),
+        ("scale", "near names: Scale"),
+        ("alpha@1.0::alpha.Nativ", "near names: Native"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, near: str) -> None:
+    with pytest.raises(UserError, match=f"{wanted}: no block of this folder is called so; {near}"):
+        find_block(folder, wanted)
+
+
+def test_a_name_like_no_other(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"blocks\.parquet lists all names"):
+        find_block(folder, "Zzzzz")
+
+
+class Terminal:
+    """What a terminal gets."""
+
+    def __init__(self) -> None:
+        self.written = ""
+        self.encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        self.written += text
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_on_a_terminal_and_nothing_that_it_would_obey(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_block(folder, "Hostile")
+    assert capsys.readouterr().out.endswith('A = "\x1b[31mred"\n')
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    show_block(folder, "Hostile")
+    assert "\x1b[" in terminal.written
+    assert "\x1b[31mred" not in terminal.written
+    assert "\\x1b[31mred" in re.sub(r"\x1b\[[0-9;]*m", "", terminal.written)
+
+
+def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -> None:
+    for name in ("manifest.json", "blocks.parquet"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(UserError, match="damaged extraction"):
+        find_block(tmp_path, "Attention")
+    (tmp_path / "required_repos.json").write_text("{}")
+    found: Sequence[Any] = find_block(tmp_path, "Attention").lines()
+    assert any(line.startswith("swhid     swh:1:cnt:") for line in found)

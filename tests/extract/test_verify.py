@@ -1,0 +1,306 @@
+"""`lemur verify` of an extraction folder: a sound one passes every check, and each fault is found by the right one."""
+
+import ast
+import json
+import runpy
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from extract.closure import Collector
+from extract.discover import discover
+from extract.emit import Emitted, Emitter
+from extract.folder import code_columns
+from extract.graph import Graph
+from extract.index import Index
+from extract.modules import Library
+from extract.registry import Registries
+from extract.sources import open_source
+from extract.verify import import_faults, undefined_in, verify
+from manifests.errors import UserError
+from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.records import Block, arrow_schema
+from manifests.verify import Check
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
+made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
+CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements"]
+CHECKS += ["files", "parses", "undefined names", "imports", "headers"]
+ID = "alpha@1.0::alpha.blocks.Scale"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_figures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        yield
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("verify")
+    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    made.write(base / "out", made.results(sources), sources)
+    return base / "out"
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "copy"))
+
+
+def failed(folder: Path, *, refresh: bool = True) -> dict[str, str]:
+    """The checks that fail and what they say. `refresh`: the manifest first gets the digests of what lies there."""
+    if refresh:
+        manifest = read_manifest(folder)
+        outputs = list_outputs(folder, {"blocks.parquet": 10})
+        write_manifest(folder, manifest.model_copy(update={"outputs": outputs}))
+    checks: list[Check] = verify(folder, jobs=1)
+    return {check.name: check.detail for check in checks if not check.ok}
+
+
+def change_rows(folder: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    rows = pq.read_table(folder / "blocks.parquet").to_pylist()
+    change(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(Block)), folder / "blocks.parquet")
+
+
+def change_code(folder: Path, code: str, **changes: Any) -> None:
+    """Another code for the block `Scale`, consistently: table, digest and file."""
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        row = next(row for row in rows if row["block"] == ID)
+        row.update({**code_columns(code), **changes})
+        (folder / row["file"]).write_text(code, encoding="utf-8")
+
+    change_rows(folder, change)
+
+
+def code(body: str) -> str:
+    text: str = made.code_of(ID, "MIT", body)
+    return text
+
+
+def test_a_sound_folder(sound: Path) -> None:
+    checks = verify(sound)
+    assert [check.name for check in checks] == CHECKS
+    assert [check.detail for check in checks if not check.ok] == []
+    assert checks[6].detail.startswith("8 closed files")
+
+
+def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
+    source = made.source(tmp_path)
+    rows = [made.block(source, f"B{n:03}") for n in range(70)]
+    rows[65] = made.block(source, "B065", **code_columns(made.code_of(rows[65].block, "MIT", "import lost\n")))
+    made.write(tmp_path / "out", [made.Result(row) for row in rows], [source])
+    found = failed(tmp_path / "out", refresh=False)
+    assert found == {"imports": f"{rows[65].block}: line 6: imports lost, which it does not require"}
+
+
+def test_another_kind_of_folder_is_refused(folder: Path) -> None:
+    write_manifest(folder, read_manifest(folder).model_copy(update={"kind": "snapshot"}))
+    with pytest.raises(UserError, match="holds a snapshot"):
+        verify(folder)
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_changed(folder: Path) -> None:
+    path = folder / "blocks" / "alpha@1.0" / "alpha.blocks.Scale.py"
+    path.write_text(path.read_text() + "# more\n")
+    found = failed(folder, refresh=False)
+    assert found.keys() == {"digests", "files"}
+    assert found["files"] == f"{ID}: blocks/alpha@1.0/alpha.blocks.Scale.py is not its code"
+    path.unlink()
+    assert failed(folder, refresh=False).keys() == {"digests", "files"}
+
+
+def test_a_file_that_is_not_there_to_be(folder: Path) -> None:
+    (folder / "blocks" / "more.py").write_text("")
+    assert failed(folder, refresh=False) == {"digests": "blocks/more.py is not in the manifest"}
+
+
+def test_a_digest_that_is_not_of_the_code(folder: Path) -> None:
+    change_rows(folder, lambda rows: rows[0].update(code_sha256="0" * 64))
+    assert failed(folder) == {"files": "alpha@1.0::alpha.blocks.Attention: code_sha256 is not the SHA-256 of its code"}
+
+
+def test_a_file_in_another_place(folder: Path) -> None:
+    (folder / "blocks" / "Scale.py").write_bytes((folder / "blocks/alpha@1.0/alpha.blocks.Scale.py").read_bytes())
+    change_rows(folder, lambda rows: rows[1].update(file="blocks/Scale.py"))
+    found = failed(folder)
+    assert found == {"files": f"{ID}: lies in blocks/Scale.py, not in blocks/alpha@1.0/alpha.blocks.Scale.py"}
+
+
+def test_a_table_without_a_column(folder: Path) -> None:
+    table = pq.read_table(folder / "blocks.parquet").drop_columns(["license"])
+    pq.write_table(table, folder / "blocks.parquet")
+    assert failed(folder) == {
+        "schema Block": "blocks.parquet: no column license",
+        "guarantees": "not checked: the table above cannot be trusted",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "says"),
+    [
+        ({"name": "Other"}, "ids", "the qualified name does not end in Other"),
+        ({"start_line": 10}, "ids", "lines 10-9"),
+        ({"category": "Loss"}, "counts", "categories: "),
+        ({"license": "ISC"}, "counts", "licenses: "),
+        ({"fidelity": "match"}, "counts", "fidelity: {'match': 1} in the table, {} stated"),
+        ({"level": "compiled"}, "levels", "compiled of executed, no reason is given"),
+        ({"level": "discovered"}, "levels", "discovered, but has code"),
+        ({"error_kind": "timeout", "error": "late"}, "levels", "executed of executed, timeout"),
+        ({"error": "late"}, "levels", "a category of failure without a message, or the other way round"),
+        ({"n_lines": None}, "levels", "n_lines and file do not go with its code"),
+        ({"swhid": "swh:1:cnt:" + "1" * 40}, "requirements", "its SWHID is of another file or of other lines"),
+        ({"end_line": 8}, "requirements", "its SWHID is of another file or of other lines"),
+        ({"requires": ["scipy"]}, "requirements", "requires less than the table says"),
+        ({"requires": ["!"]}, "requirements", "not PEP 508"),
+    ],
+)
+def test_a_row_that_is_wrong(folder: Path, change: dict[str, Any], check: str, says: str) -> None:
+    change_rows(folder, lambda rows: rows[1].update(change))
+    assert says in failed(folder)[check]
+
+
+def test_a_block_that_stands_twice(folder: Path) -> None:
+    change_rows(folder, lambda rows: rows.append(dict(rows[1])))
+    assert failed(folder)["ids"] == "a block id occurs twice"
+
+
+def test_a_block_that_stopped_but_has_a_rung(folder: Path) -> None:
+    change_rows(folder, lambda rows: rows[2].update(level="executed", error_kind=None, error=None))
+    assert "executed, but has no code" in failed(folder)["levels"]
+
+
+@pytest.mark.parametrize(
+    ("body", "check", "says"),
+    [
+        ("import torch\nx = (\n", "parses", "executed, but it does not parse: '(' was never closed"),
+        ("import torch\n\n\ndef f():\n    return lost\n", "undefined names", "line 10: undefined name 'lost'"),
+        ("def f(x: 'Lost'):\n    return x\n", "undefined names", "undefined name 'Lost'"),
+        ("__all__ = ['lost']\n", "undefined names", "undefined name 'lost' in __all__"),
+        ("from torch import *\n", "undefined names", "'from torch import *' used; unable to detect undefined names"),
+        ("import alpha.parts\n", "imports", "line 6: imports alpha.parts of its own origin"),
+        (
+            "def f():\n    from alpha import parts\n    return parts\n",
+            "imports",
+            "line 7: imports alpha of its own origin",
+        ),
+        ("try:\n    import alpha\nexcept ImportError:\n    pass\n", "imports", "imports alpha of its own origin"),
+        ("from . import parts\n", "imports", "a relative import, ."),
+        ("import einops\n", "imports", "line 6: imports einops, which it does not require"),
+    ],
+)
+def test_code_that_is_wrong(folder: Path, body: str, check: str, says: str) -> None:
+    change_code(folder, code(body))
+    assert says in failed(folder)[check]
+
+
+def test_a_block_may_fail_to_parse_if_it_says_so(folder: Path) -> None:
+    change_code(folder, code("x = (\n"), level="emitted", error_kind="syntax_error", error="does not parse")
+    assert "parses" not in failed(folder)
+
+
+def test_a_header_that_names_another_block(folder: Path) -> None:
+    change_code(folder, made.code_of("alpha@1.0::other.Scale", "ISC"))
+    found = failed(folder)["headers"]
+    assert f"{ID}: its header names 'alpha@1.0::other.Scale' as Block, not '{ID}'" in found
+    assert f"{ID}: its header names 'ISC' as Licence, not 'MIT'" in found
+    change_code(folder, "import torch\n" + code(""))
+    assert f"{ID}: its header names None as Block" in failed(folder)["headers"]
+
+
+def test_entries_of_other_blocks(folder: Path) -> None:
+    path = folder / "required_repos.json"
+    needs = json.loads(path.read_text())
+    path.write_text(json.dumps({**needs, "blocks": needs["blocks"][1:]}))
+    assert failed(folder)["requirements"].startswith("its blocks are not those of the table that have code")
+    path.write_text(json.dumps({**needs, "sources": {}}))
+    assert "its source alpha@1.0 is not listed" in failed(folder)["requirements"]
+    for text in ("{", "[]", '{"blocks": 1, "sources": {}}', '{"blocks": [{}], "sources": {}}'):
+        path.write_text(text)
+        assert failed(folder)["requirements"].startswith("required_repos.json: not readable")
+
+
+# --- single rules -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "requires", "own", "wrong"),
+    [
+        ("import torch, numpy, torchvision.ops, os.path\nfrom collections import abc\n", [], {"timm"}, 0),
+        ("import torchvision\n", [], {"torchvision"}, 1),
+        ("import yaml, cv2, PIL.Image\n", ["PyYAML", "opencv_python>=4", "Pillow"], set(), 0),
+        ("import yaml\n", ["yaml2"], set(), 1),
+        ("import timm\n", ["timm"], {"timm"}, 1),
+        ("from . import a\nfrom .. import b\nfrom .c import d\n", [], set(), 3),
+        ("import torch_scatter, sklearn\n", ["torch-scatter", "scikit-learn==1.0"], set(), 0),
+        ("", [], set(), 0),
+    ],
+)
+def test_imports(text: str, requires: list[str], own: set[str], wrong: int) -> None:
+    assert len(import_faults(ast.parse(text), requires, frozenset(own))) == wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("def f():\n    return [y for x in a for y in x]\n", ["a"]),
+        ("class A:\n    b = 1\n    def c(self):\n        return b\n", ["b"]),
+        ("def f():\n    print(x)\n    x = 1\n", []),
+        ("def f() -> 'list[T]': ...\n", ["T"]),
+        ("def f():\n    global g\n    g = 1\ndef h():\n    return g\n", []),
+        ("x = __file__, __name__, WindowsError\n", []),
+    ],
+)
+def test_undefined_names(text: str, names: list[str]) -> None:
+    assert [found.rpartition("'")[0].rpartition("'")[2] for found in undefined_in(ast.parse(text))] == names
+
+
+# --- what extraction makes ----------------------------------------------------------------------------------------
+
+
+def test_what_extraction_emits_keeps_every_promise(tmp_path: Path) -> None:
+    """The core on a small package: two closed blocks of three files, one that needs einops, one that cannot be had."""
+    source = open_source(str(FIXTURES / "tinyvision"))
+    with Index(tmp_path / "facts.sqlite") as index:
+        library = Library((source,), index.facts)
+        index.add([(source, file) for file in source.files])
+        emitter = Emitter(Collector(Graph(library, Registries(library, index))))
+        outcomes = [emitter.emit(found) for found in discover(library, list(library.by_path.values()))]
+    results = []
+    for outcome in outcomes:
+        found = outcome.found
+        level, kind = ("executed", None) if isinstance(outcome, Emitted) else ("discovered", "unresolved_import")
+        emitted = outcome if isinstance(outcome, Emitted) else None
+        row = made.block(
+            SimpleNamespace(name=source.name, license=source.license, digest=source.digest, files=source.files),
+            found.name,
+            level,
+            block=found.block,
+            qualname=found.qualname,
+            path=found.module.file.path,
+            error_kind=kind,
+            error=kind,
+            swhid=f"swh:1:cnt:{found.module.file.blob}",
+            requires=emitted.requires if emitted else (),
+            **code_columns(emitted.code if emitted else None),
+        )
+        results.append(made.Result(row, emitted.files if emitted else ()))
+    assert sorted(r.row.name for r in results if r.row.code) == ["SqueezeExcite", "TinyNet", "TokenMixer"]
+    made.write(tmp_path / "out", results, [source])
+    assert failed(tmp_path / "out", refresh=False) == {}
+    needs = json.loads((tmp_path / "out" / "required_repos.json").read_text())
+    of = {entry["block"].rpartition(".")[2]: entry for entry in needs["blocks"]}
+    assert of["TokenMixer"]["requires"][1:] == ["einops>=0.6"]
+    assert of["TinyNet"]["made_from"]["tinyvision"] == ["models/net.py", "layers/helpers.py", "layers/squeeze.py"]
