@@ -69,7 +69,9 @@ def main() -> None:
                 emitted.extend(item for item in outcomes if isinstance(item, Emitted))
 
             timed("resolve and emit", emit, len(sample), "block")
-            candidates = [Candidate(item.found.block, item.found.name, item.code) for item in emitted]
+            candidates = [
+                Candidate(i.found.block, i.found.name, i.code, library.packages(i.found.module.source)) for i in emitted
+            ]
             list(execute_all(candidates[:4], index, jobs=2))
             timed(
                 "execute in the sandbox",

@@ -14,315 +14,125 @@ from functools import lru_cache
 
 OTHER = "Other"
 
-#: Patterns of whole words; `^` and `$` are the ends of the name. The first rule that matches decides.
-_NAMES: tuple[tuple[str, Sequence[str]], ...] = (
-    ("Loss", ["loss(es)?", "criterion", "cross entropy", "ghm[cr]", "divergence"]),
-    ("Network", ["for [a-z].*"]),
+#: Patterns of whole words, between commas; `^` and `$` are the ends of the name. The first rule that matches decides.
+_NAMES: tuple[tuple[str, str], ...] = (
+    ("Loss", "loss(es)?, criterion, cross entropy, ghm[cr], divergence"),
+    ("Network", "for [a-z].*"),
     (
         "Augmentation",
-        [
-            *["random .*", "batch .*(resize|pad)$", "^resize( .*)?$", "(center|five|ten) crop", "^normalize$"],
-            *["(auto|rand|trivial) augment", "aug mix", "cut ?mix", "mix ?up", "color jitter", "gr[ae]yscale"],
-            *["gaussian (blur|noise)", "elastic transform", "convert image dtype", "linear transformation"],
-            *["data preprocessor", "tp ?s transform"],
-        ],
+        "random .*, batch .*(resize|pad)$, ^resize( .*)?$, (center|five|ten) crop, ^normalize$, "
+        "(auto|rand|trivial) augment, aug mix, cut ?mix, mix ?up, color jitter, gr[ae]yscale, "
+        "gaussian (blur|noise), elastic transform, convert image dtype, linear transformation, "
+        "data preprocessor, tp ?s transform",
     ),
-    ("Quantization", [r"quantiz\w*", "fake quant", "(de)?quant", "observer"]),
-    ("Regularization", ["drop ?(path|out|block|connect)?", "stochastic depth"]),
+    ("Quantization", r"quantiz\w*, fake quant, (de)?quant, observer"),
+    ("Regularization", "drop ?(path|out|block|connect)?, stochastic depth"),
     (
         "Attention",
-        [
-            *[r"\w*attention", r"\w*attns?", "att", "attentive", "non ?local", "excite", "excitation", "self output$"],
-            *["se( module| layer)?$", "(e|ese|eca|ceca|gca|ema) module", "cbam", "selective kernel", "context block"],
-            *[
-                "(mh|sh|gp|p|c2p)sa",
-                "xca",
-                "lite mla",
-                "mla( module)?$",
-                "global context$",
-                "focal modulation",
-                "savpe",
-            ],
-        ],
+        r"\w*attention, \w*attns?, att, attentive, non ?local, excite, excitation, self output$, "
+        "se( module| layer)?$, (e|ese|eca|ceca|gca|ema) module, cbam, selective kernel, context block, "
+        "(mh|sh|gp|p|c2p)sa, xca, lite mla, mla( module)?$, global context$, focal modulation, savpe",
     ),
     (
         "Head",
-        [
-            *[r"\w*heads?", "classif(y|ier)", "predict(ors?)?", r"\w*detect$", "proto", "output layers", "dfl"],
-            *["integral", "(i|sigmoid) bin", "i keypoint", "head transform"],
-        ],
+        r"\w*heads?, classif(y|ier), predict(ors?)?, \w*detect$, proto, output layers, dfl, integral, "
+        "(i|sigmoid) bin, i keypoint, head transform",
     ),
-    ("Neck", [r"\w*fpn", "neck", "pan", "feature pyramid", "last level"]),
-    ("MLP", [r"\w*mlp$", r"\w*ffn$", "feed ?forward", "ff", "intermediate$", "output$", "(swi|ge|re) ?glu"]),
+    ("Neck", r"\w*fpn, neck, pan, feature pyramid, last level"),
+    ("MLP", r"\w*mlp$, \w*ffn$, feed ?forward, ff, intermediate$, output$, (swi|ge|re) ?glu"),
     (
         "Graph",
-        [
-            *[
-                r"\w*gnn\w*",
-                r"\w*gcn",
-                "gat",
-                "gin",
-                "gae",
-                "gps",
-                "gpse",
-                "graph",
-                r"\w*sage",
-                "message",
-                "hetero",
-                "tgn",
-            ],
-            *[
-                "node",
-                "edge (conv|block|pooling|embedding)",
-                "grapher",
-                "(wl|mr|pna|dirgnn) conv",
-                "kge",
-                "linkx",
-                "knn",
-            ],
-            *[
-                "(sch|dime|vis) ?net( block)?",
-                "jumping knowledge",
-                "meta (layer|path)",
-                "aggregat(or|ion)",
-                "link encoder",
-            ],
-            *["interaction", "inner product decoder", "correct and smooth", "neural fingerprint", "atomref"],
-        ],
+        r"\w*gnn\w*, \w*gcn, gat, gin, gae, gps, gpse, graph, \w*sage, message, hetero, tgn, node, "
+        "edge (conv|block|pooling|embedding), grapher, (wl|mr|pna|dirgnn) conv, kge, linkx, knn, "
+        "(sch|dime|vis) ?net( block)?, jumping knowledge, meta (layer|path), aggregat(or|ion), link encoder, "
+        "interaction, inner product decoder, correct and smooth, neural fingerprint, atomref",
     ),
     (
         "Detection",
-        [
-            *[
-                "roi",
-                "align",
-                "anchors?",
-                "nms",
-                "rpn",
-                r"\w*rcnn",
-                "proposals?",
-                r"\w*box(es)?",
-                "matcher",
-                "assigner",
-            ],
-            *[
-                "ssd",
-                r"ssd\w*",
-                "fcos",
-                "retina ?net",
-                r"yolo\w*",
-                r"\w*detector",
-                "detection",
-                r"\w*detr",
-                "corner pool",
-            ],
-            *[
-                r"dynamic scatter",
-                r"voxel\w*",
-                "(?<!down )(?<!up )sampler$",
-                "query and group",
-                "group all",
-                "center prior",
-                "trim border",
-            ],
-            *["kernel updat(e|or)", "task decomposition"],
-        ],
+        r"roi, align, anchors?, nms, rpn, \w*rcnn, proposals?, \w*box(es)?, matcher, assigner, ssd, ssd\w*, "
+        r"fcos, retina ?net, yolo\w*, \w*detector, detection, \w*detr, corner pool, dynamic scatter, "
+        r"voxel\w*, (?<!down )(?<!up )sampler$, query and group, group all, center prior, trim border, "
+        "kernel updat(e|or), task decomposition",
     ),
     (
         "Embedding",
-        [
-            *[
-                "embed",
-                r"\w*embeds?",
-                r"\w*embeddings?",
-                "embedder",
-                "pos (enc|conv|embed|bias)",
-                "position(al)?",
-                "rotary",
-            ],
-            *[
-                "rope",
-                "^rel pos( bias| mlp)?( tf)?$",
-                "encoding",
-                "patchify",
-                "smearing",
-                "fourier",
-                "basis",
-                "tokenizer",
-            ],
-            *["time encoder", "timesteps?", "sinusoid(al)?", "envelope", "alibi", "codebook"],
-        ],
+        r"embed, \w*embeds?, \w*embeddings?, embedder, pos (enc|conv|embed|bias), position(al)?, rotary, "
+        "rope, ^rel pos( bias| mlp)?( tf)?$, encoding, patchify, smearing, fourier, basis, tokenizer, "
+        "time encoder, timesteps?, sinusoid(al)?, envelope, alibi, codebook",
     ),
     (
         "Segmentation",
-        [
-            *[r"\w*seg", "segment(or|ation)?", "semantic", "mask", "pixel decoder", "^sam", "side adapter", "lraspp"],
-            *["prompt encoder"],
-        ],
+        r"\w*seg, segment(or|ation)?, semantic, mask, pixel decoder, ^sam, side adapter, lraspp, "
+        "prompt encoder",
     ),
-    ("Recurrent", [r"\w*lstm", r"\w*gru", r"\w*rnn", "recurrent", "mamba(?! out)", "rwkv", "ssm", "update block"]),
+    ("Recurrent", r"\w*lstm, \w*gru, \w*rnn, recurrent, mamba(?! out), rwkv, ssm, update block"),
     (
         "Resampling",
-        [
-            *[
-                r"(down|up) ?(sampl|scal)\w*",
-                "[as]?c?down",
-                "up",
-                "pixel (un)?shuffle",
-                r"patch (merg|split|expand)\w*",
-            ],
-            *[
-                "carafe",
-                "interp",
-                "(depth|space) to (depth|space)",
-                "resampler?",
-                "transpose",
-                "deconv",
-                "blur",
-                "re org",
-            ],
-            *["factorized reduction", "^(contract|expand|focus|mp)$"],
-        ],
+        r"(down|up) ?(sampl|scal)\w*, [as]?c?down, up, pixel (un)?shuffle, patch (merg|split|expand)\w*, "
+        "carafe, interp, (depth|space) to (depth|space), resampler?, transpose, deconv, blur, re org, "
+        "factorized reduction, ^(contract|expand|focus|mp)$",
     ),
-    ("Pooling", [r"\w*pool(ing|er)?( same padding| output)?$", r"\w*spp\w*", "^sp$", "ppm$"]),
+    ("Pooling", r"\w*pool(ing|er)?( same padding| output)?$, \w*spp\w*, ^sp$, ppm$"),
     (
         "Normalization",
-        [
-            "^(?!.*(conv|linear|mlp|block)).*norm( act| tlu| edge| node| fp| [bs]\\d)*( layer)?$",
-            *["abn$", "^grn$", "normalization$"],
-        ],
-    ),
-    ("Network", [r"\w*net( features| encoder| large| a large| wrapper)?$", "^(vgg|dla|dpn|raft|xception( aligned)?)$"]),
-    (
-        "Transformer",
-        [
-            *[
-                r"\w*transformers?",
-                r"\w*former",
-                r"\w*vit",
-                "swin",
-                "deit",
-                "beit",
-                "(en|de)coder (layer|block)",
-                "tnt",
-            ],
-            *[
-                "perceiver",
-                "cait",
-                "xcit",
-                "coat",
-                "twins",
-                "volo",
-                "nest( level)?$",
-                "levit",
-                "hiera",
-                "outlooker",
-                "eva",
-            ],
-            *["rel pos block", "layer scale block", "rtmcc", "things block", "focal net", r"\w*bert layer", "naflex"],
-        ],
-    ),
-    (
-        "Convolution",
-        [
-            *[
-                r"\w*convs?",
-                "convolution",
-                r"\w*bottle ?2?neck\w*",
-                "inception( [a-e]| aux| block)$",
-                "fire$",
-                "separable",
-            ],
-            *[
-                "stem",
-                "cell$",
-                "res(idual)?",
-                r"rep( \w+)+",
-                "reparam",
-                r"\w*csp\w*",
-                r"ghost( \w+)*$",
-                r"mixed\w*",
-                r"\w*elan",
-            ],
-            *[
-                "dla",
-                "cross stage",
-                "(first|normal|reduction) [ab]$",
-                "bn act$",
-                "xception",
-                r"[a-z]*\d*c[123][a-z]?( .*)?$",
-            ],
-            *["cb (fuse|linear)", "cib", r"\w*dcn\w*", "lka", "resolution module", "(dark|hg|edge|cx|cn|osa) block"],
-            *["(dense|basic|res net) (block|layer|stage)", "selec sls", "norm free", "oso?a stage", "dense layer"],
-        ],
-    ),
-    (
-        "Activation",
-        [
-            *[r"\w*relu", r"\w*gelu", r"\w*silu", r"\w*elu", r"\w*glu$", "swish", r"\w*sigmoid", r"\w*tanh", "mish"],
-            *[
-                "softmax",
-                r"soft(min|plus|shrink|sign)",
-                r"hard(shrink|tanh|sigmoid|swish)",
-                "threshold",
-                "activation",
-                "tanhshrink",
-            ],
-            *["(act|acon c)$", "snake"],
-        ],
-    ),
-    (
-        "MLP",
-        [
-            *[
-                r"\w*mlp",
-                r"\w*ffn",
-                r"\w*linear",
-                "experts?",
-                "moe",
-                "adapter",
-                "lora",
-                "spatial gating",
-                "mixer",
-                "affine",
-            ],
-            *["project(or|ion)", "sequencer", "dense$"],
-        ],
+        r"^(?!.*(conv|linear|mlp|block)).*norm( act| tlu| edge| node| fp| [bs]\d)*( layer)?$, abn$, ^grn$, "
+        "normalization$",
     ),
     (
         "Network",
-        ["backbone", "inception", r"model\w*", "generator", "discriminator", "autoencoder", "pyramid", "u net"],
+        r"\w*net( features| encoder| large| a large| wrapper)?$, ^(vgg|dla|dpn|raft|xception( aligned)?)$",
     ),
-)
-
-#: By the name of a folder or file of the module, where name and bases tell nothing; from the file upwards.
-_PLACES: tuple[tuple[str, Sequence[str]], ...] = (
-    ("Loss", ["loss(es)?"]),
-    ("Attention", ["attention", "attn"]),
-    ("Graph", ["gnn", "graph", "geometric"]),
-    ("Head", ["heads?"]),
-    ("Neck", ["necks?", "fpn"]),
-    ("Detection", ["roi", "detectors?", "detection", "rpn", r"yolo\w*", r"\w*detr", "bbox"]),
-    ("Segmentation", ["segmentors?", "segmentation", r"\w*seg"]),
-    ("Embedding", ["embeddings?", r"pos\w* embed"]),
-    ("Activation", ["activations?"]),
-    ("Normalization", ["norm", "normalization"]),
-    ("Pooling", ["pooling", "pool"]),
-    ("Recurrent", ["rnn", "recurrent", "lstm", "rwkv", r"mamba"]),
-    ("Quantization", ["quantiz\\w*", "quantized"]),
     (
         "Transformer",
-        ["transformer", r"\w*former", r"\w*vit", "swin\\w*", "modeling", "hiera", "deit", "beit", "cait", "xcit"],
+        r"\w*transformers?, \w*former, \w*vit, swin, deit, beit, (en|de)coder (layer|block), tnt, perceiver, "
+        "cait, xcit, coat, twins, volo, nest( level)?$, levit, hiera, outlooker, eva, rel pos block, "
+        r"layer scale block, rtmcc, things block, focal net, \w*bert layer, naflex",
     ),
     (
         "Convolution",
-        [r"\w*net", "conv", "resnet\\w*", "vgg", "dla", "rexnet", "inception", "xception", "convnext\\w*", "conv next"],
+        r"\w*convs?, convolution, \w*bottle ?2?neck\w*, inception( [a-e]| aux| block)$, fire$, separable, "
+        r"stem, cell$, res(idual)?, rep( \w+)+, reparam, \w*csp\w*, ghost( \w+)*$, mixed\w*, \w*elan, dla, "
+        r"cross stage, (first|normal|reduction) [ab]$, bn act$, xception, [a-z]*\d*c[123][a-z]?( .*)?$, "
+        r"cb (fuse|linear), cib, \w*dcn\w*, lka, resolution module, (dark|hg|edge|cx|cn|osa) block, "
+        "(dense|basic|res net) (block|layer|stage), selec sls, norm free, oso?a stage, dense layer",
     ),
+    (
+        "Activation",
+        r"\w*relu, \w*gelu, \w*silu, \w*elu, \w*glu$, swish, \w*sigmoid, \w*tanh, mish, softmax, "
+        "soft(min|plus|shrink|sign), hard(shrink|tanh|sigmoid|swish), threshold, activation, tanhshrink, "
+        "(act|acon c)$, snake",
+    ),
+    (
+        "MLP",
+        r"\w*mlp, \w*ffn, \w*linear, experts?, moe, adapter, lora, spatial gating, mixer, affine, "
+        "project(or|ion), sequencer, dense$",
+    ),
+    ("Network", r"backbone, inception, model\w*, generator, discriminator, autoencoder, pyramid, u net"),
 )
 
-_WEAK: tuple[tuple[str, Sequence[str]], ...] = (
-    ("Convolution", ["blocks?", "stage", "down", "next"]),
-    ("Network", ["encoder", "decoder"]),
+#: By the name of a folder or file of the module, where name and bases tell nothing; from the file upwards.
+_PLACES: tuple[tuple[str, str], ...] = (
+    ("Loss", "loss(es)?"),
+    ("Attention", "attention, attn"),
+    ("Graph", "gnn, graph, geometric"),
+    ("Head", "heads?"),
+    ("Neck", "necks?, fpn"),
+    ("Detection", r"roi, detectors?, detection, rpn, yolo\w*, \w*detr, bbox"),
+    ("Segmentation", r"segmentors?, segmentation, \w*seg"),
+    ("Embedding", r"embeddings?, pos\w* embed"),
+    ("Activation", "activations?"),
+    ("Normalization", "norm, normalization"),
+    ("Pooling", "pooling, pool"),
+    ("Recurrent", "rnn, recurrent, lstm, rwkv, mamba"),
+    ("Quantization", r"quantiz\w*, quantized"),
+    ("Transformer", r"transformer, \w*former, \w*vit, swin\w*, modeling, hiera, deit, beit, cait, xcit"),
+    ("Convolution", r"\w*net, conv, resnet\w*, vgg, dla, rexnet, inception, xception, convnext\w*, conv next"),
+)
+
+#: By words of the name that say little, where nothing else does.
+_WEAK: tuple[tuple[str, str], ...] = (
+    ("Convolution", "blocks?, stage, down, next"),
+    ("Network", "encoder, decoder"),
 )
 
 _AUGMENTING = re.compile(r"\btransforms\b|\baugment")
@@ -378,8 +188,9 @@ def words_of(name: str) -> str:
     return " ".join(re.sub(r"(?<=[a-z]{2})\d+d?$", "", word) for word in words if not _VERSION.fullmatch(word))
 
 
-def _compile(table: Iterable[tuple[str, Sequence[str]]]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((category, re.compile("|".join(rf"\b(?:{p})\b" for p in patterns))) for category, patterns in table)
+def _compile(table: Iterable[tuple[str, str]]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    alternatives = ((category, patterns.replace(", ", "|")) for category, patterns in table)
+    return tuple((category, re.compile(rf"\b(?:{either})\b")) for category, either in alternatives)
 
 
 _NAME_RULES, _PLACE_RULES, _WEAK_RULES = _compile(_NAMES), _compile(_PLACES), _compile(_WEAK)

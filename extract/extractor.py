@@ -188,7 +188,8 @@ class BlockExtractor:
         verdicts: dict[str, Verdict] = {}
         ready: list[Candidate] = []
         for item in emitted:
-            candidate = Candidate(item.found.block, item.found.name, item.code)
+            origin = self.library.packages(item.found.module.source)
+            candidate = Candidate(item.found.block, item.found.name, item.code, origin)
             verdict = verdicts[candidate.key] = check_text(item, self.level)
             if verdict.level == "compiled" and at_least(self.level, "executed"):
                 ready.append(candidate)

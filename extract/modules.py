@@ -233,6 +233,10 @@ class Library:
                 return found
         return None
 
+    def packages(self, source: Source) -> tuple[str, ...]:
+        """The top-level names of a source's own code; not the foundation, which every block needs."""
+        return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
+
     def knows(self, source: Source, dotted: str) -> bool:
         """Whether a dotted name's first part belongs to the corpus, as seen from a source."""
         top = dotted.split(".")[0]

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import traceback
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,11 +18,13 @@ def execute(payload: dict[str, Any]) -> dict[str, Any]:
     """Run a block's file and check that it defines its class, an nn.Module.
 
     Args:
-        payload: `code`; `name` of the class; `folders` to add at the end of sys.path.
+        payload: `code`; `name` of the class; `folders` to add at the end of sys.path; `origin`, the packages that
+            the block comes from, which are out of reach here even where they are installed.
 
     Returns: `{"ok": true}`, or `{"ok": false, "kind": …, "error": …}` with the error in one line.
     """
     sys.path += payload.get("folders", [])
+    hide(payload.get("origin", []))
     try:
         module = load(payload["code"])
         found = getattr(module, payload["name"], None)
@@ -34,6 +37,28 @@ def execute(payload: dict[str, Any]) -> dict[str, Any]:
     if not issubclass(found, torch.nn.Module):
         return {"ok": False, "kind": "not_a_module", "error": f"{payload['name']} is not a subclass of torch.nn.Module"}
     return {"ok": True}
+
+
+class _Hidden:
+    """Finds no module of some packages, before any other finder can."""
+
+    def __init__(self, packages: Collection[str]) -> None:
+        self._packages = frozenset(packages)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        """None for every other module, so that the next finder is asked.
+
+        Raises: ModuleNotFoundError for a hidden one.
+        """
+        if fullname.partition(".")[0] in self._packages:
+            raise ModuleNotFoundError(f"No module named {fullname!r} (the block's origin)", name=fullname)
+
+
+def hide(packages: Collection[str]) -> None:
+    """Make packages impossible to import, and forget those that are imported already."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Hidden(packages))
 
 
 def load(code: str) -> ModuleType:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -31,7 +32,6 @@ MAX_WHEEL_BYTES = 300 << 20
 MAX_UNPACKED_BYTES = 600 << 20
 _MAX_MEMBERS = 50_000
 _TOO_LARGE = f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB or {_MAX_MEMBERS:,} files, the limits"
-_CHUNK = 1 << 20
 _MAX_SECONDS = 600.0
 _COMPILE_SECONDS = 300.0
 #: For how long the index's answer that there is no wheel is taken as still true.
@@ -179,7 +179,7 @@ def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
     except OSError as error:
         raise UserError(f"its wheel cannot be unpacked: {error.strerror or error}") from error
     _compile(folder / "files")
-    _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()), 1 << 30)
+    _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()))
     try:
         folder.rename(target)
     except OSError as error:
@@ -200,7 +200,6 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
     members = [member for member in archive.infolist() if not member.is_dir()]
     if len(members) > _MAX_MEMBERS or sum(member.file_size for member in members) > MAX_UNPACKED_BYTES:
         raise UserError(_TOO_LARGE)
-    left = MAX_UNPACKED_BYTES
     for member in members:
         data_folder = _DATA_FOLDER.fullmatch(member.filename)
         path = data_folder["rest"] if data_folder else member.filename
@@ -209,22 +208,15 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
         if ".data/" in path.partition("/")[0] + "/" or member.external_attr >> 28 not in (0, 8):
             continue
         with archive.open(member) as source:
-            left -= _write(folder / path, source, left)
+            _write(folder / path, source)  # which gives no more bytes than the archive's directory says
 
 
-def _write(file: Path, source: IO[bytes], bound: int) -> int:
-    """Write a file, to the disk; returns its size. What the archive says of sizes is not relied on."""
+def _write(file: Path, source: IO[bytes]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    size = 0
     with file.open("wb") as out:
-        while chunk := source.read(_CHUNK):
-            size += len(chunk)
-            if size > bound:
-                raise UserError(_TOO_LARGE)
-            out.write(chunk)
+        shutil.copyfileobj(source, out)
         out.flush()
         os.fsync(out.fileno())
-    return size
 
 
 def _compile(folder: Path) -> None:

@@ -14,7 +14,7 @@ from extract.runtime_names import RuntimeNames
 from manifests.records import LEVELS, Level
 from sandbox import Job, Limits, Outcome, Sandbox, Status
 
-PROBE_VERSION = 1
+PROBE_VERSION = 2
 ENTRY = "extract.probe:execute"
 ATTEMPTS = 3  # for failures of resources; anything else fails the same way again
 _BACK_OFF_SECONDS = 0.5
@@ -42,10 +42,18 @@ class Candidate:
     key: str
     name: str
     code: str
+    origin: tuple[str, ...]  # top-level packages of its source
 
     def cache_key(self, folders: Sequence[Path]) -> str:
         """Names everything that the outcome depends on."""
-        about = (self.name, self.code, RuntimeNames.key(), [folder.name for folder in folders], PROBE_VERSION)
+        about = (
+            self.name,
+            self.code,
+            self.origin,
+            RuntimeNames.key(),
+            [folder.name for folder in folders],
+            PROBE_VERSION,
+        )
         return "executed:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 

@@ -4,6 +4,7 @@ Nothing of what is in the folder is executed: code is parsed, and read by pyflak
 """
 
 import ast
+import contextlib
 import hashlib
 import json
 import re
@@ -81,22 +82,17 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
 
 
 def _check_ids(rows: Sequence[Row]) -> Check:
-    wrong = [f"{row['block']}: not SOURCE::QUALNAME" for row in rows if row["block"] != _id_of(row)]
-    wrong += [f"{row['block']}: the qualified name does not end in {row['name']}" for row in rows if not _named(row)]
+    wrong = []
     if len({row["block"] for row in rows}) != len(rows):
         wrong.append("a block id occurs twice")
     for row in rows:
+        if row["block"] != f"{row['source']}::{row['qualname']}":
+            wrong.append(f"{row['block']}: is not {row['source']}::{row['qualname']}")
+        if row["qualname"].rpartition(".")[2] != row["name"]:
+            wrong.append(f"{row['block']}: the qualified name does not end in {row['name']}")
         if not 1 <= row["start_line"] <= row["end_line"]:
             wrong.append(f"{row['block']}: lines {row['start_line']}-{row['end_line']}")
     return found_check("ids", wrong, f"{len(rows):,} blocks, each of its own name")
-
-
-def _id_of(row: Row) -> str:
-    return f"{row['source']}::{row['qualname']}"
-
-
-def _named(row: Row) -> bool:
-    return bool(row["qualname"].rpartition(".")[2] == row["name"])
 
 
 def _check_counts(rows: Sequence[Row], manifest: Manifest) -> Check:
@@ -276,10 +272,10 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
     """The imports, in functions too, that are neither of the standard library nor the runtime nor required.
 
     Args:
-        requires: PEP 508.
+        requires: PEP 508; what is not counts for nothing.
         own: the import names of the source itself, which nothing makes good.
     """
-    wanted = {canonicalize_name(Requirement(text).name) for text in requires}
+    wanted = set(_distributions(requires))
     wrong = []
     for dotted, line in imported_names(tree):
         top = dotted.partition(".")[0]
@@ -292,3 +288,9 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
         elif not wanted & {canonicalize_name(name) for name in distributions_of(top)}:
             wrong.append(f"line {line}: imports {dotted}, which it does not require")
     return wrong
+
+
+def _distributions(requires: Iterable[str]) -> Iterator[str]:
+    for text in requires:
+        with contextlib.suppress(InvalidRequirement):  # the check of requirements tells
+            yield canonicalize_name(Requirement(text).name)
