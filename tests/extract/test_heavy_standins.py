@@ -1,0 +1,207 @@
+"""Our stand-ins for heavy definitions behave as what they stand in for, as far as a block needs it."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from extract.standins import attention, auto, backends, build, checkpoint, config, loggers, logs, pretrained, registry
+from extract.standins.absent import NotInstalled
+from extract.standins.heavy import HEAVY, find_heavy
+
+
+def test_every_stand_in_exists() -> None:
+    folder = Path(registry.__file__).parent
+    for name, heavy in HEAVY.items():
+        text = (folder / heavy.file).read_text()
+        assert f"class {heavy.name}" in text or f"def {heavy.name}(" in text, name
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "bases", "file"),
+    [
+        ("PreTrainedModel", {"from_pretrained", "post_init", "forward"}, [], "pretrained.py"),
+        ("PreTrainedModel", {"forward"}, [], None),  # another class of that name
+        ("AutoModelForCausalLM", set(), ["_BaseAutoModelClass"], "auto.py"),
+        ("AutoEncoder", {"forward"}, ["Module"], None),
+        ("print_log", {"msg", "logger", "level"}, [], "logs.py"),
+        ("print_log", {"text"}, [], None),
+        ("SEModule", {"forward"}, ["Module"], None),
+    ],
+)
+def test_known_by_name_and_shape(name: str, shape: set[str], bases: list[str], file: str | None) -> None:
+    found = find_heavy(name, shape, bases)
+    assert (found.file if found else None) == file
+
+
+def test_registry_builds_by_name_scope_class_and_list() -> None:
+    layers = registry.Registry("layers")
+    layers.register_module(module=nn.Linear)
+    layers.register_module("BN", module=nn.BatchNorm2d)
+
+    @layers.register_module(name=["act", "relu"])
+    class Act(nn.ReLU):
+        pass
+
+    assert layers.get("BN") is nn.BatchNorm2d
+    assert layers.get("some.BN") is nn.BatchNorm2d
+    assert layers.get("no") is None
+    assert "act" in layers
+    assert "no" not in layers
+    assert layers.get("relu") is Act
+    built = layers.build({"type": "Linear", "in_features": 2}, default_args={"out_features": 3, "in_features": 9})
+    assert (built.in_features, built.out_features) == (2, 3)
+    assert isinstance(build.build_from_cfg({"type": Act}, layers), Act)
+    assert len(layers.build([{"type": "BN", "num_features": 1}, "act"])) == 2
+    with pytest.raises(KeyError, match="'no' is not registered"):
+        layers.build({"type": "no"})
+    with layers.switch_scope_and_registry(None) as same:
+        assert same is layers
+
+
+def test_registry_in_fvcore_form() -> None:
+    heads = registry.Registry("heads")
+
+    @heads.register()
+    class Head:
+        pass
+
+    heads.register(Registered)
+    assert heads.get("Head") is Head
+    assert heads.get("Registered") is Registered
+
+
+class Registered:
+    pass
+
+
+def test_config_dict() -> None:
+    settings = config.ConfigDict({"a": {"b": 1}, "c": [{"d": 2}]}, e=3)
+    assert settings.a.b == 1
+    assert settings.c[0].d == 2
+    settings.f = {"g": 4}
+    assert settings["f"].g == 4
+    assert isinstance(settings, dict)
+    assert settings.copy() == settings
+    assert type(settings.to_dict()["a"]) is dict
+    with pytest.raises(AttributeError, match="missing"):
+        _ = settings.missing
+    assert settings.pop("e") == 3
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("causal", [True, False])
+def test_sdpa_equals_the_definition(groups: int, causal: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.Module()
+    module.num_key_value_groups = groups
+    query = torch.randn(2, 4, 5, 8)
+    key, value = torch.randn(2, 4 // groups, 5, 8), torch.randn(2, 4 // groups, 5, 8)
+    output, weights = attention.sdpa_attention_forward(module, query, key, value, None, is_causal=causal, scaling=0.3)
+    whole_key, whole_value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = query @ whole_key.transpose(-1, -2) * 0.3
+    if causal:
+        scores = scores.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), float("-inf"))
+    expected = (scores.softmax(-1) @ whole_value).transpose(1, 2)
+    assert weights is None
+    torch.testing.assert_close(output, expected)
+
+
+def test_sdpa_adds_a_position_bias() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, 4, 8)
+    bias = torch.randn(1, 2, 4, 4)
+    allowed = torch.rand(1, 1, 4, 4) > 0.3
+    allowed |= torch.eye(4, dtype=torch.bool)
+    for mask, causal in ((None, False), (None, True), (allowed, False)):
+        module = nn.Module()
+        output, _ = attention.sdpa_attention_forward(
+            module, query, key, value, mask, is_causal=causal, position_bias=bias, scaling=0.5
+        )
+        scores = query @ key.transpose(-1, -2) * 0.5
+        if mask is not None:
+            scores = (scores + bias).masked_fill(~mask, float("-inf"))
+        elif causal:
+            tril = torch.ones(4, 4, dtype=torch.bool).tril()
+            scores = (query @ key.transpose(-1, -2) * 0.5 + bias).masked_fill(~tril, float("-inf"))
+        else:
+            scores = scores + bias
+        torch.testing.assert_close(output, (scores.softmax(-1) @ value).transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_table() -> None:
+    table = attention.AttentionInterface()
+    assert table.get_interface("eager", len) is len
+    assert table.get_interface(None, len) is len
+    assert table.get_interface("sdpa", len) is attention.sdpa_attention_forward
+    with pytest.raises(KeyError):
+        table.get_interface("flash_attention_2", len)
+
+
+def test_pretrained_model_initialises_and_ties() -> None:
+    class Settings(pretrained.PreTrainedConfig):
+        attribute_map = {"width": "hidden_size"}
+        hidden_size: int = 4
+        sizes: list = [1]
+
+    class Model(pretrained.PreTrainedModel):
+        _tied_weights_keys = {"lm_head.weight": "wte.weight"}
+
+        def __init__(self, settings: Settings) -> None:
+            super().__init__(settings)
+            self.wte = nn.Embedding(6, settings.hidden_size, padding_idx=0)
+            self.lm_head = nn.Linear(settings.hidden_size, 6, bias=True)
+            self.post_init()
+
+    settings = Settings(hidden_size=8, extra=1, num_labels=3)
+    assert settings.width == 8
+    assert settings.extra == 1
+    assert settings.num_labels == 3
+    assert Settings().sizes is not Settings().sizes
+    model = Model(settings)
+    assert model.lm_head.weight is model.wte.weight
+    assert model.get_input_embeddings() is model.wte
+    assert model.dtype == torch.float32
+    assert float(model.lm_head.bias.detach().abs().sum()) == 0.0
+    mask = model.get_extended_attention_mask(torch.tensor([[1, 0]]), (1, 2))
+    assert mask.shape == (1, 1, 1, 2)
+    assert mask[0, 0, 0, 0] == 0
+    assert mask[0, 0, 0, 1] == torch.finfo(torch.float32).min
+    with pytest.raises(NotImplementedError, match="pretrained weights"):
+        Model.from_pretrained("x")
+
+
+def test_checkpoints_are_local_tensors(tmp_path: Path) -> None:
+    model, path = nn.Linear(2, 2), tmp_path / "w.pth"
+    torch.save({"state_dict": {f"head.{k}": v for k, v in model.state_dict().items()}}, path)
+    part = checkpoint.read_checkpoint_with_prefix("head", path)
+    other = nn.Linear(2, 2)
+    checkpoint.load_state_dict(other, part, strict=True)
+    assert torch.equal(other.weight, model.weight)
+    torch.save(model.state_dict(), path)
+    checkpoint.load_checkpoint(third := nn.Linear(2, 2), path, strict=True)
+    assert torch.equal(third.weight, model.weight)
+
+
+def test_loggers(caplog: pytest.LogCaptureFixture) -> None:
+    logger = loggers.get_logger("some.module")
+    for _ in range(3):
+        logger.warning_once("only once")
+    logs.print_log("told", logger="other", level=logging.WARNING)
+    logs.print_log("never", logger="silent", level=logging.ERROR)
+    assert [record.message for record in caplog.records] == ["only once", "told"]
+    assert isinstance(logs.NamedLogger.get_current_instance(), logging.Logger)
+
+
+def test_what_is_absent_says_so() -> None:
+    absent = NotInstalled("flash_attn")
+    assert not absent
+    for use in (lambda: absent(1), lambda: absent.function):
+        with pytest.raises(ModuleNotFoundError, match="flash_attn"):
+            use()
+    with pytest.raises(NotImplementedError, match="not part of this block"):
+        auto.AutoClass.from_config(None)
+    assert backends.requires(backends=("x",))(len) is len
+    backends.requires_backends(None, ["x"])
