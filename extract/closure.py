@@ -18,6 +18,7 @@ MOST_STATEMENTS = 3_000
 
 UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
 Needs = Callable[[UnitKey], Iterable[UnitKey]]
+Readers = dict[tuple[int, str], list[tuple[str, str, int]]]
 
 
 @dataclass
@@ -167,10 +168,11 @@ class Collector:
             key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.number)
             units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
             of_node[node.key] = key
+        readers = self._readers(nodes)
         hard: dict[UnitKey, list[UnitKey]] = {}
         soft: dict[UnitKey, list[UnitKey]] = {}
         for key, unit in units.items():
-            before, later = self._needs(unit, of_node)
+            before, later = self._needs(unit, of_node, readers)
             hard[key] = [k for k in dict.fromkeys(before) if k != key]
             soft[key] = [k for k in dict.fromkeys(later) if k != key]
         root_key = next(of_node[n.key] for n in self.graph.members(Own(root.module, root.name)))
@@ -181,7 +183,18 @@ class Collector:
         # The class itself comes last, unless something else changes it afterwards.
         return [units[key] for key in ordered]
 
-    def _needs(self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey]) -> tuple[list[UnitKey], list[UnitKey]]:
+    def _readers(self, nodes: Sequence[Node]) -> Readers:
+        """The statements that read a name of their own file as they run: before it is bound again."""
+        found: Readers = {}
+        for node in nodes:
+            for use in node.statement.uses:
+                if use.when == AT_DEFINITION and use.local < 0:
+                    found.setdefault((id(node.module), use.name), []).append(node.key)
+        return found
+
+    def _needs(
+        self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey], readers: Readers
+    ) -> tuple[list[UnitKey], list[UnitKey]]:
         before: list[UnitKey] = []
         later: list[UnitKey] = []
         for node in unit.nodes:
@@ -195,6 +208,7 @@ class Collector:
                         before.extend(self._keys(node, target, True, of_node))
             # Statements that bind or change one name stay in their order.
             for name in (*node.statement.binds, *node.statement.touches):
+                before += [of_node[k] for k in readers.get((id(node.module), name), ()) if k < node.key]
                 before += [
                     of_node[other.key]
                     for other in self.graph.members(Own(node.module, name))

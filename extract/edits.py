@@ -1,6 +1,7 @@
 """Changes to a stretch of text by offsets, and moving a statement to another indentation."""
 
 import io
+import re
 import tokenize
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -32,7 +33,7 @@ def dedent(text: str, columns: int) -> str:
     if not columns:
         return text
     inside = _string_lines(text)
-    lines = text.splitlines(keepends=True)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)  # splitlines would also split at form feeds
     return "".join(
         line if number in inside else line[min(columns, len(line) - len(line.lstrip(" \t"))) :]
         for number, line in enumerate(lines, start=1)

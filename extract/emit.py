@@ -114,7 +114,12 @@ def _needed_when_called(closure: Closure, collector: Collector) -> set[Imported]
 def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, late: set[Imported]) -> list[str]:
     """The texts of the units, those of our stand-ins first, then the objects that are made from them."""
     ours = [text for unit, text in pieces if unit.module.source.name == SOURCE_NAME]
-    theirs = [text for unit, text in pieces if unit.module.source.name != SOURCE_NAME]
+    filled = _fillings(closure, names)
+    theirs = [
+        "\n\n\n".join([text, *(line for node in unit.nodes for line in filled.pop(node.key, ()))])
+        for unit, text in reversed(pieces)
+        if unit.module.source.name != SOURCE_NAME
+    ][::-1]
     absent = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "NotInstalled"), "")
     lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, Optional)})
     lines += sorted(
@@ -124,14 +129,22 @@ def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, l
     )
     registry = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "Registry"), "")
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, Registered)})
-    filled = sorted(
-        {
-            f'{names.of[where]}.register_module("{key.rpartition(".")[2]}", module={names.of[entry.symbol]})'
-            for (where, key), entry in closure.entries.items()
-            if entry.symbol is not None
-        }
-    )
-    return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *(["\n".join(filled)] if filled else [])]
+    return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
+
+
+def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list[str]]:
+    """The lines that fill the registries, by the last statement that defines what they register."""
+    last: dict[Own, tuple[str, str, int]] = {}
+    for node in closure.nodes:
+        for name in node.statement.binds:
+            place = Own(node.module, name)
+            last[place] = max(node.key, last.get(place, node.key))
+    found: dict[tuple[str, str, int], list[str]] = {}
+    for (where, key), entry in closure.entries.items():
+        if entry.symbol is not None:
+            line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry.symbol]})"
+            found.setdefault(last[entry.symbol], []).append(line)
+    return {key: ["\n".join(sorted(set(lines)))] for key, lines in found.items()}
 
 
 def _namespaces(names: Names, collector: Collector) -> list[str]:

@@ -6,7 +6,7 @@ normalised text (see `extract.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 3
+FACTS_VERSION = 5
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -46,6 +46,7 @@ class LocalImport(NamedTuple):
     stand_alone: bool  # nothing else in its scope binds the name
     guarded: bool  # inside a try that catches ImportError
     in_class: bool
+    is_global: bool  # it binds a global name: under `global`, or in a statement of module level
 
 
 class Store(NamedTuple):
@@ -88,7 +89,7 @@ class Statement(NamedTuple):
     locals: tuple[LocalImport, ...]
     decorators: tuple[Decorator, ...]
     calls: bool  # running it may call functions
-    types: tuple[str, ...]  # string literals that name a class to build: dict(type="BN")
+    types: tuple[str, ...]  # string literals that name a class to build, dict(type="BN"), or an operator
     shadows: tuple[str, ...]  # names bound in the scopes inside it
     registers: bool  # a decorator that returns what it is given, or makes one that does
 
@@ -104,7 +105,7 @@ class Block(NamedTuple):
     uses: tuple[Use, ...]  # of the test, or of the exception types
     suites: tuple[tuple[str, int, int], ...]  # (body | handler | else | finally, start, end of its statements)
     static: str  # "never" (TYPE_CHECKING, __main__), "always", "imports" (try that catches ImportError) or ""
-    stores: tuple[Store, ...] = ()
+    errors: tuple[str, ...] = ()  # names of `except … as name`
 
 
 class ClassFacts(NamedTuple):

@@ -65,6 +65,7 @@ class Links:
     notes: list[tuple[Use, Target | None]] = field(default_factory=list)  # names that only annotations use
     dropped: list[Decorator] = field(default_factory=list)  # decorators left out
     problems: list[Problem] = field(default_factory=list)
+    errors: list[Use] = field(default_factory=list)  # reads of `except … as error`
     requires: set[str] = field(default_factory=set)  # import names of third-party packages
     local_targets: list[Target] = field(default_factory=list)  # of the statement's function-level imports
     glue: list[Symbol] = field(default_factory=list)  # stand-ins that lines of ours use
@@ -88,7 +89,10 @@ class Graph:
         """The statements that define a symbol, and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            chosen = {s.number: s for s in module.binders(name)}
+            if "::" in name:  # an operator that Python code registers with torch.library
+                chosen = {s.number: s for s in module.facts.statements if name in s.types and module.taken(s)}
+            else:
+                chosen = {s.number: s for s in module.binders(name)}
             for statement in self._touches(module).get(name, ()):
                 chosen.setdefault(statement.number, statement)
             self._members[symbol] = tuple(Node(module, chosen[i]) for i in sorted(chosen))
@@ -98,8 +102,10 @@ class Graph:
         if id(module) not in self._touching:
             found: dict[str, list[Statement]] = {}
             for statement in module.facts.statements:
-                if statement.touches and not statement.binds and module.taken(statement):
+                if statement.touches and module.taken(statement):
                     for name in statement.touches:
+                        if name in statement.binds:
+                            continue
                         found.setdefault(name, []).append(statement)
             self._touching[id(module)] = found
         return self._touching[id(module)]
@@ -110,7 +116,7 @@ class Graph:
         for name in self.library.public_names(namespace.module):
             target = self.library.lookup(namespace.module, name)
             if isinstance(target, Definition):
-                found[name] = self._symbol(target)
+                found[name] = self.symbol(target)
         return found
 
     # -- links ---------------------------------------------------------------------------------------------------
@@ -138,10 +144,19 @@ class Graph:
             self._link_import(module, statement, result)
             return result
         result.local_targets = [self.library.target(module, entry.alias) for entry in statement.locals]
+        for entry, found in zip(statement.locals, result.local_targets, strict=True):
+            if isinstance(found, Definition) and not entry.stand_alone:
+                result.glue.append(self.symbol(found))
+                if entry.is_global:
+                    result.alias_links.append(self.symbol(found))
+        errors = {name for block, _ in statement.path for name in module.facts.blocks[block].errors}
         self._check_locals(module, statement, result)
         result.dropped = [d for d in statement.decorators if self._drops(module, statement, d)]
         for use in statement.uses:
             if any(d.start <= use.start < d.end for d in result.dropped):
+                continue
+            if use.name in errors and use.local < 0 and not module.binders(use.name):
+                result.errors.append(use)
                 continue
             local = statement.locals[use.local] if use.local >= 0 else None
             target = result.local_targets[use.local] if local is not None else None
@@ -155,7 +170,7 @@ class Graph:
         for alias in statement.aliases:
             target = self.library.target(module, alias)
             if isinstance(target, Definition):
-                result.alias_links.append(self._symbol(target))
+                result.alias_links.append(self.symbol(target))
             elif isinstance(target, External):
                 result.alias_links.append(None)
                 if not target.runtime:
@@ -191,12 +206,15 @@ class Graph:
         if use.when == IN_ANNOTATION:
             result.notes.append((use, None if isinstance(target, Module) else target))
             return
-        native = self._native_link(module, use, target, consumed)
+        registered = self._registered_operator(module, use, target)
+        native = None if registered else self._native_link(module, use, target, consumed)
+        if registered is not None:
+            result.glue.append(registered)
         if native is not None:
             result.links.append(native) if isinstance(native, Link) else result.problems.append(native)
             return
         if isinstance(target, Definition):
-            symbol = self._symbol(target)
+            symbol = self.symbol(target)
             if isinstance(symbol, Registered):
                 result.glue.append(self.registry_class)
             result.links.append(Link(use, symbol, consumed, self._how(module, use, target, consumed, alias)))
@@ -218,7 +236,8 @@ class Graph:
         else:
             result.problems.append(self._missing(module, use, target))
 
-    def _symbol(self, target: Definition) -> Symbol:
+    def symbol(self, target: Definition) -> Symbol:
+        """What a definition of the corpus becomes in a file: itself, or what stands in for it."""
         if is_registry(target):
             return Registered(*self.registries.canonical(target))
         if is_registry_class(target):
@@ -322,6 +341,14 @@ class Graph:
 
     # -- native operators ----------------------------------------------------------------------------------------
 
+    def _registered_operator(self, module: Module, use: Use, target: Target) -> Own | None:
+        """The statements of the file that register `torch.ops.NAMESPACE.NAME` with torch.library, if it has any."""
+        chain = use.attributes
+        if not isinstance(target, External) or target.package != "torch" or chain[:1] != ("ops",) or len(chain) < 3:
+            return None
+        symbol = Own(module, f"{chain[1]}::{chain[2]}")
+        return symbol if self.members(symbol) else None
+
     def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> Link | Problem | None:
         """A call into a compiled extension: `ext_module.nms(...)`, `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
         chain = use.attributes
@@ -337,6 +364,11 @@ class Graph:
         compiled = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
         if compiled and len(chain) > consumed and operator_of(chain[consumed]) is not None:
             return self._native(use, chain[consumed], consumed + 1)
+        if isinstance(target, Missing) and not consumed and use.local < 0:
+            for statement in module.binders(use.name):
+                for alias in statement.aliases:
+                    if alias.bound == use.name and alias.module.rpartition(".")[2] in {"_C", "_ext"}:
+                        return self._native(use, alias.name, 0)
         if isinstance(target, Missing) and use.name in {"_C", "_ext"}:
             return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
         return None

@@ -215,8 +215,9 @@ class _FactsOnly(pickle.Unpickler):
     """Reads back facts and nothing else: a planted database cannot make us run anything."""
 
     def find_class(self, module: str, name: str) -> object:
-        if module == facts_module.__name__:
-            return getattr(facts_module, name)
+        found = getattr(facts_module, name, None) if module == facts_module.__name__ else None
+        if isinstance(found, type) and issubclass(found, tuple) and found.__module__ == facts_module.__name__:
+            return found
         raise pickle.UnpicklingError(f"{module}.{name} is not a fact")
 
 

@@ -179,6 +179,8 @@ class Library:
     _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
+    _looking: set[tuple[int, str]] = field(default_factory=set)
+    _cut: bool = False
 
     def __post_init__(self) -> None:
         for source in self.sources:
@@ -294,10 +296,19 @@ class Library:
     def lookup(self, module: Module, name: str) -> Target:
         """What a global name of a module stands for, through re-exports, star imports and lazy packages."""
         key = (id(module), name)
-        if key not in self._memo:
-            self._memo[key] = Missing(f"circular import of {name} in {module.file.path}")
-            self._memo[key] = self._lookup(module, name)
-        return self._memo[key]
+        if key in self._memo:
+            return self._memo[key]
+        if key in self._looking:
+            self._cut = True
+            return Missing(f"circular import of {name} in {module.file.path}")
+        self._looking.add(key)
+        found = self._lookup(module, name)
+        self._looking.discard(key)
+        if not self._looking:
+            self._cut = False
+        if not self._cut or not isinstance(found, Missing):  # a cut circle may find more from another start
+            self._memo[key] = found
+        return found
 
     def _lookup(self, module: Module, name: str) -> Target:
         binders = module.binders(name)

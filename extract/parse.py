@@ -16,7 +16,6 @@ from extract.facts import (
     Decorator,
     FileFacts,
     Statement,
-    Store,
 )
 from extract.scopes import Names, catches_import, import_aliases
 from extract.text import Lines, normalise
@@ -76,7 +75,7 @@ class _Reader:
         index = len(self.blocks)
         names = Names(self.lines)
         suites: list[tuple[str, Sequence[ast.stmt]]] = [("body", node.body)]
-        stores: list[Store] = []
+        errors: list[str] = []
         if isinstance(node, ast.If):
             kind, static = "if", _static_test(node.test)
             names.visit(node.test)
@@ -86,13 +85,14 @@ class _Reader:
             for handler in node.handlers:
                 if handler.type is not None:
                     names.visit(handler.type)
+                errors += [handler.name] if handler.name else []
                 suites.append(("handler", handler.body))
         suites.append(("else", node.orelse))
         if isinstance(node, ast.Try):
             suites.append(("finally", node.finalbody))
         spans = tuple((role, *self._span(body)) for role, body in suites)
         start, end = self._lines_of(node)
-        block = Block(index, kind, start, end, path, (), spans, static, tuple(stores))
+        block = Block(index, kind, start, end, path, (), spans, static, tuple(errors))
         self.blocks.append((block, names))
         for number, (_, body) in enumerate(suites):
             self._suite(body, (*path, (index, number)))
@@ -148,7 +148,7 @@ class _Reader:
                     uses=(),
                     stores=names.stores,
                     aliases=aliases,
-                    locals=names.locals,
+                    locals=() if aliases else names.locals,
                     decorators=tuple(self._decorators(names.decorated)),
                     calls=names.calls,
                     types=tuple(dict.fromkeys(names.types)),
@@ -176,7 +176,7 @@ class _Reader:
                 touches=tuple(dict.fromkeys(names.touches)),
                 stores=names.stores,
                 aliases=draft.aliases + extra,
-                locals=names.locals,
+                locals=() if draft.aliases + extra and kind in {IMPORT, STAR} else names.locals,
                 calls=names.calls,
                 types=tuple(dict.fromkeys(names.types)),
                 shadows=names.shadows,

@@ -3,7 +3,7 @@
 Edits by offset keep every other byte as it is; LibCST would give the same text at many times the cost.
 """
 
-from extract.closure import Closure, Collector, Unit
+from extract.closure import Closure, Collector, Unit, kept_blocks
 from extract.edits import Edit, apply, dedent
 from extract.facts import IMPORT, Alias, LocalImport, Statement
 from extract.graph import Links
@@ -11,6 +11,8 @@ from extract.modules import Definition, External, Missing, Module, Target
 from extract.naming import Names, annotation_name
 from extract.symbols import Own
 from extract.text import normalise
+
+_NOT_RAISED = 'ImportError("optional package, not part of this block")'
 
 
 class Renderer:
@@ -109,6 +111,7 @@ class Renderer:
             *self._note_edits(links),
             *self._store_edits(module, statement),
             *self._local_edits(module, statement, links),
+            *self._error_edits(module, statement, links),
         ]
         for decorator in links.dropped:
             edits.append(Edit(decorator.start, decorator.end, ""))
@@ -144,6 +147,16 @@ class Renderer:
         if name == target.name or target.name not in attributes:
             return 0
         return attributes.index(target.name) + 1
+
+    def _error_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
+        """`except ImportError as error`, decided statically: nothing was raised; the error is made where it is read."""
+        kept = set(kept_blocks(module, statement))
+        bound_in_kept = {name for number in kept for name in module.facts.blocks[number].errors}
+        return [
+            Edit(use.start, use.ends[0], _NOT_RAISED)
+            for use in links.errors
+            if use.start >= 0 and use.name not in bound_in_kept
+        ]
 
     def _store_edits(self, module: Module, statement: Statement) -> list[Edit]:
         edits = []
@@ -200,6 +213,8 @@ class Renderer:
 
     def _local_line(self, module: Module, entry: LocalImport, target: Target) -> str:
         bound = entry.alias.bound
+        if entry.is_global:
+            bound = self.names.of.get(Own(module, bound), bound)
         if isinstance(target, External):
             if self._usable(module, entry, target):
                 return self._kept_import(module, entry.alias, bound)
@@ -215,11 +230,14 @@ class Renderer:
 
 
 def import_line(package: str, name: str, whole: bool, bound: str) -> str:
-    """An import statement in the form it had."""
+    """An import statement in the form it had, binding `bound`."""
     if name:
         return f"from {package} import {name}" + (f" as {bound}" if bound != name else "")
-    if not whole or bound == package:
+    top = package.split(".")[0]
+    if package == bound or (not whole and bound == top):
         return f"import {package}"
+    if not whole and "." in package:  # the first part under another name, and the submodule loaded
+        return f"import {top} as {bound}; import {package} as {bound}_{package.rpartition('.')[2]}"
     return f"import {package} as {bound}"
 
 

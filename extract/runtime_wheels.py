@@ -153,7 +153,7 @@ def _explain(stderr: str) -> UserError:
         return RetryableError("the package index cannot be reached; check the network, run again")
     if "from versions:" in stderr or "No matching distribution" in stderr:
         return NoWheelError(
-            "there is no wheel of it for this Python and platform; an sdist is not built, which runs it"
+            "there is no wheel of it for this Python and platform, and an sdist is not built: that runs its code"
         )
     errors = [line for line in stderr.splitlines() if line.startswith("ERROR")] or stderr.splitlines()[-1:]
     detail = errors[-1].removeprefix("ERROR:").strip() if errors else "it said nothing"

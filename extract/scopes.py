@@ -18,6 +18,7 @@ BUILTINS = frozenset(dir(builtins)) | {
     "__qualname__", "__module__", "__annotations__", "WindowsError", "__dict__",
 }  # fmt: skip
 
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Delete, ast.Assert, ast.Raise)
 _MODULE, _FUNCTION, _CLASS, _COMPREHENSION = range(4)
 
 
@@ -51,6 +52,7 @@ class Names:
         self._scopes: list[_Scope] = []
         self._locals: list[LocalImport] = []
         self._guards = 0
+        self._simple_end = 0  # of the simple statement that is being read
         self.touches: list[str] = []
         self.calls = False
         self.decorated: list[ast.expr] = []
@@ -86,9 +88,18 @@ class Names:
         result = []
         for entry, scope in zip(self._locals, self._local_scopes, strict=True):
             bound = entry.alias.bound
-            alone = scope.bound.get(bound, 0) == 1 and bound not in scope.globals
-            result.append(entry._replace(stand_alone=alone))
+            alone = scope.bound.get(bound, 0) == 1 and not entry.is_global and not entry.in_class
+            result.append(entry._replace(stand_alone=alone and not self._captured(scope, bound)))
         return tuple(result)
+
+    def _captured(self, scope: _Scope, name: str) -> bool:
+        """Whether a function around a scope binds the name too."""
+        here = scope.parent
+        while here is not None and here.kind != _MODULE:
+            if here.kind != _CLASS and name in here.bound:
+                return True
+            here = here.parent
+        return False
 
     def uses(self, known: Iterable[str]) -> tuple[Use, ...]:
         """Reads of global names; builtins only where `known` says that the module binds such a name itself."""
@@ -131,9 +142,10 @@ class Names:
         self._scopes.append(scope)
         return scope
 
-    def _bind(self, scope: _Scope, name: str, start: int, end: int) -> None:
+    def _bind(self, scope: _Scope, name: str, start: int, end: int, since: int | None = None) -> None:
+        """Bind a name; a class body reads its own from `since` on: in `x = x` the value is still the outer one."""
         self._global_stores.append((scope, Store(name, start, end)))
-        scope.bind(name, start)
+        scope.bind(name, max(start, since if since is not None else self._simple_end))
 
     # -- positions -----------------------------------------------------------------------------------------------
 
@@ -153,6 +165,10 @@ class Names:
     # -- the walk ------------------------------------------------------------------------------------------------
 
     def _statement(self, node: ast.AST, scope: _Scope, when: int) -> None:
+        if isinstance(node, _SIMPLE):
+            self._simple_end = self._end(node)
+        elif isinstance(node, ast.stmt):
+            self._simple_end = 0
         method = _STATEMENTS.get(type(node))
         if method is None:
             self._children(node, scope, when)
@@ -251,7 +267,7 @@ class Names:
                     self.types.append(word.value.value)
                 else:
                     self._note(word.value, scope)
-        if name in {"get", "build", "register_module", "register"} and node.args:
+        if node.args and (name in {"get", "build", "register_module", "register"} or _is_operator(node.args[0])):
             self._type_string(node.args[0])
         self._children(node, scope, when)
 
@@ -296,7 +312,7 @@ class Names:
         self._all(node.decorator_list, scope, when)
         start = self._start(node)
         at = self._word(node.name, start + 3, self._end(node))
-        self._bind(scope, node.name, at, at + len(node.name.encode()))
+        self._bind(scope, node.name, at, at + len(node.name.encode()), self._end(node))
         self._callable(node.args, node.body, scope, when, node.returns)
 
     def _lambda(self, node: ast.Lambda, scope: _Scope, when: int) -> None:
@@ -322,7 +338,7 @@ class Names:
         self._all([*node.decorator_list, *node.bases, *node.keywords], scope, when)
         start = self._start(node)
         at = self._word(node.name, start + 5, self._end(node))
-        self._bind(scope, node.name, at, at + len(node.name.encode()))
+        self._bind(scope, node.name, at, at + len(node.name.encode()), self._end(node))
         self._all(node.body, self._inner(_CLASS, scope), when)
 
     def _comprehension(
@@ -370,6 +386,12 @@ class Names:
         self._guards -= catches
         self._all([*node.handlers, *node.orelse, *node.finalbody], scope, when)
 
+    def _loop(self, node: ast.For | ast.AsyncFor, scope: _Scope, when: int) -> None:
+        self._statement(node.iter, scope, when)
+        self._simple_end = self._end(node.iter)
+        self._statement(node.target, scope, when)
+        self._all([*node.body, *node.orelse], scope, when)
+
     def _capture(self, node: ast.MatchAs | ast.MatchStar, scope: _Scope, when: int) -> None:
         if isinstance(node, ast.MatchAs) and node.pattern is not None:
             self._statement(node.pattern, scope, when)
@@ -391,10 +413,10 @@ class Names:
         start, end = self._start(node), self._end(node)
         for alias in import_aliases(node):
             scope.bind(alias.bound, start)
-            if scope.kind == _MODULE or alias.bound in scope.globals:
-                continue
-            scope.imports.setdefault(alias.bound, []).append(len(self._locals))
-            entry = LocalImport(alias, start, end, True, self._guards > 0, scope.kind == _CLASS)
+            is_global = scope.kind == _MODULE or alias.bound in scope.globals
+            if not is_global:
+                scope.imports.setdefault(alias.bound, []).append(len(self._locals))
+            entry = LocalImport(alias, start, end, True, self._guards > 0, scope.kind == _CLASS, is_global)
             self._locals.append(entry)
             self._local_scopes.append(scope)
 
@@ -409,6 +431,11 @@ def import_aliases(node: ast.Import | ast.ImportFrom) -> list[Alias]:
 def catches_import(node: ast.Try | ast.TryStar) -> bool:
     """Whether a `try` has a handler that takes a failed import."""
     return any(_takes_import_error(handler.type) for handler in node.handlers)
+
+
+def _is_operator(node: ast.expr) -> bool:
+    """Whether an argument names an operator of `torch.library`: "namespace::name"."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and "::" in node.value
 
 
 def _takes_import_error(node: ast.expr | None) -> bool:
@@ -446,6 +473,8 @@ _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     ast.Global: Names._global,
     ast.Nonlocal: Names._nonlocal,
     ast.ExceptHandler: Names._handler,
+    ast.For: Names._loop,
+    ast.AsyncFor: Names._loop,
     ast.Try: Names._try,
     ast.TryStar: Names._try,
     ast.MatchAs: Names._capture,

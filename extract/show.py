@@ -16,6 +16,7 @@ from manifests.records import Block
 
 _NEAR = 5
 _LISTED = 8
+_SURE = ", 1.00]"  # the end of a resolution that leaves no doubt
 _COLUMNS = ("block", "name", "qualname", "source", "level")
 
 
@@ -49,11 +50,10 @@ class Shown:
         told.append(("licence", f"{row.license}{use}"))
         if row.code is not None:
             told.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
-            told += _made_from(row, needs)
+            told += _listed("with", _made_from(row, needs))
+            told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
             told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
-        told += [("also" if not place else "", other) for place, other in enumerate(self.others[:_LISTED])]
-        if len(self.others) > _LISTED:
-            told.append(("", f"and {len(self.others) - _LISTED:,} more"))
+        told += _listed("also", self.others)
         return [shown(f"{label:<10}{text}") for label, text in told]
 
 
@@ -140,11 +140,16 @@ def _needs(folder: Path, block: str) -> dict[str, Any] | None:
     return entry
 
 
-def _made_from(row: Block, needs: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _made_from(row: Block, needs: Mapping[str, Any]) -> list[str]:
+    """The files that it was made from, other than its own."""
     made = [(source, path) for source, paths in needs.get("made_from", {}).items() for path in paths]
-    others = [f"{source} {path}" for source, path in made if (source, path) != (row.source, row.path)]
-    told = [("with" if not place else "", other) for place, other in enumerate(others[:_LISTED])]
-    return told + ([("", f"and {len(others) - _LISTED:,} more")] if len(others) > _LISTED else [])
+    return [f"{source} {path}" for source, path in made if (source, path) != (row.source, row.path)]
+
+
+def _listed(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
+    """One line an item, the label before the first, and how many are left out."""
+    told = [("" if place else label, item) for place, item in enumerate(items[:_LISTED])]
+    return told + ([("", f"and {len(items) - _LISTED:,} more")] if len(items) > _LISTED else [])
 
 
 def _print_coloured(code: str) -> None:
