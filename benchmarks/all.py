@@ -1,9 +1,9 @@
-"""All claims in one run: `make bench`. The comparison takes about half an hour, growth to a million records an hour."""
+"""All claims in one run: `make bench`. A comparison takes about half an hour, growth to a million records an hour."""
 
 import subprocess
 import sys
 
-COMMANDS = (["benchmarks.quality"], ["benchmarks.versus_nndup"], ["benchmarks.growth"])
+COMMANDS = (["benchmarks.quality"], ["benchmarks.versus_nndup"], ["benchmarks.growth"], ["benchmarks.extraction"])
 
 if __name__ == "__main__":
     for command in COMMANDS:

@@ -120,25 +120,9 @@ def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:
         json.dump(manifest.model_dump(mode="json"), sys.stdout, sort_keys=True)
         print()
         return
-    print(summary(manifest, out))
+    from extract.report.text import summary_text
 
-
-def summary(manifest: "Manifest", out: Path) -> str:
-    """What a run came to, in a few lines."""
-    counts, measured = manifest.counts, manifest.measured
-    reached, blocks = counts["reached"], counts["blocks"]
-    lines = [f"{blocks:,} classes"]
-    for rung in ("emitted", "executed"):
-        share = f"  {100 * reached[rung] / blocks:.1f} %" if blocks else ""
-        lines.append(f"  {rung:<10} {reached[rung]:>7,}{share}")
-    for kind, number in list(counts["failures"].items())[:6]:
-        lines.append(f"  {number:>7,} failed: {kind}")
-    if "targets" in counts:
-        found = counts["targets"]
-        lines.append(f"{found['names']:,} names: {found['found']:,} exist, {found['reached']['executed']:,} executed")
-    lines += [f"note: {text}" for text in manifest.details.get("notes", ())][:8]
-    lines.append(f"{out}: {measured.seconds:.1f} s, {measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md")
-    return "\n".join(lines)
+    print(summary_text(manifest, out))
 
 
 @app.command(rich_help_panel=_PANEL)

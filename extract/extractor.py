@@ -15,7 +15,7 @@ from extract.closure import Collector
 from extract.discover import Found, discover
 from extract.emit import Emitted, Emitter, Unresolved
 from extract.folder import Result, RunFacts, write_extraction
-from extract.graph import Graph
+from extract.graph import Graph, distributions_of
 from extract.index import Index, Policy
 from extract.modules import Library, Module
 from extract.registry import Registries
@@ -184,6 +184,11 @@ class BlockExtractor:
             outcome = outcomes[found.block]
             yield _result(found, outcome, verdicts.get(found.block))
 
+    def _distributions(self, source: Source) -> set[str]:
+        """Under which names a source could be asked for: never installed, since it is an origin."""
+        packages = self.library.packages(source)
+        return {source.name.partition("@")[0], *(name for package in packages for name in distributions_of(package))}
+
     def _validate(self, emitted: Sequence[Emitted]) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
         ready: list[Candidate] = []
@@ -199,7 +204,8 @@ class BlockExtractor:
 
     def _execute(self, ready: Sequence[Candidate], emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> None:
         needed = sorted({requirement for item in emitted for requirement in item.requires})
-        self.runtime = runtime_for(needed)
+        own = sorted({name for source in self.sources for name in self._distributions(source)})
+        self.runtime = runtime_for(needed, known=own)
         folders = [self.runtime.folder] if self.runtime.folder is not None else []
         with progress("execute", len(ready), "blocks") as advance:
             for candidate, verdict in execute_all(

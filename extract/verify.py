@@ -263,7 +263,7 @@ def undefined_in(tree: ast.Module) -> list[str]:
     from pyflakes import messages
     from pyflakes.checker import Checker
 
-    kinds = (messages.UndefinedName, messages.UndefinedExport, messages.UndefinedLocal, messages.ImportStarUsed)
+    kinds = (messages.UndefinedName, messages.UndefinedExport, messages.ImportStarUsed)
     found = [item for item in Checker(tree, filename="block.py").messages if isinstance(item, kinds)]
     return [f"line {item.lineno}: {item.message % item.message_args}" for item in found]
 

@@ -119,7 +119,7 @@ def lemur(folder: Path, cache: Path, *arguments: str, **more: str) -> subprocess
 def extracted(folder: Path, cache: Path) -> Path:
     done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "blocks")
     assert done.returncode == 0, done.stderr
-    assert "6 classes" in done.stdout
+    assert "6 classes of 1 source" in done.stdout
     return folder / "blocks"
 
 

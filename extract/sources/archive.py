@@ -166,6 +166,7 @@ def is_safe(name: str) -> bool:
     return (
         bool(name)
         and not name.startswith("/")
+        and "//" not in name  # what is left when a folder is taken off must not begin with a slash
         and ".." not in parts
         and "\\" not in name
         and not (len(name) > 1 and name[1] == ":")

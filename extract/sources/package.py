@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
 
-from extract.sources.archive import read_archive
+from extract.sources.archive import is_safe, read_archive
 from extract.sources.contents import Contents
 from extract.sources.download import download, latest_version
 from extract.sources.installed import read_installed
@@ -104,7 +104,7 @@ def _read_release(archive: Path) -> Contents:
         for name in names:
             data = _DATA_FOLDER.fullmatch(name)
             path = data["rest"] if data else name.removeprefix(strip).removeprefix("./")
-            if ".data/" not in path.partition("/")[0] + "/":
+            if ".data/" not in path.partition("/")[0] + "/" and (is_safe(path) or not path):
                 renamed[name] = path
         wanted = {*keep_paths(renamed.values()), *filter(is_text, renamed.values())}
         return [name for name, path in renamed.items() if path in wanted]

@@ -75,6 +75,8 @@ def test_a_name_chooses_the_first_block_that_has_it() -> None:
     assert chosen["Scale"] is chosen["pkg.Scale"] is first
     assert chosen["beta@2.0::pkg.Scale"] is second
     assert chosen["pkg.more.Other"] is chosen["Other"] is other
+    bare, qualified = row("Scale", qualname="a.Scale"), row("Other", qualname="Scale")
+    assert choose([bare, qualified])["Scale"] is qualified
 
 
 def test_targets() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
@@ -20,6 +21,7 @@ from manifests.atomic import sha256_file
 from manifests.errors import UserError
 from manifests.manifest import read_manifest
 from manifests.records import Block, arrow_schema
+from manifests.verify import check_table
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 
@@ -63,6 +65,39 @@ def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> Non
             assert (written / row.file).read_bytes() == (row.code or "").encode()
     with pytest.raises(IndexError):
         read_block(written, len(read))
+
+
+def test_the_columns_of_a_block() -> None:
+    """Those of the design, in its order; further ones follow."""
+    names = (
+        "block name qualname source path start_line end_line category level error_kind error fidelity code code_sha256"
+    )
+    names += " n_lines requires swhid license seconds"
+    schema = arrow_schema(Block)
+    assert schema.names[: len(names.split())] == names.split()
+    assert schema.names[len(names.split()) :] == ["digest", "resolutions", "file"]
+    nullable = {field.name for field in schema if field.nullable}
+    assert nullable == {"error_kind", "error", "fidelity", "code", "code_sha256", "n_lines", "seconds", "file"}
+    for name in ("requires", "resolutions"):
+        assert pa.types.is_list(schema.field(name).type)
+        assert schema.field(name).type.value_type == pa.string()
+    assert schema.field("start_line").type == schema.field("n_lines").type == pa.int64()
+    assert schema.field("seconds").type == pa.float64()
+
+
+def test_requirements_are_a_list_in_the_table(written: Path) -> None:
+    rows = {row["block"]: row["requires"] for row in read_rows(written, ["block", "requires"])}
+    assert rows["alpha@1.0::alpha.blocks.Einops"] == ["einops"]
+    assert rows["alpha@1.0::alpha.blocks.Scale"] == []
+    assert check_table(written, "blocks.parquet", Block).ok
+
+
+def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manifests.folder._ROWS_PER_GROUP", 3)
+    made.write(tmp_path / "out", made.results(sources), sources)
+    assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
+    blocks = [row["block"] for row in read_rows(tmp_path / "out", ["block"])]
+    assert [read_block(tmp_path / "out", place).block for place in range(10)] == blocks
 
 
 def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
@@ -160,7 +195,7 @@ parts = st.one_of(
     st.sampled_from(["aux", "NUL", "", "..", "é", "网", "a b", "a/b", "a\\b", "a:b", "x" * 200, "com1", "-"]),
 )
 ids = st.tuples(
-    st.sampled_from(["timm@1.0", "Timm@1.0", "aux", "a/b", "."]), st.lists(parts, min_size=1, max_size=3)
+    st.sampled_from(["timm@1.0", "Timm@1.0", "aux", "a/b", ".", "a."]), st.lists(parts, min_size=1, max_size=3)
 ).map(lambda item: f"{item[0]}::{'.'.join(item[1])}")
 
 

@@ -206,6 +206,7 @@ def failed(kind: str, *errors: str) -> list[Block]:
         (["'a' is lost", "'b' is lost", "'c' is lost"], "'…' is lost", 3, "B0"),
         (["z", "line 3", "line 4", "line 5"], "line N", 3, "B1"),
         (["'a' at 1", "'a' at 1", "'b' at 2", "'c' at 3"], "'a' at 1", 2, "B0"),
+        (["'a' at 1", "'a' at 1", "'b' at 2", "'c' at 3", "'d' at 4"], "'…' at N", 5, "B0"),
         (["b", "a"], "a", 1, "B1"),
         ([""], "", 1, "B0"),
     ],

@@ -167,7 +167,10 @@ def test_no_code_of_a_distribution_is_run(index: Path, wheel: Wheel, tmp_path: P
     wheel("tinya", files={"tinya.py": code, "tinya.pth": f"import os; {code}", "sitecustomize.py": code})
     source = tmp_path / "source"
     source.mkdir()
-    (source / "setup.py").write_text(f"{code}\nfrom setuptools import setup\nsetup(name='sdistonly', version='1.0')\n")
+    (source / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    (source / "backend.py").write_text(code)
     (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: sdistonly\nVersion: 1.0\n")
     subprocess.run(
         ["tar", "-czf", str(index / "sdistonly-1.0.tar.gz"), "--transform", "s,^source,sdistonly-1.0,", "source"],

@@ -24,6 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = made.results(sources)
     hostile = made.code_of("beta@2.0::beta.blocks.Hostile", "GPL-3.0-only", 'A = "\x1b[31mred"\n')
     results.append(made.Result(made.block(sources[1], "Hostile", **code_columns(hostile))))
+    ways = [f"s::m.d{n} [registry, 0.80]" for n in range(10)]
+    results.append(made.Result(made.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways])))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.report.page.draw_figures", lambda *given: {})
         made.write(base / "out", results, sources)
@@ -87,6 +89,14 @@ def test_the_lines_of_a_block(folder: Path) -> None:
     assert lines["with"] == "alpha@1.0 alpha/parts.py"
     assert lines["file"] == "blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
     assert "stopped" not in lines
+
+
+def test_what_was_not_found_for_sure_is_told(folder: Path) -> None:
+    lines = find_block(folder, "Guess").lines()
+    place = lines.index("inferred  s::m.d0 [registry, 0.80]")
+    assert lines[place + 1] == "          s::m.d1 [registry, 0.80]"
+    assert lines[place + 8] == "          and 2 more"
+    assert not any("re-export" in line for line in lines)
 
 
 def test_a_block_that_stopped_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

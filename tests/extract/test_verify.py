@@ -152,6 +152,7 @@ def test_a_table_without_a_column(folder: Path) -> None:
     ("change", "check", "says"),
     [
         ({"name": "Other"}, "ids", "the qualified name does not end in Other"),
+        ({"qualname": "beta.Scale"}, "ids", f"{ID}: is not alpha@1.0::beta.Scale"),
         ({"start_line": 10}, "ids", "lines 10-9"),
         ({"category": "Loss"}, "counts", "categories: "),
         ({"license": "ISC"}, "counts", "licenses: "),
@@ -257,7 +258,7 @@ def test_imports(text: str, requires: list[str], own: set[str], wrong: int) -> N
     [
         ("def f():\n    return [y for x in a for y in x]\n", ["a"]),
         ("class A:\n    b = 1\n    def c(self):\n        return b\n", ["b"]),
-        ("def f():\n    print(x)\n    x = 1\n", []),
+        ("def f():\n    print(x)\n    x = 1\n", ["x"]),
         ("def f() -> 'list[T]': ...\n", ["T"]),
         ("def f():\n    global g\n    g = 1\ndef h():\n    return g\n", []),
         ("x = __file__, __name__, WindowsError\n", []),

@@ -189,3 +189,8 @@ def test_a_zip_whose_bytes_are_damaged(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", [("a.py", b"content of a file")])
     path.write_bytes(path.read_bytes().replace(b"content", b"CONTENT"))
     assert "CRC" in refused(path)
+
+
+@pytest.mark.parametrize("name", ["a-1.0.data/purelib//etc/x.py", "pkg//etc/x.py", "a//../x.py"])
+def test_a_name_with_an_empty_part_is_hostile(name: str) -> None:
+    assert not is_safe(name)
