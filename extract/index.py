@@ -97,6 +97,11 @@ class Index:
     def _fetch(self, source: Source, file: SourceFile) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
         row = self._database.execute(query, (file.blob, VERSION)).fetchone()
+        if row is not None and row[1] is None:
+            try:
+                return _loads(row[0])
+            except (pickle.UnpicklingError, EOFError, TypeError, ValueError, AttributeError, IndexError):
+                row = None  # damaged on disk, or planted: parsed anew
         if row is None:
             if self.policy == "skip":
                 raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")

@@ -180,6 +180,7 @@ class Library:
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
     _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
     _looking: set[tuple[int, str]] = field(default_factory=set)
+    _unsure: dict[tuple[int, str], Missing] = field(default_factory=dict)
     _cut: bool = False
 
     def __post_init__(self) -> None:
@@ -298,16 +299,21 @@ class Library:
         key = (id(module), name)
         if key in self._memo:
             return self._memo[key]
-        if key in self._looking:
+        if key in self._looking:  # a circle: whoever asked first goes on looking elsewhere
             self._cut = True
             return Missing(f"circular import of {name} in {module.file.path}")
+        if key in self._unsure:
+            return self._unsure[key]
         self._looking.add(key)
         found = self._lookup(module, name)
         self._looking.discard(key)
+        if self._cut and self._looking and isinstance(found, Missing):
+            self._unsure[key] = found  # asked first, it might have found more
+            return found
         if not self._looking:
             self._cut = False
-        if not self._cut or not isinstance(found, Missing):  # a cut circle may find more from another start
-            self._memo[key] = found
+            self._unsure.clear()
+        self._memo[key] = found
         return found
 
     def _lookup(self, module: Module, name: str) -> Target:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from extract.folder import REQUIREMENTS, read_block, read_manifest_of, read_rows
-from extract.report.text import plural, shown
 from manifests.errors import UserError
 from manifests.licenses import is_permissive
+from manifests.markdown import plural, shown
 from manifests.records import Block
 
 _NEAR = 5

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curate.report.facts import REMOVED, Facts, compared_groups
-from curate.report.text import count, plural, shown
+from manifests.markdown import count, plural, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

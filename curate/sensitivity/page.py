@@ -9,8 +9,8 @@ import numpy as np
 import curate.sensitivity.grid as grid_values
 from curate.options import CurateOptions
 from curate.report.figures import INK, STYLE
-from curate.report.text import code_span, count, percent, plain, plural, table
 from curate.sensitivity.grid import Grid, GridPoint
+from manifests.markdown import code_span, count, percent, plain, plural, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

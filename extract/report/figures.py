@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.counts import at_least
-from extract.report.text import count, percent, plural, shown
+from manifests.markdown import count, percent, plural, shown
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:

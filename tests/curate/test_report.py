@@ -20,8 +20,8 @@ from curate.options import CurateOptions
 from curate.outcome import Outcome, RowDecision
 from curate.pipeline import curate
 from curate.report.page import write_report
-from curate.report.text import block, code_span, percent, plain, ratio, table
 from curate.sources import open_source
+from manifests.markdown import block, code_span, percent, plain, ratio, table
 
 Row = dict[str, Any]
 FIGURES = ("families", "funnel", "prefixes", "similarity")

@@ -1,0 +1,191 @@
+"""Small corpora written as text, their blocks, and what the original does in the same place."""
+
+import ast
+import importlib
+import itertools
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pyflakes import messages
+from pyflakes.checker import Checker
+
+from extract.closure import Collector
+from extract.discover import Found, discover
+from extract.emit import Emitted, Emitter, Unresolved
+from extract.graph import Graph
+from extract.index import Index
+from extract.modules import Library
+from extract.registry import Registries
+from extract.sources import Source, open_source
+
+_UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport, messages.ImportStarUsed)
+
+
+def split_files(text: str) -> dict[str, str]:
+    """The files in a text, each after a line `--- path`."""
+    files: dict[str, str] = {}
+    path = ""
+    for line in textwrap.dedent(text).lstrip("\n").splitlines(keepends=True):
+        if line.startswith("--- "):
+            path = line.removeprefix("--- ").strip()
+            files[path] = ""
+        else:
+            files[path] += line
+    return files
+
+
+@dataclass
+class Corpus:
+    """A few files, opened as sources."""
+
+    folder: Path
+    sources: list[Source]
+    index: Index
+    reverse: bool = False
+    library: Library = field(init=False)
+    found: list[Found] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.library = Library(self.sources, self.index.facts)
+        modules = [self.library.by_path[s.name, f.path] for s in self.sources for f in s.files]
+        self.found = discover(self.library, reversed(modules) if self.reverse else modules)
+
+    def emitter(self) -> Emitter:
+        """An emitter that has seen nothing yet."""
+        return Emitter(Collector(Graph(self.library, Registries(self.library, self.index))))
+
+    def emit(self, name: str) -> Emitted | Unresolved:
+        """The outcome for the class of that name, bare or qualified."""
+        (found,) = [f for f in self.found if name in {f.name, f.qualname}]
+        return self.emitter().emit(found)
+
+    def blocks(self) -> dict[str, Emitted | Unresolved]:
+        """The outcomes of all classes, by qualified name."""
+        emitter = self.emitter()
+        return {found.qualname: emitter.emit(found) for found in self.found}
+
+    def names(self) -> list[str]:
+        """The qualified names of what was discovered."""
+        return [found.qualname for found in self.found]
+
+
+MakeCorpus = Callable[..., Corpus]
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, index: Index) -> MakeCorpus:
+    """Writes files and opens them: as one source, or each top-level folder as a source of its own (`apart`).
+
+    Top-level folders are packages, unless `bare`.
+    """
+    numbers = itertools.count()
+
+    def make(
+        files: str | Mapping[str, str], *, apart: bool = False, reverse: bool = False, bare: bool = False
+    ) -> Corpus:
+        folder = tmp_path_factory.mktemp(f"corpus{next(numbers)}") / "src"
+        given = split_files(files) if isinstance(files, str) else dict(files)
+        for path in [p for p in given if "/" in p and not bare]:
+            given.setdefault(f"{path.split('/')[0]}/__init__.py", "")
+        for path, text in given.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8", newline="")
+        roots = sorted({folder / path.split("/")[0] for path in given}) if apart else [folder]
+        return Corpus(folder, [open_source(f"{root}/") for root in roots], index, reverse)
+
+    return make
+
+
+def imports_of(code: str) -> set[str]:
+    """The modules that a file imports anywhere; relative ones begin with dots."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." * node.level + (node.module or ""))
+    return found
+
+
+def undefined(code: str) -> list[str]:
+    """What pyflakes says of undefined names."""
+    return [str(m) for m in Checker(ast.parse(code)).messages if isinstance(m, _UNDEFINED)]
+
+
+def check_closed(outcome: Emitted | Unresolved, allowed: frozenset[str] = frozenset()) -> str:
+    """The code of a block, having checked that it is closed: it parses, defines what it reads, imports no origin."""
+    assert isinstance(outcome, Emitted), f"{outcome.reason}: {outcome.detail}"
+    compile(outcome.code, "block.py", "exec", dont_inherit=True)
+    assert undefined(outcome.code) == []
+    assert outcome.undefined == ()
+    known = sys.stdlib_module_names | {"torch", "torchvision", "numpy"} | allowed
+    foreign = {name for name in imports_of(outcome.code) if name.split(".")[0] not in known}
+    assert foreign == set()
+    return outcome.code
+
+
+@pytest.fixture(scope="session")
+def closed() -> Callable[..., str]:
+    return check_closed
+
+
+def run_block(code: str) -> dict[str, Any]:
+    """The names of a block's file after it has run."""
+    module = ModuleType("block")
+    exec(compile(code, "block.py", "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[[str], dict[str, Any]]:
+    return run_block
+
+
+@contextmanager
+def import_original(corpus: Corpus, module: str) -> Iterator[dict[str, Any]]:
+    """The names of a module of the corpus, imported by Python itself; its folder is on the path meanwhile."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(corpus.folder))
+    importlib.invalidate_caches()
+    try:
+        yield importlib.import_module(module).__dict__
+    finally:
+        sys.path.remove(str(corpus.folder))
+        tops = {path.stem for path in corpus.folder.iterdir()}
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in tops:
+                del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def original() -> Callable[..., Any]:
+    return import_original
+
+
+@pytest.fixture(scope="session")
+def behaves(corpus: MakeCorpus) -> Callable[..., str]:
+    """Checks that an expression has the expected value in the original module and in the block; gives its code."""
+
+    def check(files: str, expression: str, expected: object, name: str = "A", **options: bool) -> str:
+        made = corpus(files, **options)
+        (found,) = [f for f in made.found if name in {f.name, f.qualname}]
+        with import_original(made, found.module.name) as names:
+            assert eval(expression, names) == expected, "the case itself is wrong"
+        code = check_closed(made.emit(name))
+        assert eval(expression, run_block(code)) == expected
+        return code
+
+    return check

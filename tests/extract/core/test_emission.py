@@ -1,0 +1,249 @@
+"""The file of a block: its header, imports, annotations, and the author's text kept byte for byte."""
+
+import ast
+import re
+from collections.abc import Callable
+
+import libcst
+import pytest
+
+from extract.emit import Emitted, Unresolved
+
+Behaves = Callable[..., str]
+
+STYLED = '''\
+--- p/b.py
+SCALE = 2  # of everything
+
+
+# About helper.
+# Two lines.
+def helper (x,y = SCALE,) :   # odd spacing
+\t"""Doc  string."""
+\treturn  x*y   # tail
+
+# not about helper
+--- p/a.py
+"""Module docstring."""
+import torch
+from torch import nn
+from .b import helper
+
+# Above the class,
+# two lines.
+@torch.no_grad if False else (lambda c: c)
+class A( nn.Module ):  # same line
+    """Doc.
+
+    >>> A()
+    """
+
+    __constants__ = [ 'x' ,
+                      "y" ]          # aligned
+
+    def forward ( self , x ):
+        y = helper( x )   # a comment
+        # own line
+        text = """
+    not  indented
+        """
+
+        return { 'y':y , "t" : text }   # last
+
+
+# after the class
+'''
+
+
+def class_text(code: str, name: str) -> str:
+    """The text of a class as LibCST sees it, without what stands above it."""
+    tree = libcst.parse_module(code)
+    (node,) = [n for n in tree.body if isinstance(n, libcst.ClassDef) and n.name.value == name]
+    return tree.code_for_node(node.with_changes(leading_lines=()))
+
+
+def test_text_is_kept_byte_for_byte(corpus, closed) -> None:  # type: ignore[no-untyped-def]
+    made = corpus(STYLED)
+    code = closed(made.emit("A"))
+    original = (made.folder / "p/a.py").read_text()
+    assert class_text(code, "A") == class_text(original, "A")
+    assert "# Above the class,\n# two lines.\n@torch.no_grad if False else (lambda c: c)\nclass A( nn.Module ):" in code
+    helper = '# About helper.\n# Two lines.\ndef helper (x,y = SCALE,) :   # odd spacing\n\t"""Doc  string."""\n\treturn  x*y   # tail\n'
+    assert helper in code
+    assert "SCALE = 2  # of everything\n" in code
+    assert "not about helper" not in code
+    assert "after the class" not in code
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_do_not_matter(corpus, closed, end: str) -> None:  # type: ignore[no-untyped-def]
+    plain = "from torch import nn\nclass A(nn.Module):\n    def forward(self, x):\n        return '''é\n  b'''\n"
+    assert body(closed(corpus({"p/a.py": plain}).emit("A"))) == body(
+        closed(corpus({"p/a.py": plain.replace("\n", end)}).emit("A"))
+    )
+
+
+def body(code: str) -> str:
+    """A block's file without its header."""
+    return code[re.search(r"^[^#]", code, re.M).start() :]  # type: ignore[union-attr]
+
+
+def test_only_names_differ_where_something_is_renamed(corpus, closed) -> None:  # type: ignore[no-untyped-def]
+    made = corpus(
+        """
+        --- p/b.py
+        def f ( x ): return  x   # f
+        def g ( x ): return f ( x )  # calls f
+        --- p/a.py
+        from torch import nn
+        from . import b
+        def f(x): return 0
+        class A(nn.Module):
+            def forward( self, x ):   # f
+                return  b . g ( f (x) ) , b.f( x )
+        """
+    )
+    code = closed(made.emit("A"))
+    assert "def f_2 ( x ): return  x   # f\n" in code
+    assert "def g ( x ): return f_2 ( x )  # calls f\n" in code
+    assert "    def forward( self, x ):   # f\n        return  g ( f (x) ) , f_2( x )\n" in code
+
+
+def test_header(corpus, closed) -> None:  # type: ignore[no-untyped-def]
+    made = corpus(STYLED)
+    outcome = made.emit("A")
+    lines = closed(outcome).splitlines()
+    (file,) = [f for f in made.sources[0].files if f.path == "p/a.py"]
+    assert lines[0] == "# A, from src"
+    assert "# Block:   src::p.a.A" in lines
+    assert "# File:    p/a.py, lines 6-25" in lines
+    assert f"# SWHID:   swh:1:cnt:{file.blob}" in lines
+    assert "# Licence: NOASSERTION" in lines
+    assert "#   src p/b.py (NOASSERTION)" in lines
+    assert outcome.files == (("src", "p/a.py"), ("src", "p/b.py"))
+
+
+def test_imports_are_in_order(corpus, closed) -> None:  # type: ignore[no-untyped-def]
+    code = closed(
+        corpus(
+            """
+            --- p/b.py
+            from torch.nn import functional as F, init
+            import torch.utils.checkpoint
+            import math
+            from collections import OrderedDict as OD
+            def f(x): return torch.utils.checkpoint.checkpoint, F, init, math, OD
+            --- p/a.py
+            from torch import nn, Tensor
+            import numpy as np, os.path
+            from typing import Optional
+            from .b import f
+            import torch
+            class A(nn.Module):
+                def forward(self, x: Optional[Tensor]): return f(x), np, os.path, torch
+            """
+        ).emit("A")
+    )
+    lines = [line for line in code.splitlines() if re.match(r"(import|from) ", line)]
+    assert [line for line in lines if "__future__" not in line] == [
+        "import math",
+        "import os.path",
+        "from collections import OrderedDict as OD",
+        "from typing import Optional",
+        "import numpy as np",
+        "import torch",
+        "import torch.utils.checkpoint",
+        "from torch import Tensor, nn",
+        "from torch.nn import functional as F, init",
+    ]
+
+
+ANNOTATED = """
+--- p/b.py
+from torch import nn
+class Helper(nn.Module):
+    def forward(self, x): return "never copied"
+class Used: pass
+--- p/a.py
+from __future__ import annotations
+from typing import Optional, List, Literal, Annotated, TypeVar, cast
+from torch import Tensor, nn
+from no_such_package_ import Thing
+from .b import Helper, Used
+from . import b
+T = TypeVar("T", bound="Helper")
+Pair = List[int]
+class A(nn.Module):
+    h: "Helper"
+    def forward(self, x: Helper, y: Optional[b.Helper] = None, z: "Later" = None, *a: Thing, k: Literal["Helper"] = "Helper", t: Annotated[int, Used] = 1, p: Pair = ()) -> List[Used]:
+        q: Helper = cast("Helper", 3)
+        return q, Used
+"""
+
+
+def test_annotations_are_no_dependencies(behaves: Behaves, corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    outcome = corpus(ANNOTATED).emit("A")
+    assert isinstance(outcome, Emitted)
+    code = closed(outcome)
+    assert "never copied" not in code
+    assert "no_such_package_" not in code
+    assert "class Used" in code
+    assert "TypeVar(" not in code
+    names = run(code)
+    assert names["A"]()(1) == (3, names["Used"])
+
+
+def test_requirements_list_no_standard_library(corpus) -> None:  # type: ignore[no-untyped-def]
+    assert corpus(ANNOTATED).emit("A").requires == ()
+
+
+def test_requirements(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    outcome = corpus(
+        """
+        --- p/a.py
+        import cv2
+        import math
+        from torch import nn
+        import einops.layers
+        class A(nn.Module):
+            def forward(self, x): return cv2.resize(x), einops.layers.go(x), math.pi
+        """
+    ).emit("A")
+    assert outcome.requires == ("einops", "opencv-python")
+    names = run(closed(outcome, frozenset({"cv2", "einops"})))
+    assert issubclass(names["A"], names["nn"].Module)
+
+
+UNRESOLVED: dict[str, tuple[str, str, str]] = {
+    "a name from nowhere": ("x = 1", "nowhere(x)", "unresolved_name"),
+    "a relative import of nothing": ("from .gone import f", "f(x)", "unresolved_import"),
+    "a name that the other file lacks": ("from .b import gone", "gone(x)", "unresolved_import"),
+    "an import that leaves the package": ("from ...far import f", "f(x)", "unresolved_import"),
+    "a compiled operator": ("from . import _C", "_C.no_such_operator(x)", "native_op"),
+    "an extension's operator": (
+        "def load_ext(*a): pass\next_module = load_ext('_ext', ['unknown_op_forward'])\nclass L:\n    pass\nfrom .b import load",
+        "ext2.unknown_op_forward(x)",
+        "unresolved_name",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNRESOLVED)
+def test_unresolved(corpus, case: str) -> None:  # type: ignore[no-untyped-def]
+    head, call, reason = UNRESOLVED[case]
+    text = f"from torch import nn\n{head}\nclass A(nn.Module):\n    def forward(self, x): return {call}\n"
+    outcome = corpus({"p/b.py": "load = 1\n", "p/a.py": text}).emit("A")
+    assert isinstance(outcome, Unresolved)
+    assert outcome.reason == reason
+    if reason != "native_op":
+        assert re.search(r"src p/a\.py:\d+: ", outcome.detail)
+
+
+def test_blocks_of_a_file_are_independent(corpus) -> None:  # type: ignore[no-untyped-def]
+    """What one emitter gives does not depend on what it gave before."""
+    made = corpus(STYLED + "class B(nn.Module):\n    def forward(self, x): return A()(helper(x))\n")
+    together = made.blocks()
+    for name in ("A", "B"):
+        assert made.emit(name) == together[f"p.a.{name}"]
+    assert isinstance(together["p.a.B"], Emitted)
+    assert ast.parse(together["p.a.B"].code)

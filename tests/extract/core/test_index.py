@@ -1,0 +1,252 @@
+"""The index survives kills, damage, locks and plants; it knows files by their content alone."""
+
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from extract.facts import FileFacts
+from extract.index import VERSION, Index, Policy
+from extract.parse import parse_file
+from extract.sources import Source, open_source
+from manifests.errors import UserError
+
+TEXT = "import math\nclass A(math.B): pass\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "a.py").write_text(TEXT)
+    (folder / "b.py").write_text("x = 1\n")
+    (folder / "bad.py").write_text("def (:\n")
+    return open_source(f"{folder}/")
+
+
+def load(source: Source, path: Path, policy: Policy = "missing") -> dict[str, FileFacts]:
+    with Index(path, policy=policy) as index:
+        return {file.path: index.facts(source, file) for file in source.files}
+
+
+def add_all(source: Source, path: Path, policy: Policy = "missing") -> tuple[int, int]:
+    """How many files were known, and how many were parsed."""
+    with Index(path, policy=policy) as index:
+        index.add([(source, file) for file in source.files])
+        return index.hits, index.parsed
+
+
+def test_facts_are_those_of_the_parser(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    add_all(source, path)
+    assert load(source, path)["a.py"] == parse_file(TEXT.encode())
+
+
+def test_policies(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    assert add_all(source, path, "skip") == (0, 0)
+    assert add_all(source, path) == (0, 3)
+    assert add_all(source, path) == (3, 0)
+    assert add_all(source, path, "force") == (0, 3)
+    assert add_all(source, path, "skip") == (0, 0)
+    assert load(source, path, "skip")["b.py"].statements
+
+
+def test_skip_asks_for_an_index(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.py: not in the index .*--index missing"):
+        load(source, tmp_path / "index.sqlite", "skip")
+
+
+def test_a_changed_file_is_another(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    add_all(source, path)
+    (source.root / "a.py").write_text("y = 2\n")
+    changed = open_source(f"{source.root}/")
+    assert add_all(changed, path) == (2, 1)
+    assert [s.binds for s in load(changed, path)["a.py"].statements] == [("y",)]
+    assert load(source, path)["a.py"] == parse_file(TEXT.encode())
+
+
+def test_a_moved_file_is_the_same(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    add_all(source, path)
+    (source.root / "a.py").rename(source.root / "moved.py")
+    assert add_all(open_source(f"{source.root}/"), path) == (3, 0)
+
+
+def test_what_is_no_python_is_reported(source: Source, tmp_path: Path) -> None:
+    for _ in range(2):
+        with Index(tmp_path / "index.sqlite") as index:
+            index.add([(source, file) for file in source.files])
+            facts = {file.path: index.facts(source, file) for file in source.files}
+            (bad,) = [file for file in source.files if file.path == "bad.py"]
+            assert index.broken == {bad.blob: "line 1: invalid syntax"}
+            assert facts["bad.py"].statements == ()
+            assert facts["a.py"].statements
+
+
+def test_results_are_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    with Index(path) as index:
+        assert index.remembered("key") is None
+        index.remember("key", b"value")
+    with Index(path) as index:
+        assert index.remembered("key") == b"value"
+        assert index.remembered("other") is None
+    with Index(path, policy="force") as index:
+        assert index.remembered("key") is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 4000], ids=["empty", "other", "torn"]
+)
+def test_a_damaged_database_starts_anew(source: Source, tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "index.sqlite"
+    path.write_bytes(data)
+    assert add_all(source, path) == (0, 3)
+    assert add_all(source, path) == (3, 0)
+
+
+def set_facts(path: Path, data: bytes) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE facts SET facts = ? WHERE error IS NULL", (data,))
+    database.close()
+
+
+class Planted:
+    """A pickle that calls a function as it is loaded."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call
+
+
+def facts_global(name: str) -> bytes:
+    return b"cextract.facts\n" + name.encode() + b"\n"
+
+
+PLANTS = {
+    "a function of the system": lambda mark: pickle.dumps(Planted(os.mkdir, str(mark))),
+    "a builtin": lambda mark: pickle.dumps(Planted(exec, f"import os; os.mkdir({str(mark)!r})")),
+    "an import of the facts": lambda mark: facts_global("NamedTuple") + b"(S'x'\n]tR.",
+    "the builtins of the facts": lambda mark: facts_global("__builtins__") + b".",
+    "the loader of the facts": lambda mark: facts_global("__loader__") + b".",
+    "a dotted name": lambda mark: b"\x80\x04\x8c\x0dextract.facts\x8c\x10Use.__init__.__x\x93.",
+}
+
+
+@pytest.mark.parametrize("case", PLANTS)
+def test_a_planted_pickle_is_not_run(source: Source, tmp_path: Path, case: str) -> None:
+    path, mark = tmp_path / "index.sqlite", tmp_path / "mark"
+    add_all(source, path)
+    set_facts(path, PLANTS[case](mark))
+    with suppress(pickle.UnpicklingError):
+        load(source, path)
+    assert not mark.exists()
+
+
+@pytest.mark.xfail(
+    strict=True, raises=pickle.UnpicklingError, reason="stored facts that cannot be read are not made anew"
+)
+def test_stored_facts_that_cannot_be_read_are_made_anew(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    add_all(source, path)
+    set_facts(path, b"\x80\x05torn")
+    assert load(source, path)["a.py"] == parse_file(TEXT.encode())
+
+
+def test_facts_of_another_version_are_not_used(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    add_all(source, path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE facts SET version = '0:' || version, facts = x'00'")
+    database.close()
+    assert load(source, path)["a.py"] == parse_file(TEXT.encode())
+    assert VERSION.endswith(f"{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def test_a_reader_does_not_wait_for_a_writer(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    add_all(source, path)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("DELETE FROM facts")
+    try:
+        assert load(source, path)["a.py"].statements
+        assert add_all(source, path) == (3, 0)
+    finally:
+        writer.execute("ROLLBACK")
+        writer.close()
+
+
+WRITER = """
+import sys
+from extract.index import Index
+from extract.sources import open_source
+source = open_source(sys.argv[1])
+with Index(__import__("pathlib").Path(sys.argv[2])) as index:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for file in source.files:
+        index.add([(source, file)])
+    print(index.parsed + index.hits, flush=True)
+    if sys.argv[3] == "killed":
+        index._database.execute("BEGIN IMMEDIATE")
+        index._database.execute("DELETE FROM facts")
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def start(folder: Path, path: Path, how: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, f"{folder}/", str(path), how]
+    pipe = subprocess.PIPE
+    root = str(Path(__file__).parents[3])
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, "PYTHONPATH": root})
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Lets all of them go on at once; what each printed last."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return [process.communicate(timeout=300)[0].split()[-1] for process in processes]
+
+
+def many_files(tmp_path: Path) -> Source:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(30):
+        (folder / f"m{number}.py").write_text(textwrap.dedent(f"x{number} = {number}\n"))
+    return open_source(f"{folder}/")
+
+
+def test_two_processes_at_once_and_a_killed_one(tmp_path: Path) -> None:
+    source, path = many_files(tmp_path), tmp_path / "index.sqlite"
+    processes = [start(source.root, path, how) for how in ("whole", "whole", "killed")]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    assert finish(processes) == ["30", "30", "30"]
+    assert [process.returncode for process in processes] == [0, 0, -9]
+    assert add_all(source, path) == (30, 0)
+
+
+def test_many_files_are_parsed_by_several_processes(tmp_path: Path) -> None:
+    folder = tmp_path / "more"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"m{number}.py").write_text(f"x{number} = {number}\n" if number % 7 else "def (:\n")
+    source, path = open_source(f"{folder}/"), tmp_path / "index.sqlite"
+    assert add_all(source, path)[1] == len({file.blob for file in source.files})
+    assert load(source, path)["m1.py"].statements[0].binds == ("x1",)

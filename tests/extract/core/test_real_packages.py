@@ -1,0 +1,73 @@
+"""A released package that is installed here: blocks of it are closed and run where nothing of it is imported."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.closure import Collector
+from extract.discover import Found, discover
+from extract.emit import Emitted, Emitter
+from extract.graph import Graph
+from extract.index import Index
+from extract.modules import Library
+from extract.registry import Registries
+from extract.sources import open_source
+
+BLOCKS = 40
+
+RUNNER = """
+import json, sys, torch
+failed = {}
+for name, code in json.load(open(sys.argv[1])).items():
+    names = {"__name__": "block", "__file__": "block.py"}
+    try:
+        exec(compile(code, name, "exec"), names)
+        assert issubclass(names[name.rpartition(".")[2]], torch.nn.Module)
+    except Exception as error:
+        failed[name] = f"{type(error).__name__}: {error}"
+print(json.dumps([failed, sorted(m for m in sys.modules if m.split(".")[0] == "torchvision")]))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Every n-th class of torchvision, extracted without torchvision in the declared runtime."""
+    try:
+        version = importlib.metadata.version("torchvision")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("needs torchvision, which is not installed")
+    source = open_source(f"torchvision@{version}")
+    with Index(tmp_path_factory.mktemp("index") / "index.sqlite") as index:
+        index.add([(source, file) for file in source.files])
+        library = Library([source], index.facts)
+        found = discover(library, [library.by_path[source.name, file.path] for file in source.files])
+        emitter = Emitter(Collector(Graph(library, Registries(library, index))))
+        chosen: list[Found] = found[:: max(1, len(found) // BLOCKS)][:BLOCKS]
+        return len(found), {one.qualname: emitter.emit(one) for one in chosen}
+
+
+@pytest.mark.slow
+def test_torchvision(outcomes: Any, closed: Any, tmp_path: Path) -> None:
+    count, found = outcomes
+    assert count > 150
+    assert len(found) == BLOCKS
+    emitted = {}
+    for name, outcome in found.items():
+        if isinstance(outcome, Emitted):
+            allowed = {"PIL"} if "pillow" in outcome.requires else set()
+            emitted[name] = closed(outcome, frozenset(allowed))
+    assert len(emitted) >= 0.9 * BLOCKS, [o.detail for o in found.values() if not isinstance(o, Emitted)]
+    (tmp_path / "run.py").write_text(RUNNER)
+    (tmp_path / "blocks.json").write_text(json.dumps(emitted))
+    done = subprocess.run(
+        [sys.executable, "-P", "-I", "run.py", "blocks.json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    failed, imported = json.loads(done.stdout)
+    assert failed == {}
+    assert imported == []

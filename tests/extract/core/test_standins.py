@@ -1,0 +1,156 @@
+"""What takes the place of compiled operators, absent packages and heavy bases: by mechanism and shape, not by origin."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from extract.emit import Unresolved
+
+LOADER = """
+--- p/loader.py
+import importlib
+def load_ext(name, funcs): return importlib.import_module("p." + name)
+--- p/a.py
+import torch
+from torch import nn
+from . import loader
+ext_module = loader.load_ext("_ext", ["nms", "no_such_operator"])
+"""
+BOXES = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.9], [5.0, 5.0, 6.0, 6.0]])
+SCORES = torch.tensor([0.5, 0.9, 0.1])
+CALL = "(b, s, iou_threshold=0.5, offset=0)"
+
+NATIVE: dict[str, tuple[str, str]] = {
+    "load_ext": ("", f"ext_module.nms{CALL}"),
+    "an import of _C": ("from . import _C\n", f"_C.nms{CALL}"),
+    "an absolute import of _C": ("import p._C as _C\n", f"_C.nms{CALL}"),
+    "an operator from _C": ("from p._C import nms\n", f"nms{CALL}"),
+    "in a try": ("try:\n    from . import _ext\nexcept ImportError:\n    _ext = None\n", f"ext_module.nms{CALL}"),
+    "inside the method": ("", f"[ext_module.nms{CALL} for _ in range(1)][0]"),
+}
+
+
+@pytest.mark.parametrize("case", NATIVE)
+def test_a_compiled_operator_has_a_stand_in(corpus: Any, closed: Any, run: Any, case: str) -> None:
+    head, call = NATIVE[case]
+    made = corpus(f"{LOADER}{head}class A(nn.Module):\n    def forward(self, b, s): return {call}\n")
+    code = closed(made.emit("A"))
+    assert run(code)["A"]()(BOXES, SCORES).tolist() == [1, 2]
+    assert "import_module" not in code
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "named"),
+    [
+        ("", "ext_module.no_such_operator(b)", "ext_module.no_such_operator"),
+        ("from . import _C\n", "_C.no_such_operator(b)", "_C.no_such_operator"),
+        ("", "torch.ops.p.no_such_operator(b)", "torch.ops.p.no_such_operator"),
+    ],
+)
+def test_an_unknown_operator_is_named(corpus: Any, head: str, call: str, named: str) -> None:
+    made = corpus(f"{LOADER}{head}class A(nn.Module):\n    def forward(self, b): return {call}\n")
+    outcome = made.emit("A")
+    assert isinstance(outcome, Unresolved)
+    assert outcome.reason == "native_op"
+    assert named in outcome.detail
+
+
+HEAVY = {
+    "as long as the real one": "    def from_pretrained(cls): import json\n    def post_init(self): self.init_weights()\n",
+    "another of that name": "    def other(self): return 1\n",
+}
+
+
+@pytest.mark.parametrize("case", HEAVY)
+def test_a_heavy_base_is_known_by_name_and_shape(corpus: Any, closed: Any, run: Any, case: str) -> None:
+    made = corpus(
+        f"""
+--- p/base.py
+from torch import nn
+from .gone import everything
+class PreTrainedModel(nn.Module):
+    marked = everything
+{HEAVY[case]}
+--- p/a.py
+from torch import nn
+from .base import PreTrainedModel
+class A(PreTrainedModel):
+    def __init__(self, config=None):
+        super().__init__(config)
+        self.layer = nn.Linear(2, 2)
+        self.post_init()
+    def forward(self, x): return self.layer(x)
+"""
+    )
+    outcome = made.emit("A")
+    if case == "another of that name":
+        assert isinstance(outcome, Unresolved)
+        assert "everything" in outcome.detail
+        return
+    code = closed(outcome)
+    assert "everything" not in code
+    assert ("lemur-curator", "pretrained.py") in outcome.files
+    names = run(code)
+    names["everything"] = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names["torch"], "_nothing", None, raising=False)
+        assert names["A"](type("Config", (), {"initializer_range": 0.02})())(torch.zeros(1, 2)).shape == (1, 2)
+
+
+def test_a_heavy_class_that_is_asked_for_is_itself(corpus: Any, closed: Any) -> None:
+    made = corpus(
+        """
+        --- p/a.py
+        from torch import nn
+        class PreTrainedModel(nn.Module):
+            def from_pretrained(cls): return "mine"
+            def post_init(self): pass
+            def forward(self, x): return x
+        """
+    )
+    assert 'return "mine"' in closed(made.emit("PreTrainedModel"))
+
+
+ABSENT: dict[str, tuple[str, str, Any]] = {
+    "a flag": ("try:\n    import no_such_package_ as n\nexcept ImportError:\n    n = None\n", "n is None", True),
+    "no fallback, never used": (
+        "import contextlib\ntry:\n    import no_such_package_ as n\n    HAS = True\nexcept ImportError:\n    HAS = False\n",
+        "n.go(x) if HAS else x",
+        1,
+    ),
+    "true or false": (
+        "try:\n    from no_such_package_ import go\n    HAS = True\nexcept ImportError:\n    HAS = False\n",
+        "bool(HAS)",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ABSENT)
+def test_an_absent_package(behaves: Any, case: str) -> None:
+    head, expression, expected = ABSENT[case]
+    text = f"from torch import nn\n{head}class A(nn.Module):\n    def forward(self, x): return {expression}\n"
+    behaves({"p/a.py": text}, "A()(1)", expected)
+
+
+def test_an_absent_package_fails_as_it_is_used(corpus: Any, closed: Any, run: Any) -> None:
+    made = corpus(
+        """
+        --- p/a.py
+        from torch import nn
+        try:
+            from no_such_package_ import go, Base
+            HAS = True
+        except ImportError:
+            HAS = False
+        class A(nn.Module):
+            def forward(self, x): return go(x) if x else (Base and 1)
+        """
+    )
+    outcome = made.emit("A")
+    names = run(closed(outcome))
+    assert outcome.requires == ()
+    assert not names["A"]()(0)
+    with pytest.raises(ModuleNotFoundError, match="no_such_package_"):
+        names["A"]()(1)
