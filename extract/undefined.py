@@ -2,6 +2,7 @@
 
 import builtins
 import dis
+import warnings
 from collections.abc import Iterator
 from types import CodeType
 
@@ -19,7 +20,9 @@ def undefined_names(code: str) -> tuple[str, ...]:
 
     Raises: SyntaxError if the code does not compile.
     """
-    module = compile(code, "block.py", "exec", dont_inherit=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the compiler thinks of other people's code is not ours to print
+        module = compile(code, "block.py", "exec", dont_inherit=True)
     bound: set[str] = set()
     read: set[str] = set()
     for block in _blocks(module):

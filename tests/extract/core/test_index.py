@@ -154,9 +154,6 @@ def test_a_planted_pickle_is_not_run(source: Source, tmp_path: Path, case: str) 
     assert not mark.exists()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=pickle.UnpicklingError, reason="stored facts that cannot be read are not made anew"
-)
 def test_stored_facts_that_cannot_be_read_are_made_anew(source: Source, tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     add_all(source, path)

@@ -90,7 +90,7 @@ def test_hostile_names(name: str) -> None:
 @given(st.text(max_size=20))
 def test_a_safe_name_stays_below_its_folder(name: str) -> None:
     if is_safe(name):
-        assert (Path("/root/folder") / name).is_relative_to("/root/folder")
+        assert (Path("/some/folder") / name).is_relative_to("/some/folder")
         assert ".." not in name.split("/")
 
 
