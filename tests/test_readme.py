@@ -44,6 +44,9 @@ def test_make_targets_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT))))
-def test_links_lead_somewhere(link: str) -> None:
-    assert link.startswith("https://") or (ROOT / link).exists()
+LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "link"), LINKS, ids=lambda item: getattr(item, "name", item))
+def test_links_lead_somewhere(page: Path, link: str) -> None:
+    assert link.startswith("https://") or (page.parent / link).exists()

@@ -62,6 +62,12 @@ CASES: dict[str, tuple[str, object, tuple[str, ...], tuple[str, ...]]] = {
         ("first = sys.no_such_thing", "finally:\n    done = True"),
         (),
     ),
+    "a try within a try": (
+        "get = str\ntry:\n    check = sys.no_such_thing\n    try:\n        get = len\n    except ValueError:\n        pass\nexcept AttributeError:\n    pass\n",
+        "1",
+        ("    check = sys.no_such_thing\n",),
+        (),
+    ),
     "the error of a handler": (
         "try:\n    get = sys.no_such_thing\nexcept AttributeError as error:\n    why = type(error).__name__\n    def get(x): return why\n",
         "AttributeError",
