@@ -104,6 +104,12 @@ CASES: dict[str, tuple[str, object, tuple[str, ...], tuple[str, ...]]] = {
         (),
         ("__main__",),
     ),
+    "not run as a script": (
+        "get = None\nif __name__ != '__main__':\n    get = str\n",
+        "1",
+        (),
+        (),
+    ),
     "optional import that works": (
         "try:\n    from .b import f as get\nexcept ImportError:\n    get = None\n",
         ("f", 1),
@@ -173,6 +179,7 @@ CASES: dict[str, tuple[str, object, tuple[str, ...], tuple[str, ...]]] = {
 }
 _REQUIRED = "the import is taken as required although there is something to fall back to"
 BROKEN = {
+    "not run as a script": "any comparison with `__name__` is taken for `==`",
     "an absent package, in else": _REQUIRED,
     "an absent package, a bare except": _REQUIRED,
     "an absent package, the flag set before": _REQUIRED,
