@@ -18,6 +18,7 @@ MOST_STATEMENTS = 3_000
 
 UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
 Needs = Callable[[UnitKey], Iterable[UnitKey]]
+Entries = dict[tuple[Registered, str], Entry]
 Readers = dict[tuple[int, str], list[tuple[str, str, int]]]
 
 
@@ -111,7 +112,7 @@ class Collector:
                 fresh += self._whole_try(node)
         if len(nodes) > MOST_STATEMENTS:
             problems[Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")] = None
-        units = self._order(root, list(nodes.values()))
+        units = self._order(root, list(nodes.values()), entries)
         return Closure(root, units, list(symbols), list(problems), requires, entries, self.graph)
 
     def _registered(
@@ -160,7 +161,7 @@ class Collector:
 
     # -- order ---------------------------------------------------------------------------------------------------
 
-    def _order(self, root: Found, nodes: Sequence[Node]) -> list[Unit]:
+    def _order(self, root: Found, nodes: Sequence[Node], entries: Entries) -> list[Unit]:
         units: dict[UnitKey, Unit] = {}
         of_node: dict[tuple[str, str, int], UnitKey] = {}
         for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
@@ -172,7 +173,7 @@ class Collector:
         hard: dict[UnitKey, list[UnitKey]] = {}
         soft: dict[UnitKey, list[UnitKey]] = {}
         for key, unit in units.items():
-            before, later = self._needs(unit, of_node, readers)
+            before, later = self._needs(unit, of_node, readers, entries)
             hard[key] = [k for k in dict.fromkeys(before) if k != key]
             soft[key] = [k for k in dict.fromkeys(later) if k != key]
         root_key = next(of_node[n.key] for n in self.graph.members(Own(root.module, root.name)))
@@ -193,7 +194,7 @@ class Collector:
         return found
 
     def _needs(
-        self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey], readers: Readers
+        self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey], readers: Readers, entries: Entries
     ) -> tuple[list[UnitKey], list[UnitKey]]:
         before: list[UnitKey] = []
         later: list[UnitKey] = []
@@ -203,6 +204,8 @@ class Collector:
                     if isinstance(link.symbol, Own):
                         keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION, of_node)
                         (before if link.use.when == AT_DEFINITION else later).extend(keys)
+                    elif isinstance(link.symbol, Registered) and link.use.when == AT_DEFINITION:
+                        before += self._asked(node, link.symbol, of_node, entries)
                 for target in links.alias_links:
                     if isinstance(target, Own):
                         before.extend(self._keys(node, target, True, of_node))
@@ -215,6 +218,19 @@ class Collector:
                     if other.statement.number < node.statement.number and other.key in of_node
                 ]
         return before, later
+
+    def _asked(
+        self, node: Node, registry: Registered, of_node: dict[tuple[str, str, int], UnitKey], entries: Entries
+    ) -> list[UnitKey]:
+        """What a registry must hold as a statement runs that names it: `X = MODELS.build(dict(type="BN"))`."""
+        keys: list[UnitKey] = []
+        for key in node.statement.types:
+            entry = entries.get((registry, key))
+            if entry is not None and entry.symbol is not None:
+                keys += self._keys(node, entry.symbol, False, of_node)
+            elif entry is not None and entry.node is not None and entry.node.key != node.key:
+                keys += [of_node[entry.node.key]] if entry.node.key in of_node else []
+        return keys
 
     def _keys(self, node: Node, symbol: Own, now: bool, of_node: dict[tuple[str, str, int], UnitKey]) -> list[UnitKey]:
         members = [m for m in self.graph.members(symbol) if m.key in of_node]

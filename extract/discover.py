@@ -40,7 +40,7 @@ class Hierarchy:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._lineage: dict[tuple[int, str], tuple[bool, bool, bool]] = {}
+        self._lineage: dict[tuple[int, int], tuple[bool, bool, bool]] = {}
 
     def modules_of(self, module: Module) -> list[Found]:
         """The concrete nn.Module subclasses that a file defines, in order; the last of several with one name."""
@@ -49,6 +49,8 @@ class Hierarchy:
             if not module.taken(module.facts.statements[facts.statement]):
                 continue
             is_module, has_forward, abstract = self._of(module, facts)
+            if not module.facts.statements[facts.statement].path:
+                found.pop(facts.name, None)
             if is_module and has_forward and not abstract:
                 found[facts.name] = Found(module, facts.name, "forward" in facts.methods)
         return list(found.values())
@@ -60,7 +62,7 @@ class Hierarchy:
 
     def _of(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
         """Whether a class is an nn.Module, has a forward other than nn.Module's, and leaves it abstract."""
-        key = (id(module), facts.name)
+        key = (id(module), facts.statement)
         if key in self._lineage:
             return self._lineage[key]
         self._lineage[key] = (False, False, False)  # a class cannot be its own base
@@ -104,13 +106,13 @@ def class_of(definition: Definition) -> ClassFacts | None:
 
 def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
     """What a dotted name means in a module: `layers.drop.DropPath`. Follows simple aliases (`Conv = Conv2d`)."""
-    target = library.lookup(module, chain[0])
-    rest = list(chain[1:])
+    target, taken = library.unfold(module, chain[0], chain[1:], library.lookup(module, chain[0]))
+    rest = list(chain[1 + taken :])
     while rest and isinstance(target, Module):
         target = library.lookup(target, rest.pop(0))
     if isinstance(target, External) and rest:
         return External(
-            ".".join([target.package, *([target.name] if target.name else []), *rest[:-1]]),
+            ".".join([target.bound_module, *([target.name] if target.name else []), *rest[:-1]]),
             rest[-1],
             False,
             target.runtime,

@@ -147,7 +147,7 @@ class Graph:
         for entry, found in zip(statement.locals, result.local_targets, strict=True):
             if isinstance(found, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(found))
-                if entry.is_global:
+                if entry.is_global or entry.in_class:
                     result.alias_links.append(self.symbol(found))
         errors = {name for block, _ in statement.path for name in module.facts.blocks[block].errors}
         self._check_locals(module, statement, result)
@@ -197,7 +197,7 @@ class Graph:
         self, module: Module, use: Use, alias: Alias | None, result: Links, target: Target | None = None
     ) -> None:
         start = self.library.lookup(module, use.name) if target is None else target
-        target, consumed = start, 0
+        target, consumed = self.library.unfold(module, use.name, use.attributes, start)
         while isinstance(target, Module) and consumed < len(use.attributes):
             inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and operator_of(use.attributes[consumed]) is not None:
@@ -344,7 +344,12 @@ class Graph:
     def _registered_operator(self, module: Module, use: Use, target: Target) -> Own | None:
         """The statements of the file that register `torch.ops.NAMESPACE.NAME` with torch.library, if it has any."""
         chain = use.attributes
-        if not isinstance(target, External) or target.package != "torch" or chain[:1] != ("ops",) or len(chain) < 3:
+        if (
+            not isinstance(target, External)
+            or target.bound_module != "torch"
+            or chain[:1] != ("ops",)
+            or len(chain) < 3
+        ):
             return None
         symbol = Own(module, f"{chain[1]}::{chain[2]}")
         return symbol if self.members(symbol) else None
@@ -352,7 +357,12 @@ class Graph:
     def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> Link | Problem | None:
         """A call into a compiled extension: `ext_module.nms(...)`, `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
         chain = use.attributes
-        if isinstance(target, External) and target.package == "torch" and chain[:1] == ("ops",) and len(chain) >= 3:
+        if (
+            isinstance(target, External)
+            and target.bound_module == "torch"
+            and chain[:1] == ("ops",)
+            and len(chain) >= 3
+        ):
             if chain[1] in _TORCH_OPS:
                 return None
             found = self._native(use, chain[2], 3, chain[1])

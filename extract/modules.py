@@ -80,8 +80,11 @@ class Module:
     def _index_names(self) -> None:
         binders: dict[str, list[Statement]] = {}
         late: dict[str, list[Statement]] = {}
-        self._binders = binders  # set first: choosing a branch may look names up here
-        for statement in self.facts.statements:
+        self._binders = binders  # set first: choosing a branch may look names up here, which are bound elsewhere
+        blocks = self.facts.blocks
+        tried = [s for s in self.facts.statements if any(blocks[block].static == "imports" for block, _ in s.path)]
+        numbers = {s.number for s in tried}
+        for statement in (*(s for s in self.facts.statements if s.number not in numbers), *tried):
             target = binders
             if not self.taken(statement):
                 in_try = any(self.facts.blocks[block].static == "imports" for block, _ in statement.path)
@@ -90,6 +93,9 @@ class Module:
                 target.setdefault(name, []).append(statement)
             for name in statement.late:
                 late.setdefault(name, []).append(statement)
+        for table in (binders, self._type_only, self._failed):
+            for statements in table.values():
+                statements.sort(key=lambda s: s.number)
         for name, statements in late.items():
             binders.setdefault(name, statements)
 
@@ -132,12 +138,18 @@ class Module:
         return True
 
     def _handlers_only_raise(self, number: int) -> bool:
-        """Whether the handlers bind nothing, so that the import is in truth required."""
+        """Whether there is nothing to fall back to, in the handlers or above, so that the import is required."""
         block = self.facts.blocks[number]
-        handlers = {index for index, suite in enumerate(block.suites) if suite[0] == "handler"}
-        bound = [s for s in self.facts.statements if any((number, h) in s.path for h in handlers) and s.binds]
-        body = {name for s in self.facts.statements if (number, 0) in s.path for name in s.binds}
-        return not any(set(s.binds) & body for s in bound)
+        tried: set[str] = set()
+        handled: set[str] = set()
+        above: set[str] = set()
+        for statement in self.facts.statements:
+            role = next((block.suites[suite][0] for at, suite in statement.path if at == number), "")
+            if role:
+                (handled if role == "handler" else tried).update(statement.binds)
+            elif statement.start < block.start:
+                above.update(statement.binds)
+        return not (handled & (tried | above) or tried & above)
 
 
 class Definition(NamedTuple):
@@ -155,6 +167,11 @@ class External(NamedTuple):
     whole: bool  # for a module: bound as a whole (`import a.b as c`), not by its first part
     runtime: bool  # the standard library or the declared runtime
     optional: bool = False  # its import is tried, and failed
+
+    @property
+    def bound_module(self) -> str:
+        """The module that the name is bound to, or lies in: `import a.b` binds a."""
+        return self.package if self.whole or self.name else self.package.split(".")[0]
 
 
 class Missing(NamedTuple):
@@ -293,6 +310,17 @@ class Library:
             submodule = self.find_module(module.source, f"{dotted}.{alias.name}")
             return submodule if submodule is not None else Missing(f"no {alias.name} in {dotted}")
         return self.lookup(holder, alias.name)
+
+    def unfold(self, module: Module, name: str, attributes: Sequence[str], target: Target) -> tuple[Target, int]:
+        """`a.b.f` after `import a.b`, where a is a folder without __init__: module a.b, and one attribute taken."""
+        if not isinstance(target, Module) or not target.name.startswith(f"{name}."):
+            return target, 0
+        if self.find_module(module.source, name) is None:
+            for depth in range(1, len(attributes) + 1):
+                found = self.find_module(module.source, ".".join((name, *attributes[:depth])))
+                if found is not None:
+                    return found, depth
+        return target, 0
 
     def lookup(self, module: Module, name: str) -> Target:
         """What a global name of a module stands for, through re-exports, star imports and lazy packages."""

@@ -63,7 +63,7 @@ class _Reader:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__":
                 previous_line = node.end_lineno or node.lineno
                 continue
-            if isinstance(node, ast.If | ast.Try) and node.lineno != previous_line and _spread(node):
+            if isinstance(node, ast.If | ast.Try) and node.lineno != previous_line and _separable(node):
                 self._block(node, path)
             else:
                 self._leaf(node, path, node.lineno == previous_line)
@@ -263,6 +263,13 @@ def _changes(nodes: Sequence[ast.AST], name: str) -> bool:
     return False
 
 
+def _separable(node: ast.If | ast.Try) -> bool:
+    """Whether the statements of a block can be taken one by one."""
+    if isinstance(node, ast.If) and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node.test)):
+        return False  # the test binds a name
+    return _spread(node)
+
+
 def _spread(node: ast.If | ast.Try) -> bool:
     """Whether every suite begins on a line of its own, so that statements can be left out by whole lines."""
     suites = [node.body, node.orelse]
@@ -307,7 +314,7 @@ def _static_test(test: ast.expr) -> str:
     if name == ("TYPE_CHECKING",):
         return "never"
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
-        return "never"
+        return "never" if isinstance(test.ops[0], ast.Eq) else ""
     return ""
 
 

@@ -115,7 +115,7 @@ class Names:
                     result.add(Use(name, attributes, when, start, ends, -1, called))
             elif name in local.imports:
                 result.update(Use(name, attributes, when, start, ends, entry, called) for entry in local.imports[name])
-        return tuple(sorted(result, key=lambda use: (use.start, use.name, use.local)))
+        return tuple(sorted(result))
 
     # -- scopes --------------------------------------------------------------------------------------------------
 
@@ -283,8 +283,11 @@ class Names:
 
     def _expression(self, node: ast.Expr, scope: _Scope, when: int) -> None:
         call = node.value
-        if scope.kind == _MODULE and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            self._touch(call.func, scope)
+        if scope.kind == _MODULE and isinstance(call, ast.Call):
+            if isinstance(call.func, ast.Attribute):
+                self._touch(call.func, scope)
+            elif isinstance(call.func, ast.Name) and call.func.id in {"setattr", "delattr"} and call.args:
+                self._touch(call.args[0], scope)
         self._statement(call, scope, when)
 
     def _augmented(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:

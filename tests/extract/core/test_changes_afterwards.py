@@ -52,15 +52,7 @@ CLASSES: dict[str, tuple[str, str, object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason="setattr at top level is not seen"))
-        if n == "setattr"
-        else n
-        for n in CLASSES
-    ],
-)
+@pytest.mark.parametrize("case", CLASSES)
 def test_changes_of_the_class(behaves: Behaves, case: str) -> None:
     text, expression, expected = CLASSES[case]
     head = "from torch import nn\nclass A(nn.Module):\n    def forward(self, x): return self\n"

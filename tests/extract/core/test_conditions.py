@@ -177,20 +177,9 @@ CASES: dict[str, tuple[str, object, tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
 }
-_REQUIRED = "the import is taken as required although there is something to fall back to"
-BROKEN = {
-    "not run as a script": "any comparison with `__name__` is taken for `==`",
-    "an absent package, in else": _REQUIRED,
-    "an absent package, a bare except": _REQUIRED,
-    "an absent package, the flag set before": _REQUIRED,
-    "an assignment in the test": "what the test of an `if` binds is not seen",
-}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=BROKEN[n])) if n in BROKEN else n for n in CASES],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_behaves_as_the_original(behaves: Behaves, case: str) -> None:
     head, expected, parts, absent = CASES[case]
     files = {

@@ -76,21 +76,9 @@ FOUND: dict[str, tuple[str, str]] = {
     "defined twice, the last is none": (f"{HEAD}class A(nn.Module):\n{FORWARD}class A:\n    pass\n", ""),
     "defined twice, the same base": (f"{HEAD}class A(nn.Module):\n    pass\nclass A(nn.Module):\n{FORWARD}", "A"),
 }
-_TORCH = "`import torch.nn` binds torch, not torch.nn"
-_TWICE = "two classes of one name are taken as one"
-BROKEN = {
-    "import torch.nn": _TORCH,
-    "import torch, and a part": _TORCH,
-    "defined twice": _TWICE,
-    "defined twice, the last is none": _TWICE,
-    "defined twice, the same base": _TWICE,
-}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=BROKEN[n])) if n in BROKEN else n for n in FOUND],
-)
+@pytest.mark.parametrize("case", FOUND)
 def test_classes_of_a_file(corpus: Any, case: str) -> None:
     text, expected = FOUND[case]
     made = corpus({"p/a.py": text})

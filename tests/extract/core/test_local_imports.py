@@ -103,15 +103,9 @@ CASES: dict[str, tuple[str, str, object]] = {
         ("1", ("f", 1)),
     ),
 }
-BROKEN = {
-    "in a class body": "the import goes, and the attribute with it",
-}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=BROKEN[n])) if n in BROKEN else n for n in CASES],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_behaves_as_the_original(behaves: Behaves, case: str) -> None:
     behaves(*CASES[case])
 

@@ -112,7 +112,6 @@ CASES: dict[str, tuple[str, str, object]] = {
     ),
 }
 BROKEN = {
-    "built as the file is run": "the registry is filled at the end of the file",
     "a name of its own in a table": "the decorator that fills the table is left out, although the block reads the table",
 }
 
