@@ -55,11 +55,6 @@ class Hierarchy:
                 found[facts.name] = Found(module, facts.name, "forward" in facts.methods)
         return list(found.values())
 
-    def is_module(self, definition: Definition) -> bool:
-        """Whether a definition is a subclass of nn.Module."""
-        facts = class_of(definition)
-        return facts is not None and self._of(definition.module, facts)[0]
-
     def _of(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
         """Whether a class is an nn.Module, has a forward other than nn.Module's, and leaves it abstract."""
         key = (id(module), facts.statement)

@@ -203,15 +203,14 @@ def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
             defined[Own(node.module, name)] = place[node.key]
     for node in closure.nodes:
         text = texts.of(node.module)
-        for links in (closure.links(node),):
-            for use, target in links.notes:
-                if use.start < 0:
-                    continue
-                if isinstance(target, Definition) and Own(*target) in names.of:
-                    if defined.get(Own(*target), place[node.key]) >= place[node.key]:
-                        return True
-                elif text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
+        for use, target in closure.links(node).notes:
+            if use.start < 0:
+                continue
+            if isinstance(target, Definition) and Own(*target) in names.of:
+                if defined.get(Own(*target), place[node.key]) >= place[node.key]:
                     return True
+            elif text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
+                return True
     return False
 
 

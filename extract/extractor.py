@@ -12,9 +12,10 @@ from typing import Self
 
 from extract.categories import category_of
 from extract.closure import Collector
+from extract.counts import at_least
 from extract.discover import Found, discover
 from extract.emit import Emitted, Emitter, Unresolved
-from extract.folder import Result, RunFacts, write_extraction
+from extract.folder import Result, RunFacts, code_columns, write_extraction
 from extract.graph import Graph, distributions_of
 from extract.index import Index, Policy
 from extract.modules import Library, Module
@@ -23,7 +24,7 @@ from extract.runtime import Runtime, runtime_for
 from extract.runtime_names import RUNTIME_NAMES
 from extract.select import Selected, Selection, select
 from extract.sources import Source, open_available, open_source
-from extract.validate import Candidate, Verdict, at_least, check_text, execute_all
+from extract.validate import Candidate, Verdict, check_text, execute_all
 from manifests.corpus import load_corpus
 from manifests.errors import UserError
 from manifests.manifest import Manifest, Stopwatch
@@ -244,9 +245,7 @@ def _result(found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None
         error_kind=verdict.kind,
         error=verdict.error,
         fidelity=None,
-        code=code,
-        code_sha256=hashlib.sha256(code.encode()).hexdigest() if code else None,
-        n_lines=code.count("\n") if code else None,
+        **code_columns(code),
         requires=emitted.requires if emitted else (),
         swhid=f"swh:1:cnt:{module.file.blob}",
         license=module.source.license,

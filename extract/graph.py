@@ -43,7 +43,6 @@ from extract.symbols import (
     Symbol,
 )
 
-REGISTRY_NAMES = ("Registry", "REGISTRY")
 _TORCH_OPS = (
     "aten",
     "prims",

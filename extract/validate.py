@@ -11,7 +11,7 @@ from pathlib import Path
 from extract.emit import Emitted
 from extract.index import Index
 from extract.runtime_names import RuntimeNames
-from manifests.records import LEVELS, Level
+from manifests.records import Level
 from sandbox import Job, Limits, Outcome, Sandbox, Status
 
 PROBE_VERSION = 2
@@ -177,8 +177,3 @@ def _verdict(outcome: Outcome) -> Verdict:
         return Verdict("compiled", str(value.get("kind")), str(value.get("error")), outcome.seconds)
     error = " ".join((outcome.error or outcome.status.value).split())[:400]
     return Verdict("compiled", outcome.status.value, error, outcome.seconds)
-
-
-def at_least(level: Level, rung: Level) -> bool:
-    """Whether a level includes a rung."""
-    return LEVELS.index(level) >= LEVELS.index(rung)
