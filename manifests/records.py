@@ -114,9 +114,34 @@ class Block(Record):
         default=(), description="definitions from elsewhere: where each is, how it was found, confidence in 0..1"
     )
     file: str | None = Field(default=None, description="where code lies in the extraction folder")
+    arguments: str | None = Field(
+        default=None, description="that worked, as JSON: init, forward and method, values as Python expressions"
+    )
+    observed: str | None = Field(default=None, description="what was seen as it ran: an Observed record as JSON")
 
 
-RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed, Block)
+class Case(Record):
+    """One call of forward: what went in and what came out, tensors as `float32 2x16x8x8`."""
+
+    inputs: dict[str, str] = Field(description="by argument, in order; a nested one has a dotted name")
+    outputs: tuple[str, ...] = Field(description="the tensors of the output, flattened in order")
+
+
+class Observed(Record):
+    """What a block did when it was constructed and run on the CPU with the arguments that worked."""
+
+    parameters: int = Field(ge=0, description="elements of all parameters")
+    trainable: int = Field(ge=0, description="elements of those with requires_grad")
+    buffers: int = Field(ge=0, description="elements of all buffers")
+    layers: dict[str, int] = Field(description="bag of the submodules' class names, by count, then name")
+    cases: tuple[Case, ...] = Field(default=(), description="calls in eval mode; the first with the recorded arguments")
+    train_differs: bool | None = Field(default=None, description="train and eval mode give different outputs")
+    identity_in_eval: bool | None = Field(default=None, description="eval mode returns its first input unchanged")
+    gradients: int | None = Field(default=None, ge=0, description="parameters that finite gradients reached")
+    tensors: int | None = Field(default=None, ge=0, description="parameters that require gradients")
+
+
+RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed, Block, Observed)
 
 
 def arrow_schema(record: type[Record]) -> pa.Schema:
