@@ -24,7 +24,7 @@ from extract.modules import Library
 from extract.parse import parse_file
 from extract.registry import Registries
 from extract.sources import open_available
-from extract.validate import Candidate, execute_all
+from extract.validate import Candidate, validate_all
 from manifests.corpus import load_corpus
 
 _PARSED = 60  # files for the comparison of parsers
@@ -72,10 +72,10 @@ def main() -> None:
             candidates = [
                 Candidate(i.found.block, i.found.name, i.code, library.packages(i.found.module.source)) for i in emitted
             ]
-            list(execute_all(candidates[:4], index, jobs=2))
+            list(validate_all(candidates[:4], index, "executed", jobs=2))
             timed(
                 "execute in the sandbox",
-                lambda: list(execute_all(candidates[4:], index, jobs=2)),
+                lambda: list(validate_all(candidates[4:], index, "executed", jobs=2)),
                 len(candidates) - 4,
                 "block",
             )

@@ -72,6 +72,10 @@ def curate(
     tokens: Annotated[
         DetailName, typer.Option(help="abstract: as published; literal: names and numbers count too.")
     ] = DetailName.abstract,
+    check_runs: Annotated[
+        bool, typer.Option("--check-runs", help="Run every kept network once, in a sandbox: column runs.")
+    ] = False,
+    require_runs: Annotated[bool, typer.Option("--require-runs", help="Keep only networks that run.")] = False,
     seed: Annotated[int, typer.Option(help="Draws the splits.")] = 42,
     keep_per_family: Annotated[
         int, typer.Option(metavar="K", help="Kept of each family in a duplicate group.", rich_help_panel=_NN_DUP_ONLY)
@@ -86,6 +90,9 @@ def curate(
         float, typer.Option(help="Fingerprint Jaccard likewise.", rich_help_panel=_NN_DUP_ONLY)
     ] = 0.60,
     jobs: JobsOption = None,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
+    ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,6 +114,9 @@ def curate(
         from_scratch=from_scratch,
         tokens=tokens.value,
         seed=seed,
+        check_runs=check_runs,
+        require_runs=require_runs,
+        unsafe_no_sandbox=unsafe_no_sandbox,
         keep_per_family=keep_per_family,
         fractal_threshold=fractal_threshold,
         topup_lexical_max=topup_lexical_max,
@@ -185,6 +195,10 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
             print(f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}")
     splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
     print(f"  {'kept':<10} {rows['kept']:>9,}  {splits}")
+    if "runs" in counts:
+        runs = counts["runs"]
+        text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
+        print(f"  {'runs':<10} {runs['runs']:>9,}  {text}")
     for note in manifest.details.get("notes", ()):
         print(f"  note: {note}")
     measured = manifest.measured

@@ -1,11 +1,13 @@
 """The counts of a run, all taken from its decisions: rows and networks apart."""
 
 from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.outcome import Outcome
+from curate.runs.result import RunResult, category_left_out
 
 STAGES = ("invalid", "filter", "repeat", "exact", "lexical", "structural")
 
@@ -43,6 +45,30 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
         },
         "prefixes": _before_after(before_prefix, Counter(prefix_of(names[row]) for row in kept_rows)),
         "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
+        **({} if outcome.runs is None else {"runs": count_runs(outcome.runs.values(), _fates(corpus, outcome))}),
+    }
+
+
+def _fates(corpus: Corpus, outcome: Outcome) -> Iterator[tuple[int, str]]:
+    return zip(corpus.code_of_row.tolist(), (decision.reason for decision in outcome.decisions), strict=True)
+
+
+def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> dict[str, Any]:
+    """How many of the kept records run, do not run, and could not be tried; and how many codes were left out for it.
+
+    Args:
+        results: of the kept records.
+        reasons: of all decisions, each with its code.
+    """
+    found = list(results)
+    errors = Counter(result.category for result in found if result.category is not None)
+    left_out = {code: category for code, reason in reasons if (category := category_left_out(reason)) is not None}
+    return {
+        "runs": sum(result.runs is True for result in found),
+        "fails": sum(result.runs is False for result in found),
+        "not_tried": sum(result.runs is None for result in found),
+        "errors": dict(sorted(errors.items())),
+        "left_out": dict(sorted(Counter(left_out.values()).items())),
     }
 
 

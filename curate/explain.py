@@ -25,7 +25,18 @@ MIN_ID_DIGITS = 6
 
 _SHOWN = 5  # entries of each list
 _BENCHMARK = ("task", "dataset", "metric", "epoch", "accuracy")
-_RECORD_COLUMNS = ("nn", *_BENCHMARK, "family", "split", "weight", "cluster", "score", "pretrained")
+_RECORD_COLUMNS = (
+    "nn",
+    *_BENCHMARK,
+    "family",
+    "split",
+    "weight",
+    "cluster",
+    "score",
+    "pretrained",
+    "runs",
+    "runs_error",
+)
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
 _DUPLICATE_STAGES = ("exact", "lexical", "structural")
 #: Which row of a network speaks for it: the first of the first of these outcomes that it has.
@@ -374,6 +385,10 @@ def _record_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
         told.append(("weight", f"{record['weight']:g}"))
     if record["pretrained"]:
         told.append(("pretrained", "yes: the code loads trained weights"))
+    if record["runs"]:
+        told.append(("runs", "yes: constructed and run forward once"))
+    elif record["runs_error"] is not None:
+        told.append(("runs", f"{'no' if record['runs'] is False else 'not tried'}: {shown(record['runs_error'])}"))
     return told
 
 

@@ -32,6 +32,9 @@ class CurateOptions:
     from_scratch: bool = False
     tokens: Detail = "abstract"
     seed: int = 42
+    check_runs: bool = False
+    require_runs: bool = False  # implies check_runs
+    unsafe_no_sandbox: bool = False
     keep_per_family: int = 5  # this and the next three: profile nn-dup only
     fractal_threshold: float = 0.97
     topup_lexical_max: float = 0.85
@@ -43,17 +46,24 @@ class CurateOptions:
                 raise UserError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UserError("--min-per-prefix and --topup-per-prefix: must not be negative")
+        if self.unsafe_no_sandbox and not self.checks_runs:
+            raise UserError("--unsafe-no-sandbox: nothing is run without --check-runs or --require-runs; leave it out")
         self._refuse_foreign()
 
     def _refuse_foreign(self) -> None:
         """Options of the other profile are refused: silently ignored ones mislead."""
-        strict_only = ("topup_family", "from_scratch", "tokens")
+        strict_only = ("topup_family", "from_scratch", "tokens", "require_runs")
         nn_dup_only = ("keep_per_family", "fractal_threshold", "topup_lexical_max", "topup_structural_max")
         foreign, home = (nn_dup_only, "nn-dup") if self.profile == "strict" else (strict_only, "strict")
         defaults = {item.name: item.default for item in fields(self)}
         for name in foreign:
             if getattr(self, name) != defaults[name]:
                 raise UserError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
+
+    @property
+    def checks_runs(self) -> bool:
+        """Whether kept networks are run."""
+        return self.check_runs or self.require_runs
 
     @property
     def structural(self) -> float:

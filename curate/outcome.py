@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from curate.runs.result import RunResult
+
 
 @dataclass(frozen=True, slots=True)
 class RowDecision:
@@ -28,5 +30,6 @@ class Outcome:
     families: dict[int, str]  # code -> family, for every code that became a record
     scores: dict[int, float | None]  # code -> score, for every code that became a record
     weights: dict[int, float]
+    runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None where that was not asked
     notes: list[str] = field(default_factory=list)  # what could not be done as asked
     details: dict[str, Any] = field(default_factory=dict)  # for the manifest

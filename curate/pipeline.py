@@ -12,6 +12,7 @@ from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome
 from curate.report.page import write_report
 from curate.rows import Source
+from curate.runs.check import Check, RunChecker, run_versions
 from curate.snapshot import snapshot_card, write_snapshot_tables
 from curate.strict import curate_strict
 from manifests.atomic import atomic_folder
@@ -44,7 +45,7 @@ def curate(
         (folder / "README.md").write_text(card, encoding="utf-8")
         manifest = Manifest(
             kind="snapshot",
-            versions=package_versions(),
+            versions=package_versions() | (run_versions() if options.checks_runs else {}),
             parameters=_parameters(source, options),
             inputs=[Input(name=item.name, sha256=item.sha256, bytes=item.bytes) for item in source.inputs()],
             counts=counts,
@@ -68,9 +69,18 @@ def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
 
 
 def decide(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
-    """The outcome of the profile that was asked for."""
+    """The outcome of the profile that was asked for, and whether the kept records run, where that was asked too."""
+    if not options.checks_runs:
+        return _decide(corpus, options, jobs)
+    with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox) as check:
+        outcome = _decide(corpus, options, jobs, check)
+        outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
+    return outcome
+
+
+def _decide(corpus: Corpus, options: CurateOptions, jobs: int | None, check: Check | None = None) -> Outcome:
     if options.profile == "strict":
-        return curate_strict(corpus, options)
+        return curate_strict(corpus, options, check)
     from curate.nndup.profile import curate_like_nndup
 
     return curate_like_nndup(corpus, options, jobs)
@@ -79,4 +89,5 @@ def decide(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
 def _parameters(source: Source, options: CurateOptions) -> dict[str, Any]:
     chosen = asdict(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
+    chosen["check_runs"] = options.checks_runs
     return {"source": source.name, **chosen}

@@ -1,7 +1,8 @@
 """Rows become records: one for each distinct code, shown by its best row, ranked best-first."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,18 @@ def build_records(corpus: Corpus, options: CurateOptions) -> Records:
         prefixes={code: prefix_of(name) for code, name in chosen_names.items()},
         families={code: corpus.features.family[code] for code in shown},
         order=_best_first(corpus, options, shown, chosen_names, scores),
+    )
+
+
+def leave_out(records: Records, corpus: Corpus, reasons: Mapping[int, str]) -> Records:
+    """The records without some codes; each row of theirs is filtered for the reason of its code."""
+    open_rows = np.flatnonzero(np.isin(corpus.code_of_row, np.fromiter(reasons, np.int64)))
+    filtered = {row: reasons[int(corpus.code_of_row[row])] for row in open_rows.tolist() if row not in corpus.problems}
+    return replace(
+        records,
+        filtered=filtered | records.filtered,
+        shown={code: row for code, row in records.shown.items() if code not in reasons},
+        order=[code for code in records.order if code not in reasons],
     )
 
 

@@ -78,8 +78,19 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
 comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
-"""
+{_runs_note(outcome)}"""
     )
+
+
+def _runs_note(outcome: Outcome) -> str:
+    if outcome.runs is None:
+        return ""
+    found = [result.runs for result in outcome.runs.values()]
+    return f"""
+{found.count(True):,} of these networks were constructed and run forward, as LEMUR calls them, on a CPU without their
+trained weights (column `runs`). {found.count(False):,} do not run and {found.count(None):,} could not be tried;
+`runs_error` says why.
+"""
 
 
 def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
@@ -108,7 +119,14 @@ def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dic
             "cluster": outcome.clusters[code],
             "score": outcome.scores[code],
             "pretrained": code in corpus.features.pretrained,
+            **_runs(outcome, code),
         }
+
+
+def _runs(outcome: Outcome, code: int) -> dict[str, object]:
+    if outcome.runs is None:
+        return {"runs": None, "runs_error": None}
+    return {"runs": outcome.runs[code].runs, "runs_error": outcome.runs[code].error}
 
 
 def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:

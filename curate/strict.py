@@ -6,26 +6,41 @@ from collections.abc import Sequence
 import numpy as np
 
 from curate.corpus import Corpus
-from curate.exact_join import exact_pairs
+from curate.exact_join import ExactPairs, exact_pairs
 from curate.lexical import LexicalIndex
 from curate.minhash import Banding
 from curate.options import CurateOptions, matching_prefix
 from curate.outcome import Outcome, RowDecision
-from curate.recall import Recall, enough_effort
+from curate.recall import Recall, enough_effort, measure_recall
 from curate.records import Records, build_records
 from curate.rescue import Rescue, Select, Support, rescue
+from curate.runs.check import Check
+from curate.runs.require import choose_running
 from curate.select import Verdict, select
 from curate.split import assign_splits, group_names, leak_groups
 from curate.structural import StructuralIndex
 
 
-def curate_strict(corpus: Corpus, options: CurateOptions) -> Outcome:
-    """Decide every row by the guarantees of the strict profile."""
+def curate_strict(corpus: Corpus, options: CurateOptions, check: Check | None = None) -> Outcome:
+    """Decide every row by the guarantees of the strict profile.
+
+    Args:
+        check: tells which records run; needed where they are required to.
+    """
     records = build_records(corpus, options)
-    sets = np.unique(corpus.features.shingle_set[np.array(records.order, np.int64)])
-    threshold = options.lexical_threshold
-    recall = enough_effort(corpus.features, exact_pairs(corpus.features, sets, threshold), threshold)
-    chosen = rescue(records.order, _supports(records, options), corpus.features, _selector(corpus, options, recall))
+    recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
+    selector = _selector(corpus, options, recall)
+
+    def choose(candidates: Records) -> Rescue:
+        return rescue(candidates.order, _supports(candidates, options), corpus.features, selector)
+
+    if options.require_runs:
+        assert check is not None
+        every, (records, chosen) = records, choose_running(records, corpus, choose, check)
+        if records is not every:  # the recall that is told is that among the records which were compared in the end
+            recall = _recall_again(corpus, records, options, recall)
+    else:
+        chosen = choose(records)
     rank = records.rank
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
     groups = leak_groups(kept, corpus.features)
@@ -49,6 +64,17 @@ def weight_of(name: str, upweight: Sequence[tuple[str, float]]) -> float:
     """The sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
     place = matching_prefix(name, [prefix for prefix, _ in upweight])
     return 1.0 if place is None else upweight[place][1]
+
+
+def _true_pairs(corpus: Corpus, records: Records, options: CurateOptions) -> ExactPairs:
+    sets = np.unique(corpus.features.shingle_set[np.array(records.order, np.int64)])
+    return exact_pairs(corpus.features, sets, options.lexical_threshold)
+
+
+def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, recall: Recall) -> Recall:
+    """The recall among fewer records, LSH as before."""
+    banding = Banding(recall.bands, recall.rows)
+    return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
 
 
 def _selector(corpus: Corpus, options: CurateOptions, recall: Recall) -> Select:

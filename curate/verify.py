@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from curate.corpus import fill_store
+from curate.counts import count_runs
 from curate.exact_join import exact_pairs
 from curate.feature_store import FeatureStore
 from curate.feature_table import FeatureTable
@@ -18,6 +19,7 @@ from curate.lexical import jaccard
 from curate.minhash import Banding
 from curate.options import LEAK_THRESHOLD
 from curate.recall import measure_recall
+from curate.runs.result import RunResult
 from curate.split import assign_splits, group_names, leak_groups
 from curate.structural import StructuralIndex, set_jaccard
 from manifests.manifest import Manifest, read_manifest
@@ -47,6 +49,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     snapshot = _read(folder, manifest, jobs)
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
     checks += [_check_counts(snapshot), *sound]
+    if manifest.parameters.get("check_runs"):
+        checks.append(_check_runs(snapshot))
     if manifest.parameters["profile"] != "strict":
         return checks
     if not all(check.ok for check in sound):
@@ -145,6 +149,23 @@ def _check_counts(snapshot: _Snapshot) -> Check:
     if snapshot.stats != evaluations:
         wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
     return found_check("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
+
+
+def _check_runs(snapshot: _Snapshot) -> Check:
+    """Column `runs` agrees with itself and the manifest; where runs were required, every record runs."""
+    results = [RunResult(record["runs"], record["runs_error"]) for record in snapshot.records]
+    found = count_runs(results, ((decision["id"], decision["reason"]) for decision in snapshot.decisions))
+    wrong = [
+        f"{record['nn']}: runs is {record['runs']}, and the error is {record['runs_error']!r:.60}"
+        for record in snapshot.records
+        if (record["runs"] is True) != (record["runs_error"] is None)
+    ]
+    if snapshot.manifest.parameters["require_runs"]:
+        wrong += [f"{record['nn']}: kept, but does not run" for record in snapshot.records if not record["runs"]]
+    stated = snapshot.manifest.counts.get("runs")
+    if stated != found:
+        wrong.append(f"{found} in the tables, {stated} in the manifest")
+    return found_check("runs", wrong, f"{found['runs']:,} of {len(results):,} records run, as the manifest states")
 
 
 def _check_explained(snapshot: _Snapshot) -> Check:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from manifests.manifest import Manifest
 
 app = typer.Typer()
-_PANEL = "Extract: repositories in, executed blocks out"
+_PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
+_FILTERS = "Filters"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
 
@@ -24,6 +25,9 @@ class LevelName(StrEnum):
     parsed = "parsed"
     compiled = "compiled"
     executed = "executed"
+    constructed = "constructed"
+    forward = "forward"
+    backward = "backward"
 
 
 class IndexPolicy(StrEnum):
@@ -74,8 +78,11 @@ def extract(
     index: Annotated[
         IndexPolicy, typer.Option(help="Parse what is missing, everything anew, or nothing.")
     ] = IndexPolicy.missing,
-    level: Annotated[LevelName, typer.Option(help="The rung to take blocks to.")] = LevelName.executed,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Execute again what failed before.")] = False,
+    level: Annotated[LevelName, typer.Option(help="The rung to take blocks to.")] = LevelName.backward,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")] = False,
+    fidelity: Annotated[
+        bool, typer.Option("--fidelity", help="Compare what runs with the originals, installed apart.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Write each block's seconds into the table (its bytes then vary).")
@@ -86,7 +93,7 @@ def extract(
     force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Turn classes of real repositories into closed, executed files, each with its provenance."""
+    """Turn classes of real repositories into closed, validated files, each with its provenance."""
     from extract.extractor import Options, extract_to, read_names
     from extract.select import Selection
     from manifests.atomic import check_free
@@ -108,6 +115,7 @@ def extract(
         index=index.value,
         level=level.value,
         retry_failed=retry_failed,
+        fidelity=fidelity,
         jobs=jobs,
         unsafe=unsafe_no_sandbox,
         timings=timings,
@@ -137,3 +145,39 @@ def show(
     from extract.show import show_block
 
     show_block(folder, block, as_json=as_json)
+
+
+@app.command(rich_help_panel=_PANEL)
+def search(
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    query: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="QUERY", help="Words: names, layers, what a block does; default: all that pass."),
+    ] = None,
+    count: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Hits at most.")] = 10,
+    category: Annotated[
+        list[str] | None, typer.Option(metavar="C", help="Only this category (repeatable).", rich_help_panel=_FILTERS)
+    ] = None,
+    level: Annotated[LevelName | None, typer.Option(help="At least this rung.", rich_help_panel=_FILTERS)] = None,
+    license_: Annotated[
+        list[str] | None,
+        typer.Option("--license", metavar="SPDX", help="Only this licence (repeatable).", rich_help_panel=_FILTERS),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="S", help="Only this source, NAME or NAME@VERSION (repeatable).", rich_help_panel=_FILTERS
+        ),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
+) -> None:
+    """Search blocks by what they are and do: names, layers, shape behaviour."""
+    from extract.search.command import search_folder
+    from extract.search.query import Filters
+
+    filters = Filters(tuple(category or ()), level and level.value, tuple(license_ or ()), tuple(source or ()))
+    search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)

@@ -5,7 +5,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -15,16 +15,19 @@ from extract.closure import Collector
 from extract.counts import at_least
 from extract.discover import Found, discover
 from extract.emit import Emitted, Emitter, Unresolved
+from extract.fidelity import Comparison, Pair, compare_all
 from extract.folder import Result, RunFacts, code_columns, write_extraction
 from extract.graph import Graph, distributions_of
+from extract.hints import HintFinder, Hints
 from extract.index import Index, Policy
-from extract.modules import Library, Module
+from extract.modules import FOUNDATION, Library, Module
+from extract.originals import Environment, environments
 from extract.registry import Registries
 from extract.runtime import Runtime, runtime_for
 from extract.runtime_names import RUNTIME_NAMES
 from extract.select import Selected, Selection, select
 from extract.sources import Source, open_available, open_source
-from extract.validate import Candidate, Verdict, check_text, execute_all
+from extract.validate import Candidate, Verdict, check_text, validate_all
 from manifests.corpus import load_corpus
 from manifests.errors import UserError
 from manifests.manifest import Manifest, Stopwatch
@@ -43,8 +46,9 @@ class Options:
     sources: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
     index: Policy = "missing"
-    level: Level = "executed"
+    level: Level = "backward"
     retry_failed: bool = False
+    fidelity: bool = False
     jobs: int | None = None
     unsafe: bool = False
     timings: bool = False
@@ -60,7 +64,8 @@ class BlockExtractor:
         corpus: name of a shipped corpus or a JSON file; `quick` when neither it nor sources are given.
         sources: further sources: NAME[@VERSION], git+URL[@REV] or a folder.
         index: policy towards files that are not in the index yet.
-        level: the rung that blocks are taken to: emitted, parsed, compiled or executed.
+        level: the rung that blocks are taken to.
+        fidelity: compare blocks that run with their originals, installed apart.
         jobs: processes; all cores by default.
     Raises: UserError if no source can be opened.
     """
@@ -71,13 +76,15 @@ class BlockExtractor:
         sources: Sequence[str] = (),
         *,
         index: Policy = "missing",
-        level: Level = "executed",
+        level: Level = "backward",
         retry_failed: bool = False,
+        fidelity: bool = False,
         jobs: int | None = None,
         unsafe: bool = False,
     ) -> None:
         self.level = level
         self.retry_failed = retry_failed
+        self.fidelity = fidelity
         self.jobs = jobs or available_cores()
         self.unsafe = unsafe
         self.watch = Stopwatch()
@@ -87,9 +94,11 @@ class BlockExtractor:
         self.index = Index(policy=index)
         self.library = Library(self.sources, self.index.facts)
         self.runtime: Runtime | None = None
+        self.notes: list[str] = []
         self.validations_run = 0
         self.validations_reused = 0
         self._found: tuple[Found, ...] | None = None
+        self._finder: HintFinder | None = None
         self._emitter = Emitter(Collector(Graph(self.library, Registries(self.library, self.index))))
 
     def __enter__(self) -> Self:
@@ -181,9 +190,11 @@ class BlockExtractor:
         emitted = [item for item in outcomes.values() if isinstance(item, Emitted)]
         verdicts = self._validate(emitted)
         self.watch.lap("validate")
+        compared = self._compare(emitted, verdicts) if self.fidelity else {}
+        self.watch.lap("compare")
         for found in selected.found:
             outcome = outcomes[found.block]
-            yield _result(found, outcome, verdicts.get(found.block))
+            yield _result(found, outcome, verdicts.get(found.block), compared.get(found.block))
 
     def _distributions(self, source: Source) -> set[str]:
         """Under which names a source could be asked for: never installed, since it is an origin."""
@@ -192,28 +203,26 @@ class BlockExtractor:
 
     def _validate(self, emitted: Sequence[Emitted]) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
-        ready: list[Candidate] = []
+        ready: list[Emitted] = []
         for item in emitted:
-            origin = self.library.packages(item.found.module.source)
-            candidate = Candidate(item.found.block, item.found.name, item.code, origin)
-            verdict = verdicts[candidate.key] = check_text(item, self.level)
+            verdict = verdicts[item.found.block] = check_text(item, self.level)
             if verdict.level == "compiled" and at_least(self.level, "executed"):
-                ready.append(candidate)
+                ready.append(item)
         if ready:
-            self._execute(ready, emitted, verdicts)
+            self._run(ready, emitted, verdicts)
         return verdicts
 
-    def _execute(self, ready: Sequence[Candidate], emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> None:
+    def _run(self, ready: Sequence[Emitted], emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> None:
         needed = sorted({requirement for item in emitted for requirement in item.requires})
         own = sorted({name for source in self.sources for name in self._distributions(source)})
         self.runtime = runtime_for(needed, known=own)
-        folders = [self.runtime.folder] if self.runtime.folder is not None else []
-        with progress("execute", len(ready), "blocks") as advance:
-            for candidate, verdict in execute_all(
-                ready,
+        with progress("validate", len(ready), "blocks") as advance:
+            for candidate, verdict in validate_all(
+                (self._candidate(item) for item in ready),
                 self.index,
+                self.level,
                 jobs=self.jobs,
-                folders=folders,
+                folders=self._runtime_folders(),
                 retry_failed=self.retry_failed,
                 unsafe=self.unsafe,
             ):
@@ -222,8 +231,59 @@ class BlockExtractor:
                 self.validations_run += not verdict.reused
                 advance(1)
 
+    def _runtime_folders(self) -> list[Path]:
+        return [self.runtime.folder] if self.runtime is not None and self.runtime.folder is not None else []
 
-def _result(found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None) -> Result:
+    def _candidate(self, item: Emitted) -> Candidate:
+        """A file to run, with what the corpus tells of its arguments where these are searched for."""
+        hints = self._hints(item.found).to_json() if at_least(self.level, "constructed") else None
+        origin = self.library.packages(item.found.module.source)
+        return Candidate(item.found.block, item.found.name, item.code, origin, hints)
+
+    def _hints(self, found: Found) -> Hints:
+        if self._finder is None:
+            self._finder = HintFinder(self.library, self.index, self._emitter)
+        return self._finder.hints_for(found)
+
+    def _compare(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, Comparison]:
+        """Compare what runs forward with the originals of each source that can be imported here."""
+        running = [item for item in emitted if at_least(verdicts[item.found.block].level, "forward")]
+        places = environments([s for s in self.sources if any(item.found.module.source is s for item in running)])
+        pairs = [self._pair(item, verdicts[item.found.block], places) for item in running]
+        found: dict[str, Comparison] = {}
+        with progress("compare", len(pairs), "blocks") as advance:
+            for comparison in compare_all(
+                pairs, self.index, jobs=self.jobs, runtime=self._runtime_folders(), unsafe=self.unsafe
+            ):
+                found[comparison.block] = comparison
+                advance(1)
+        wrong = [f"{c.block}: not as the original: {c.detail}" for c in found.values() if c.fidelity == "mismatch"]
+        self.notes += sorted(wrong)
+        return found
+
+    def _pair(self, item: Emitted, verdict: Verdict, places: Mapping[str, Environment]) -> Pair:
+        assert verdict.arguments is not None
+        module = item.found.module
+        companions = [
+            companion
+            for companion in self._hints(item.found).to_json()["companions"]
+            if companion["name"] in verdict.arguments
+        ]
+        return Pair(
+            block=item.found.block,
+            name=item.found.name,
+            code=item.code,
+            module=item.found.qualname.rpartition(".")[0],
+            origin=tuple(name for name in self.library.packages(module.source) if name != FOUNDATION),
+            folders=places[module.source.name].folders,
+            arguments=json.loads(verdict.arguments),
+            companions=tuple(companions),
+        )
+
+
+def _result(
+    found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None, compared: Comparison | None
+) -> Result:
     module = found.module
     statement = module.facts.statements[found.facts.statement]
     bases = [".".join(base) for base in found.facts.bases if base]
@@ -244,7 +304,7 @@ def _result(found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None
         level=verdict.level,
         error_kind=verdict.kind,
         error=verdict.error,
-        fidelity=None,
+        fidelity=compared.fidelity if compared is not None else None,
         **code_columns(code),
         requires=emitted.requires if emitted else (),
         swhid=f"swh:1:cnt:{module.file.blob}",
@@ -252,6 +312,8 @@ def _result(found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None
         seconds=verdict.seconds if not verdict.reused else None,
         digest=module.source.digest,
         resolutions=emitted.resolutions if emitted else (),
+        arguments=verdict.arguments,
+        observed=verdict.observed,
     )
     return Result(row, emitted.files if emitted else ())
 
@@ -284,6 +346,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         index=options.index,
         level=options.level,
         retry_failed=options.retry_failed,
+        fidelity=options.fidelity,
         jobs=options.jobs,
         unsafe=options.unsafe,
     ) as extractor:
@@ -293,6 +356,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         installed = extractor.runtime.installed if extractor.runtime else ()
         unavailable = extractor.runtime.unavailable if extractor.runtime else ()
         notes += [f"{name} cannot be installed for execution: {reason}" for name, reason in unavailable]
+        notes += extractor.notes
         notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in _few(selected.others)]
         facts = RunFacts(
             level=options.level,

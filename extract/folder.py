@@ -15,6 +15,8 @@ from extract.counts import COLUMNS, count_rows
 from extract.report.page import write_report
 from extract.requirements import requirements_text, runtime_versions
 from extract.sources import Source
+from extract.spec import SPECS
+from extract.spec.folder import write_specs
 from manifests.atomic import atomic_folder
 from manifests.errors import UserError
 from manifests.folder import write_table
@@ -81,6 +83,8 @@ def write_extraction(
         text = requirements_text(rows, made_from, facts.sources)
         (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
         watch.lap("write tables")
+        specs = write_specs(folder / SPECS, rows)
+        watch.lap("write specs")
         files = {block: len(made) for block, made in made_from.items()}
         write_report(folder, rows, files, facts, counts, watch.measured())
         watch.lap("report")
@@ -96,7 +100,7 @@ def write_extraction(
                 "notes": list(facts.notes),
                 **facts.details,
             },
-            outputs=list_outputs(folder, {TABLE: len(rows)}),
+            outputs=list_outputs(folder, {TABLE: len(rows), SPECS: specs}),
             measured=watch.measured(),
         )
         write_manifest(folder, manifest)

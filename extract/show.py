@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from extract.folder import REQUIREMENTS, read_block, read_manifest_of, read_rows
+from extract.spec.worked import Worked, worked_of
 from manifests.errors import UserError
 from manifests.licenses import is_permissive
 from manifests.markdown import plural, shown
-from manifests.records import Block
+from manifests.records import Block, Observed
 
 _NEAR = 5
 _LISTED = 8
@@ -53,6 +56,7 @@ class Shown:
             told += _listed("with", _made_from(row, needs))
             told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
             told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
+            told += _run(row.name, worked_of(row.arguments), row.observed)
         told += _listed("also", self.others)
         return [shown(f"{label:<10}{text}") for label, text in told]
 
@@ -150,6 +154,36 @@ def _listed(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
     """One line an item, the label before the first, and how many are left out."""
     told = [("" if place else label, item) for place, item in enumerate(items[:_LISTED])]
     return told + ([("", f"and {len(items) - _LISTED:,} more")] if len(items) > _LISTED else [])
+
+
+def _run(name: str, worked: Worked | None, stored: str | None) -> list[tuple[str, str]]:
+    """How it runs, and what was seen as it ran; nothing where that is not known."""
+    told = []
+    if worked is not None:
+        told.append(("runs as", f"block = {worked.constructor_call(name)}"))
+        told += [("", call)] if (call := worked.forward_call()) else []
+    try:
+        observed = None if stored is None else Observed.model_validate_json(stored)
+    except ValidationError:
+        return [*told, ("observed", "not readable; run `lemur verify`")]
+    if observed is None:
+        return told
+    cases = []
+    for case in observed.cases:
+        inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())
+        cases.append(f"{inputs or 'nothing'} -> {', '.join(case.outputs) or 'no tensor'}")
+    told += _listed("shapes", cases)
+    facts = [plural(observed.parameters, "parameter")]
+    facts += [f"{observed.trainable:,} trainable"] if observed.trainable != observed.parameters else []
+    facts += [f"{observed.buffers:,} in buffers"] if observed.buffers else []
+    if observed.gradients is not None:
+        facts.append(f"gradients reach {observed.gradients:,} of {plural(observed.tensors or 0, 'tensor')}")
+    facts += ["train and eval differ"] if observed.train_differs else []
+    facts += ["returns its input in eval mode"] if observed.identity_in_eval else []
+    told.append(("observed", "; ".join(facts)))
+    if observed.layers:
+        told.append(("layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())))
+    return told
 
 
 def _print_coloured(code: str) -> None:

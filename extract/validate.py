@@ -4,24 +4,29 @@ import ast
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from extract.counts import at_least
 from extract.emit import Emitted
 from extract.index import Index
+from extract.modules import FOUNDATION
 from extract.runtime_names import RuntimeNames
 from manifests.records import Level
 from sandbox import Job, Limits, Outcome, Sandbox, Status
 
-PROBE_VERSION = 2
-ENTRY = "extract.probe:execute"
+ENTRY = "extract.probing.entry:climb"
 ATTEMPTS = 3  # for failures of resources; anything else fails the same way again
 _BACK_OFF_SECONDS = 0.5
 _RESOURCE = frozenset({Status.TIMEOUT, Status.CRASHED})
 
-# Running a file's top level takes milliseconds; what takes longer than this hangs.
+# Running a file's top level takes milliseconds, the search for arguments a few seconds at most; what takes longer hangs.
 LIMITS = Limits(wall_seconds=60, cpu_seconds=30)
+_SEARCH_LIMITS = Limits(wall_seconds=90, cpu_seconds=30, memory_bytes=4 * 2**30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class Verdict:
     level: Level
     kind: str | None = None  # why no further
     error: str | None = None
+    arguments: str | None = None  # that worked, as JSON
+    observed: str | None = None  # an Observed record as JSON
     seconds: float = 0.0
     reused: bool = False
 
@@ -43,18 +50,31 @@ class Candidate:
     name: str
     code: str
     origin: tuple[str, ...]  # top-level packages of its source
+    hints: Mapping[str, Any] | None = None  # what the corpus tells of its arguments
 
-    def cache_key(self, folders: Sequence[Path]) -> str:
+    def cache_key(self, folders: Sequence[Path], goal: Level) -> str:
         """Names everything that the outcome depends on."""
         about = (
+            goal,
             self.name,
             self.code,
             self.origin,
+            self.hints if at_least(goal, "constructed") else None,
             RuntimeNames.key(),
             [folder.name for folder in folders],
-            PROBE_VERSION,
+            _probe_digest(),
         )
-        return "executed:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
+        return "validated:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _probe_digest() -> str:
+    """SHA-256 of the code that runs inside the sandbox."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in [here / "probe.py", *sorted((here / "probing").glob("*.py"))]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def check_text(emitted: Emitted, goal: Level) -> Verdict:
@@ -72,37 +92,38 @@ def check_text(emitted: Emitted, goal: Level) -> Verdict:
     return Verdict("parsed", "compile_error", f"does not compile: {emitted.fault}")
 
 
-def execute_all(
+def validate_all(
     candidates: Iterable[Candidate],
     index: Index,
+    goal: Level,
     *,
     jobs: int,
     folders: Sequence[Path] = (),
     retry_failed: bool = False,
     unsafe: bool = False,
 ) -> Iterator[tuple[Candidate, Verdict]]:
-    """Execute files, each in a sandbox of its own; verdicts in the order of the candidates.
+    """Take files to a rung from `executed` on, each in a sandbox of its own; verdicts in the order of the candidates.
 
     Outcomes are kept by content. `retry_failed` runs those again that failed before.
 
     Raises: UserError if no sandbox can be had.
     """
     known: dict[str, Verdict] = {}
-    waiting: list[Candidate] = []
+    waiting: deque[Candidate] = deque()
 
     def to_run() -> Iterator[Job]:
         for candidate in candidates:
             waiting.append(candidate)
-            stored = index.remembered(candidate.cache_key(folders))
+            stored = index.remembered(candidate.cache_key(folders, goal))
             verdict = Verdict(**json.loads(stored)) if stored is not None else None
-            if verdict is not None and (verdict.level == "executed" or not retry_failed):
+            if verdict is not None and (verdict.level == goal or not retry_failed):
                 known[candidate.key] = replace(verdict, reused=True)
             else:
-                yield _job(candidate, folders)
+                yield _job(candidate, folders, goal)
 
     def ready() -> Iterator[tuple[Candidate, Verdict]]:
         while waiting and waiting[0].key in known:
-            candidate = waiting.pop(0)
+            candidate = waiting.popleft()
             yield candidate, known.pop(candidate.key)
 
     with _LazySandbox(jobs, folders, unsafe) as box:
@@ -110,21 +131,41 @@ def execute_all(
             yield from ready()
             candidate = waiting[0]
             assert candidate.key == outcome.key
-            verdict = _verdict(box.again(_job(candidate, folders), outcome))
-            stored = json.dumps({"level": verdict.level, "kind": verdict.kind, "error": verdict.error})
-            index.remember(candidate.cache_key(folders), stored.encode())
+            verdict = _judge(box, candidate, folders, goal, outcome)
+            stored = json.dumps({k: v for k, v in asdict(verdict).items() if k not in ("seconds", "reused")})
+            index.remember(candidate.cache_key(folders, goal), stored.encode())
             known[candidate.key] = verdict
             yield from ready()
         yield from ready()
 
 
-def _job(candidate: Candidate, folders: Sequence[Path]) -> Job:
+def _judge(
+    box: "_LazySandbox", candidate: Candidate, folders: Sequence[Path], goal: Level, outcome: Outcome
+) -> Verdict:
+    """The verdict on an outcome, after what further attempts are due.
+
+    A search that ends the process (a crash in a kernel, a limit) says nothing of the rungs below: these are climbed alone.
+    """
+    outcome = box.again(_job(candidate, folders, goal), outcome)
+    verdict = _verdict(outcome)
+    if outcome.status is Status.OK or goal == "executed":
+        return verdict
+    lower = _verdict(box.once(_job(candidate, folders, "executed")))
+    if lower.level != "executed":
+        return lower
+    return replace(verdict, level="executed", seconds=verdict.seconds + lower.seconds)
+
+
+def _job(candidate: Candidate, folders: Sequence[Path], goal: Level) -> Job:
     payload: dict[str, object] = {
         "code": candidate.code,
         "name": candidate.name,
+        "origin": [package for package in candidate.origin if package != FOUNDATION],
         "folders": [str(folder) for folder in folders],
+        "goal": goal,
+        "hints": candidate.hints,
     }
-    return Job(candidate.key, ENTRY, payload, LIMITS)
+    return Job(candidate.key, ENTRY, payload, LIMITS if goal == "executed" else _SEARCH_LIMITS)
 
 
 class _LazySandbox:
@@ -155,25 +196,36 @@ class _LazySandbox:
 
         yield from self._box.run(all_jobs())
 
+    def once(self, job: Job) -> Outcome:
+        """The outcome of a job in a sandbox of its own."""
+        with Sandbox(**{**self._arguments, "workers": 1}) as box:  # type: ignore[arg-type]
+            return next(iter(box.run([job])))
+
     def again(self, job: Job, outcome: Outcome) -> Outcome:
         """The outcome of a job, run again with growing pauses while only resources fail it."""
-        if outcome.status not in _RESOURCE:
-            return outcome
         for attempt in range(1, ATTEMPTS):
-            time.sleep(_BACK_OFF_SECONDS * 2**attempt)
-            with Sandbox(**{**self._arguments, "workers": 1}) as box:  # type: ignore[arg-type]
-                outcome = next(iter(box.run([job])))
             if outcome.status not in _RESOURCE:
                 break
+            time.sleep(_BACK_OFF_SECONDS * 2**attempt)
+            outcome = self.once(job)
         return outcome
 
 
 def _verdict(outcome: Outcome) -> Verdict:
-    if outcome.status is Status.OK:
-        value = outcome.value
-        assert isinstance(value, dict)
-        if value.get("ok") is True:
-            return Verdict("executed", seconds=outcome.seconds)
-        return Verdict("compiled", str(value.get("kind")), str(value.get("error")), outcome.seconds)
-    error = " ".join((outcome.error or outcome.status.value).split())[:400]
-    return Verdict("compiled", outcome.status.value, error, outcome.seconds)
+    if outcome.status is not Status.OK:
+        error = " ".join((outcome.error or outcome.status.value).split())[:400]
+        return Verdict("compiled", outcome.status.value, error, seconds=outcome.seconds)
+    value = outcome.value
+    assert isinstance(value, dict)
+    return Verdict(
+        level=value["level"],
+        kind=value.get("kind"),
+        error=value.get("error"),
+        arguments=_text(value.get("arguments")),
+        observed=_text(value.get("observed")),
+        seconds=outcome.seconds,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)

@@ -25,6 +25,8 @@ from extract.folder import REQUIREMENTS, TABLE, code_paths, read_manifest_of
 from extract.graph import distributions_of
 from extract.modules import FOUNDATION, RUNTIME
 from extract.requirements import imported_names
+from extract.spec import SPECS
+from extract.spec.folder import line_faults, read_lines
 from manifests.manifest import Manifest
 from manifests.progress import progress
 from manifests.records import Block
@@ -44,6 +46,13 @@ _CODE_COLUMNS = (
     "code",
     "code_sha256",
     "n_lines",
+    "name",
+    "category",
+    "fidelity",
+    "path",
+    "start_line",
+    "end_line",
+    "swhid",
 )
 _BATCH = 40  # blocks a worker is given at once
 _FEW = 60  # blocks; below it, starting processes costs more than it saves
@@ -55,6 +64,7 @@ _OF_CODE = {
     "undefined names": "files, none by pyflakes",
     "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
     "headers": "files name their block and licence",
+    "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
 }
 
 Row = Mapping[str, Any]
@@ -182,7 +192,12 @@ def _check_code(
             for name, wrong in faults.items():
                 found[name] += wrong
             advance(done)
-    return [found_check(name, found[name], f"{len(paths):,} {fine}") for name, fine in _OF_CODE.items()]
+    fine = {name: f"{len(paths):,} {told}" for name, told in _OF_CODE.items()}
+    if not (folder / SPECS).is_file():
+        fine["specs"] = f"no {SPECS}: an earlier version wrote this folder"
+    elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
+        found["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
+    return [found_check(name, found[name], told) for name, told in fine.items()]
 
 
 def _in_order(
@@ -206,9 +221,13 @@ def _in_order(
 
 
 def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
     with pq.ParquetFile(folder / TABLE) as file:
         for batch in file.iter_batches(batch_size=_BATCH, columns=list(_CODE_COLUMNS)):
             rows = [row for row in batch.to_pylist() if row["code"] is not None]
+            if specs is not None:
+                for row in rows:
+                    row["spec"] = next(specs, None)
             if rows:
                 yield rows
 
@@ -230,6 +249,8 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
     path = folder / row["file"] if row["file"] else None
     if path is None or not path.is_file() or path.read_bytes() != data:
         yield "files", f"{row['file']} is not its code"
+    if "spec" in row:
+        yield from (("specs", fault) for fault in line_faults(row["spec"], row))
     head = _header(code)
     for key, value in (("Block", row["block"]), ("Licence", row["license"])):
         if head.get(key) != value:

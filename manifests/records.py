@@ -46,6 +46,10 @@ class LemurRecord(Record):
     cluster: str = Field(description="group that must stay in one split: the smallest id of its members, 16 digits")
     score: Ratio | None = Field(description="percentile of accuracy among the networks of the same benchmark")
     pretrained: bool = Field(description="the code loads trained weights")
+    runs: bool | None = Field(
+        default=None, description="constructed by LEMUR's contract, it runs forward on the CPU; null when not checked"
+    )
+    runs_error: str | None = Field(default=None, description="why it does not run or was not checked: category, line")
 
 
 class Decision(Record):
@@ -141,7 +145,64 @@ class Observed(Record):
     tensors: int | None = Field(default=None, ge=0, description="parameters that require gradients")
 
 
-RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed, Block, Observed)
+class SpecArgument(Record):
+    """One argument of a constructor or of forward, in words."""
+
+    name: str
+    kind: Literal["positional", "keyword", "more positional", "more keyword"]
+    type: str | None = Field(default=None, description="of the annotation, else of the default")
+    default: str | None = Field(default=None, description="null when there is none")
+
+
+class SpecArguments(Record):
+    """The arguments with which a block ran."""
+
+    init: dict[str, str] = Field(description="of the constructor, by name")
+    forward: dict[str, str] = Field(description="of the call, by name")
+    method: str = Field(default="forward", description="that was called")
+
+
+class Spec(Record):
+    """What a block is and does, as facts of its design: nothing of it is a passage of its source.
+
+    Numbers in a row are written `3×4×6×3`, shapes `float32 2×16×8×8`, layouts `N×C×H×W`, mappings `type BN; eps 0.001`.
+    """
+
+    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    name: str = Field(min_length=1)
+    category: str
+    level: Level
+    fidelity: Literal["match", "mismatch"] | None
+    bases: tuple[str, ...] = Field(description="bare names of the base classes")
+    constructor: tuple[SpecArgument, ...] = Field(description="its own, or that of the first base in the file with one")
+    forward: tuple[SpecArgument, ...]
+    arguments: SpecArguments | None = Field(description="that worked; null when the block was not constructed")
+    cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
+    layout: str | None = Field(description="of the first tensor that goes in, for example N×C×H×W")
+    keeps_shape: bool | None = Field(description="one tensor comes out, in the shape of the first that goes in")
+    downsampling: float | None = Field(description="by which height, width or length shrink; below 1 where they grow")
+    changes_channels: bool | None = Field(description="null when in and out have no channels to compare")
+    parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
+    train_differs: bool | None
+    identity_in_eval: bool | None
+    gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
+    tensors: int | None = Field(ge=0, description="parameters that require gradients")
+    layers: dict[str, int] | None = Field(description="bag of the submodules' class names; null when not constructed")
+    builds: dict[str, int] = Field(description="names of the classes that its own methods call, and how often")
+    dependencies: dict[str, Literal["class", "function"]] = Field(description="what else its file defines")
+    summary: str = Field(description="the facts above in a sentence or two")
+    withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
+    source: str
+    path: str
+    start_line: int = Field(ge=1)
+    end_line: int = Field(ge=1)
+    swhid: str
+    license: str
+    code_sha256: Sha256
+    file: str | None = Field(description="where the code lies in the extraction folder")
+
+
+RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed, Block, Observed, Spec)
 
 
 def arrow_schema(record: type[Record]) -> pa.Schema:

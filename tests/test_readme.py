@@ -13,7 +13,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-COMMANDS = ("extract", "show", "curate", "explain", "verify", "sensitivity")
+COMMANDS = ("extract", "show", "search", "curate", "explain", "verify", "sensitivity")
 
 
 @cache

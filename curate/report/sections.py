@@ -53,6 +53,8 @@ def head(name: str, facts: Facts, options: CurateOptions, notes: list[str]) -> l
         settings.append(f"at least {options.topup_per_prefix} of {groups}")
     if options.from_scratch:
         settings.append("only networks trained from scratch")
+    if options.require_runs:
+        settings.append("only networks that run")
     if kept:
         by_prefix = sorted(facts.prefixes.items(), key=lambda item: (-item[1]["kept"], item[0]))
         most = [(prefix, fates["kept"]) for prefix, fates in by_prefix if fates["kept"]]

@@ -69,5 +69,8 @@ def write_report(
         "",
         "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
         " one with its code. `required_repos.json` says what each closed file needs, and where its parts came from.",
+        "",
+        "`specs.jsonl` has one line for each closed file: what the block is and does, without its source;"
+        " `lemur search QUERY --in DIR` searches it.",
     ]
     (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")

@@ -20,7 +20,7 @@ from extract.folder import code_columns, code_paths, read_block, read_manifest_o
 from manifests.atomic import sha256_file
 from manifests.errors import UserError
 from manifests.manifest import read_manifest
-from manifests.records import Block, arrow_schema
+from manifests.records import Block, Spec, arrow_schema
 from manifests.verify import check_table
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
@@ -50,7 +50,8 @@ def test_every_file_is_there(written: Path) -> None:
         for n in ("Attention", "Scale", "Broken", "Einops")
     }
     figures = {f"figures/{name}.png" for name in ("sources", "failures", "sizes")}
-    assert files == code | figures | {"blocks.parquet", "required_repos.json", "report.md", "manifest.json"}
+    tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
+    assert files == code | figures | tables | {"report.md", "manifest.json"}
 
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
@@ -75,9 +76,10 @@ def test_the_columns_of_a_block() -> None:
     names += " n_lines requires swhid license seconds"
     schema = arrow_schema(Block)
     assert schema.names[: len(names.split())] == names.split()
-    assert schema.names[len(names.split()) :] == ["digest", "resolutions", "file"]
+    assert schema.names[len(names.split()) :] == ["digest", "resolutions", "file", "arguments", "observed"]
     nullable = {field.name for field in schema if field.nullable}
-    assert nullable == {"error_kind", "error", "fidelity", "code", "code_sha256", "n_lines", "seconds", "file"}
+    text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
+    assert nullable == text | {"n_lines", "seconds"}
     for name in ("requires", "resolutions"):
         assert pa.types.is_list(schema.field(name).type)
         assert schema.field(name).type.value_type == pa.string()
@@ -98,6 +100,15 @@ def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], mon
     assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
     blocks = [row["block"] for row in read_rows(tmp_path / "out", ["block"])]
     assert [read_block(tmp_path / "out", place).block for place in range(10)] == blocks
+
+
+def test_specs_are_those_of_the_blocks_that_have_code(written: Path) -> None:
+    lines = (written / "specs.jsonl").read_text(encoding="utf-8").split("\n")
+    assert lines.pop() == ""
+    specs = [Spec.model_validate_json(line) for line in lines]
+    rows = [Block.model_validate(row) for row in read_rows(written)]
+    assert [spec.block for spec in specs] == [row.block for row in rows if row.code is not None]
+    assert [spec.file for spec in specs] == [row.file for row in rows if row.code is not None]
 
 
 def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
@@ -122,6 +133,7 @@ def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:
     assert {"torch", "torchvision", "numpy", "lemur-curator"} <= manifest.versions.keys()
     outputs = {item.path: item for item in manifest.outputs}
     assert outputs["blocks.parquet"].rows == 10
+    assert outputs["specs.jsonl"].rows == 8
     assert all(outputs[name].sha256 == sha256_file(written / name) for name in outputs)
 
 

@@ -16,6 +16,8 @@ from manifests.errors import UserError
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 
+blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -25,6 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hostile = made.code_of("beta@2.0::beta.blocks.Hostile", "GPL-3.0-only", 'A = "\x1b[31mred"\n')
     results.append(made.Result(made.block(sources[1], "Hostile", **code_columns(hostile))))
     ways = [f"s::m.d{n} [registry, 0.80]" for n in range(10)]
+    ran = blocks.observed(train_differs=True)
+    results.append(made.Result(made.block(sources[1], "Squeeze", **{**ran, **code_columns(blocks.SQUEEZE)})))
+    results.append(made.Result(made.block(sources[1], "Odd", arguments="{", observed="{")))
     results.append(made.Result(made.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways])))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.report.page.draw_figures", lambda *given: {})
@@ -89,6 +94,22 @@ def test_the_lines_of_a_block(folder: Path) -> None:
     assert lines["with"] == "alpha@1.0 alpha/parts.py"
     assert lines["file"] == "blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
     assert "stopped" not in lines
+
+
+def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
+    lines = find_block(folder, "Squeeze").lines()
+    place = lines.index("runs as   block = Squeeze(16, ratio=0.5)")
+    assert lines[place + 1 : place + 6] == [
+        "          block(torch.randn((2, 16, 8, 8)))",
+        "shapes    *0 float32 2x16x8x8 -> float32 2x16x8x8",
+        "          *0 float32 2x16x16x16 -> float32 2x16x16x16",
+        "observed  280 parameters; gradients reach 4 of 4 tensors; train and eval differ",
+        "layers    Conv2d 2, Gate 1, ReLU 1",
+    ]
+
+
+def test_columns_that_cannot_be_read(folder: Path) -> None:
+    assert "observed  not readable; run `lemur verify`" in find_block(folder, "Odd").lines()
 
 
 def test_what_was_not_found_for_sure_is_told(folder: Path) -> None:

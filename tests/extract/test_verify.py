@@ -22,6 +22,7 @@ from extract.index import Index
 from extract.modules import Library
 from extract.registry import Registries
 from extract.sources import open_source
+from extract.spec.folder import write_specs
 from extract.verify import import_faults, undefined_in, verify
 from manifests.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
@@ -31,7 +32,7 @@ from manifests.verify import Check
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
 CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements"]
-CHECKS += ["files", "parses", "undefined names", "imports", "headers"]
+CHECKS += ["files", "parses", "undefined names", "imports", "headers", "specs"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
 
@@ -72,12 +73,13 @@ def change_rows(folder: Path, change: Callable[[list[dict[str, Any]]], None]) ->
 
 
 def change_code(folder: Path, code: str, **changes: Any) -> None:
-    """Another code for the block `Scale`, consistently: table, digest and file."""
+    """Another code for the block `Scale`, consistently: table, digest, file and specs."""
 
     def change(rows: list[dict[str, Any]]) -> None:
         row = next(row for row in rows if row["block"] == ID)
         row.update({**code_columns(code), **changes})
         (folder / row["file"]).write_text(code, encoding="utf-8")
+        write_specs(folder / "specs.jsonl", [Block.model_validate(row) for row in rows])
 
     change_rows(folder, change)
 
@@ -129,14 +131,17 @@ def test_a_file_that_is_not_there_to_be(folder: Path) -> None:
 
 def test_a_digest_that_is_not_of_the_code(folder: Path) -> None:
     change_rows(folder, lambda rows: rows[0].update(code_sha256="0" * 64))
-    assert failed(folder) == {"files": "alpha@1.0::alpha.blocks.Attention: code_sha256 is not the SHA-256 of its code"}
+    found = failed(folder)
+    assert found.keys() == {"files", "specs"}
+    assert found["files"] == "alpha@1.0::alpha.blocks.Attention: code_sha256 is not the SHA-256 of its code"
 
 
 def test_a_file_in_another_place(folder: Path) -> None:
     (folder / "blocks" / "Scale.py").write_bytes((folder / "blocks/alpha@1.0/alpha.blocks.Scale.py").read_bytes())
     change_rows(folder, lambda rows: rows[1].update(file="blocks/Scale.py"))
     found = failed(folder)
-    assert found == {"files": f"{ID}: lies in blocks/Scale.py, not in blocks/alpha@1.0/alpha.blocks.Scale.py"}
+    assert found.keys() == {"files", "specs"}
+    assert found["files"] == f"{ID}: lies in blocks/Scale.py, not in blocks/alpha@1.0/alpha.blocks.Scale.py"
 
 
 def test_a_table_without_a_column(folder: Path) -> None:
@@ -231,6 +236,59 @@ def test_entries_of_other_blocks(folder: Path) -> None:
     for text in ("{", "[]", '{"blocks": 1, "sources": {}}', '{"blocks": [{}], "sources": {}}'):
         path.write_text(text)
         assert failed(folder)["requirements"].startswith("required_repos.json: not readable")
+
+
+SCALE = 1  # line of the specs, from 0
+
+
+def change_spec(folder: Path, change: Callable[[str], str]) -> str:
+    """The check `specs` once the line of `Scale` was changed."""
+    path = folder / "specs.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines[SCALE] = change(lines[SCALE])
+    path.write_text("".join(lines), encoding="utf-8")
+    return failed(folder).get("specs", "")
+
+
+def with_facts(**changes: Any) -> Callable[[str], str]:
+    return lambda line: json.dumps(json.loads(line) | changes, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda line: "{\n", f"{ID}: specs.jsonl: not JSON: "),
+        (lambda line: "3\n", f"{ID}: specs.jsonl: "),
+        (lambda line: line + line, "the line in its place is of alpha@1.0::alpha.blocks.Scale"),
+        (lambda line: "", f"{ID}: specs.jsonl: the line in its place is of alpha@1.0::alpha.blocks.Broken"),
+        (lambda line: json.dumps(dict(reversed(json.loads(line).items()))) + "\n", "not written with sorted keys"),
+        (with_facts(level="forward"), "level not as in the table"),
+        (with_facts(license="ISC", category="Loss"), "category, license not as in the table"),
+        (with_facts(parameters=-1), "parameters: Input should be greater than or equal to 0"),
+        (with_facts(more=1), "more: Extra inputs are not permitted"),
+        (
+            with_facts(summary="class Made(torch.nn.Module): pass"),
+            "repeats its source: class Made ( torch . nn . Module",
+        ),
+    ],
+)
+def test_a_spec_that_is_wrong(folder: Path, change: Callable[[str], str], says: str) -> None:
+    assert says in change_spec(folder, change)
+
+
+def test_a_spec_too_many_or_too_few(folder: Path) -> None:
+    path = folder / "specs.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[-1]]), encoding="utf-8")
+    assert failed(folder) == {"specs": "specs.jsonl: 9 lines for 8 blocks that have code"}
+    path.write_text("".join(lines[:-1]), encoding="utf-8")
+    assert failed(folder) == {"specs": "beta@2.0::beta.blocks.Einops: has no line in specs.jsonl"}
+
+
+def test_a_folder_of_an_earlier_version_has_no_specs(folder: Path) -> None:
+    (folder / "specs.jsonl").unlink()
+    assert failed(folder, refresh=False) == {"digests": "specs.jsonl is missing"}
+    assert failed(folder) == {}
 
 
 # --- single rules -------------------------------------------------------------------------------------------------

@@ -32,10 +32,11 @@ def test_schemas_are_current() -> None:
 
 def test_lemur_record_columns() -> None:
     names = "nn nn_code task dataset metric epoch accuracy duration prm id prefix family split weight cluster score pretrained"
-    assert list(columns(LemurRecord)) == names.split()
+    assert list(columns(LemurRecord)) == [*names.split(), "runs", "runs_error"]
     own = {
         "nn_code": "string", "id": "string", "prefix": "string", "family": "string", "split": "string",
         "weight": "double", "cluster": "string", "score": "double?", "pretrained": "bool",
+        "runs": "bool?", "runs_error": "string?",
     }  # fmt: skip
     assert columns(LemurRecord) == API | own
 

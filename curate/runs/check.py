@@ -1,0 +1,127 @@
+"""Tells of records whether they run, from outcomes that are kept by everything they depend on."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from curate.corpus import Corpus
+from curate.runs.contract import case_of
+from curate.runs.faults import one_line
+from curate.runs.result import RunResult
+from curate.runs.store import RunStore
+from curate.runs.trials import LIMITS, Trial, TrialRunner
+from manifests.progress import progress
+from sandbox import Limits, Outcome, Status
+
+#: Changes with what is tried or told: outcomes that were kept under another version are not used.
+PROBE_VERSION = 1
+
+#: Whether each of these codes runs, as the row that shows it describes it.
+Check = Callable[[Mapping[int, int]], dict[int, RunResult]]
+
+_ERROR_CHARACTERS = 400
+_OF_TORCH = frozenset({"torch", "torchvision"})  # what is missing there stays so: their versions are in the key
+
+
+class RunChecker:
+    """A Check for the records of a corpus. A context manager; its sandbox starts with the first network to run."""
+
+    def __init__(
+        self, corpus: Corpus, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = LIMITS
+    ) -> None:
+        self.ran = 0  # networks whose outcome was not known yet
+        self._corpus = corpus
+        self._runner = TrialRunner(jobs=jobs, unsafe=unsafe, limits=limits)
+        self._store = RunStore()
+        self._known: dict[tuple[int, int], RunResult] = {}
+
+    def __enter__(self) -> "RunChecker":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._store.close()
+        self._runner.close()
+
+    def __call__(self, shown: Mapping[int, int]) -> dict[int, RunResult]:
+        """Whether each of these codes runs, as the row that shows it describes it.
+
+        Raises: UserError if no sandbox can be had.
+        """
+        new: list[tuple[tuple[int, int], Trial]] = []
+        for place in shown.items():
+            if place not in self._known:
+                trial = self._trial(*place)
+                known = RunResult(None, f"unknown_input: {trial}") if isinstance(trial, str) else self._stored(trial)
+                if known is not None:
+                    self._known[place] = known
+                elif isinstance(trial, Trial):
+                    new.append((place, trial))
+        if new:
+            self._run(new)
+        return {code: self._known[code, row] for code, row in shown.items()}
+
+    def _trial(self, code: int, row: int) -> Trial | str:
+        (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
+        prm = _parameters(record["prm"])
+        case = case_of(record["task"], record["dataset"], prm.get("transform"))
+        if isinstance(case, str):
+            return case
+        # LEMUR's batch size is in both places, and a network may read either.
+        return Trial(code, case, prm | {"batch": case.in_shape[0]})
+
+    def _run(self, new: Sequence[tuple[tuple[int, int], Trial]]) -> None:
+        trials = [trial for _, trial in new]
+        with progress("runs", len(new), "networks") as advance:
+            for number, outcome in self._runner.run(trials, self._corpus.codes.__getitem__):
+                told = _told(outcome)
+                self._store.put(self._key(trials[number]), json.dumps(told))
+                self._known[new[number][0]] = RunResult(told["runs"], told["error"])
+                self.ran += 1
+                advance(1)
+
+    def _stored(self, trial: Trial) -> RunResult | None:
+        text = self._store.get(self._key(trial))
+        if text is None:
+            return None
+        told = json.loads(text)
+        missing = str(told["missing"]).partition(".")[0]
+        if missing and missing not in _OF_TORCH and importlib.util.find_spec(missing) is not None:
+            return None  # it was installed since
+        return RunResult(told["runs"], told["error"])
+
+    def _key(self, trial: Trial) -> str:
+        about = [self._corpus.ids[trial.code], asdict(trial.case), trial.prm, asdict(self._runner.limits)]
+        text = json.dumps([*about, run_versions(), PROBE_VERSION], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run_versions() -> dict[str, str]:
+    """The libraries on which it depends whether a network runs."""
+    return {name: importlib.metadata.version(name) for name in ("numpy", "torch", "torchvision")}
+
+
+def _parameters(prm: str | None) -> dict[str, Any]:
+    """The hyperparameters of a record; none where there is no JSON object."""
+    try:
+        found = json.loads(prm or "")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    """What is kept of an outcome."""
+    if outcome.status is Status.OK:
+        value = outcome.value
+        assert isinstance(value, dict)
+        if value["runs"]:
+            return {"runs": True, "error": None, "missing": ""}
+        return {"runs": False, "error": f"{value['category']}: {value['error']}", "missing": value["missing"]}
+    first = (outcome.error or "the sandbox gave no reason").splitlines()[0]
+    error = f"{outcome.status.value}: {one_line(first, _ERROR_CHARACTERS)}"
+    return {"runs": False, "error": error, "missing": ""}

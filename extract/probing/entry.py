@@ -1,0 +1,298 @@
+"""What runs inside the sandbox for one block: execute, construct, forward, backward, and say how far it came."""
+
+import functools
+import importlib.util
+import itertools
+import math
+import os
+import sys
+import time
+import types
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from extract.probe import MODULE_NAME, hide, kind_of, load, one_line
+from extract.probing.budget import Budget
+from extract.probing.constructing import TOO_LARGE, Arguments, Constructor, Made, confirm
+from extract.probing.forwarding import Called, Forward, evaluate, run
+from extract.probing.observe import case_of, describe, further_cases, same
+from extract.probing.running import Mistake, Namespace, attempt, differentiate, seed_all
+from extract.probing.tensors import flatten
+
+_VARIANTS = 12
+_FULL_TRIES = 3  # ways of calling that are tried until one also runs backward
+
+
+def climb(payload: dict[str, Any]) -> dict[str, Any]:
+    """Take a block as far up the rungs as it comes.
+
+    Args:
+        payload: `code`; `name` of the class; `folders` to add at the end of sys.path; `origin`, packages out of reach;
+            `goal`, the rung to stop at; `hints` from the corpus.
+
+    Returns: `level`; `kind` and `error` where it stopped before the goal; `arguments` and `observed` from `constructed` on.
+    """
+    compile_nothing()
+    sys.path += payload.get("folders", [])
+    hide(payload.get("origin", []))
+    cls, stopped = define(payload)
+    if cls is None or payload["goal"] == "executed":
+        return {"level": "executed", **stopped} if cls is not None else {"level": "compiled", **stopped}
+    found = _search(cls, payload)
+    found["cpu"] = time.process_time()
+    return found
+
+
+def compile_nothing() -> None:
+    """Run what asks for `torch.compile` as it is: it compiles in processes of its own, and there are none here."""
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"
+    settings = sys.modules.get("torch._dynamo.config")
+    if settings is not None:
+        settings.disable = True  # type: ignore[attr-defined]
+
+
+def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, Any]]:
+    """The class that a block's file defines, or why there is none."""
+    try:
+        module = load(payload["code"])
+        found = getattr(module, payload["name"], None)
+    except (MemoryError, PermissionError):
+        raise  # the sandbox tells what was exceeded or denied
+    except BaseException as error:  # noqa: BLE001 - foreign code raises anything; every error is an outcome
+        return None, {"kind": kind_of(error), "error": one_line(error)}
+    if not isinstance(found, type):
+        return None, {"kind": "not_defined", "error": f"the file runs but defines no class {payload['name']}"}
+    if not issubclass(found, nn.Module):
+        return None, {"kind": "not_a_module", "error": f"{payload['name']} is not a subclass of torch.nn.Module"}
+    return found, {}
+
+
+def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namespace:
+    """The names that expressions may use: the usual ones, then the block's, then its companions'."""
+    names: dict[str, Any] = {}
+    for place, item in enumerate(companions):
+        loaded = _load_companion(item, place)
+        if loaded is not None:
+            names[item["name"]] = loaded
+    names |= {name: value for name, value in block.items() if not name.startswith("__") and value is not object}
+    usual: dict[str, Any] = {
+        "torch": torch,
+        "nn": nn,
+        "F": F,
+        "np": np,
+        "numpy": np,
+        "math": math,
+        "functools": functools,
+    }
+    usual |= {"partial": functools.partial, "types": types, "OrderedDict": OrderedDict}
+    return Namespace(names | usual)
+
+
+def _load_companion(item: dict[str, Any], place: int) -> Any:
+    own = vars(sys.modules[MODULE_NAME]).get(item["name"], object)
+    if own is not object or not item["code"]:  # `object` stands for what only annotations name
+        return None
+    path = Path(f"companion_{place}.py").resolve()
+    path.write_text(item["code"], encoding="utf-8")
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[path.stem] = module
+    try:
+        attempt(lambda: specification.loader.exec_module(module))  # type: ignore[union-attr]
+    except Mistake:
+        return None
+    return getattr(module, item["name"], None)
+
+
+def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
+    hints = payload.get("hints") or {}
+    block = vars(sys.modules[MODULE_NAME])
+    names = namespace(block, list(hints.get("companions", ())))
+    others = tuple(
+        name
+        for name, value in block.items()
+        if isinstance(value, type)
+        and issubclass(value, nn.Module)
+        and value is not cls
+        and value.__module__ == MODULE_NAME
+    )
+    blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
+    budget = Budget()
+    constructor = Constructor(cls, names, hints, budget, blocks)
+    best: dict[str, Any] | None = None
+    goal = payload["goal"]
+    for made in _all(constructor, goal):
+        if goal == "constructed":
+            return _constructed(made.made)
+        result, mistake = _run(constructor, made.made, goal)
+        best = _better(best, result)
+        if best["level"] in ("forward", "backward"):
+            break
+        if mistake is not None:
+            made.failed(mistake)
+    if best is not None:
+        best.pop("progress", None)
+        return best
+    if constructor.worst is None:
+        return {"level": "executed", "kind": "no_arguments", "error": "no constructor arguments were found to try"}
+    mistake, arguments = constructor.worst
+    return {
+        "level": "executed",
+        "kind": mistake.kind,
+        "error": f"{cls.__name__}({_told(arguments)}): {mistake.message}{mistake.where()}",
+    }
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A module to try, and where its failure is told."""
+
+    made: Made
+    mistake: Mistake | None = None
+
+    def failed(self, mistake: Mistake) -> None:
+        self.mistake = mistake
+
+
+def _all(constructor: Constructor, goal: str) -> Iterator[_Plan]:  # noqa: ARG001
+    """Modules to try: of each plan, then what its failure suggests."""
+    for made in constructor.plans():
+        plan = _Plan(made)
+        yield plan
+        if plan.mistake is not None:
+            for variant in itertools.islice(constructor.variants(made, plan.mistake), _VARIANTS):
+                yield _Plan(variant)
+        if constructor.budget.late():
+            return
+
+
+def _run(constructor: Constructor, made: Made, goal: str) -> tuple[dict[str, Any], Mistake | None]:
+    """How far one module comes, and the mistake that came furthest where that is not forward."""
+    forward = Forward(made, constructor, constructor.names, constructor.hints, constructor.budget)
+    best = _constructed(made)
+    for called in itertools.islice(forward.search(), _FULL_TRIES):
+        best = _better(best, _confirmed(constructor, made, called, goal))
+        if best["level"] == goal:
+            return best, None
+    if best["level"] != "constructed" or forward.worst is None:
+        return best, None
+    mistake, tried = forward.worst
+    if best["kind"] == "no_inputs":
+        error = f"forward({tried}): {mistake.message}{mistake.where()}"
+        best |= {"kind": mistake.kind, "error": error, "progress": mistake.progress}
+    return best, mistake
+
+
+_ORDER = ("constructed", "forward", "backward")
+
+
+def _better(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
+    if one is None:
+        return other
+    ranks = [(_ORDER.index(item["level"]), tuple(item.get("progress", (0, 0)))) for item in (one, other)]
+    return other if ranks[1] > ranks[0] else one
+
+
+def _constructed(made: Made) -> dict[str, Any]:
+    return {
+        "level": "constructed",
+        "kind": "no_inputs",
+        "error": "no inputs were found to try",
+        "arguments": {"init": made.arguments.as_json()},
+        "observed": describe(made.module),
+    }
+
+
+def _confirmed(constructor: Constructor, made: Made, called: Called, goal: str) -> dict[str, Any]:
+    """What a fresh module does on the CPU with the arguments that the search found."""
+    names = constructor.names
+    found = _constructed(made)
+    if made.size > TOO_LARGE:
+        return found | {
+            "kind": "too_large",
+            "error": f"{made.size:,} elements of parameters: only its shapes were checked",
+        }
+    try:
+        module = confirm(constructor, made.arguments)
+        module.eval()
+        output = run(module, called, names)
+    except Mistake as mistake:
+        return found | {"kind": mistake.kind, "error": f"forward({_brief(called)}): {mistake.message}{mistake.where()}"}
+    first = flatten(output)
+    found |= {"level": "forward", "kind": None, "error": None}
+    found["arguments"]["forward"] = called.as_json()
+    observed = found["observed"] | describe(module) | {"cases": [case_of(called, names, output)]}
+    found["observed"] = observed
+    args, kwargs = evaluate(called, names)
+    given = flatten([args, kwargs])
+    observed["identity_in_eval"] = bool(given) and same(first[:1], _seeded(called, names)[:1])
+    again = flatten(run(module, called, names))
+    observed["cases"] += further_cases(module, called, names)
+    if goal == "forward":
+        return found
+    return _backward(module, called, names, found, again if same(first, again) else None)
+
+
+def _seeded(called: Called, names: Namespace) -> list[torch.Tensor]:
+    seed_all()
+    return flatten(list(evaluate(called, names)))
+
+
+def _backward(
+    module: nn.Module, called: Called, names: Namespace, found: dict[str, Any], stable: list[torch.Tensor] | None
+) -> dict[str, Any]:
+    """Gradients in train mode; in eval mode where train mode asks for more than forward was given."""
+    observed = found["observed"]
+    problem = ""
+    for mode in (True, False):
+        module.train(mode)
+        module.zero_grad(set_to_none=True)
+        try:
+            output, inputs = _run_with_gradients(module, called, names)
+            if mode and stable is not None:
+                observed["train_differs"] = not same([t.detach() for t in flatten(output)], stable)
+            reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
+        except Mistake as mistake:
+            problem = problem or f"backward({_brief(called)}): {mistake.message}{mistake.where()}"
+            found |= {
+                "kind": "not_differentiable" if isinstance(mistake.error, ValueError) else mistake.kind,
+                "error": problem,
+            }
+            continue
+        observed |= {"gradients": reached, "tensors": wanted}
+        return found | {"level": "backward", "kind": None, "error": None}
+    return found
+
+
+def _run_with_gradients(module: nn.Module, called: Called, names: Namespace) -> tuple[Any, list[torch.Tensor]]:
+    seed_all()
+    args, kwargs = evaluate(called, names)
+    inputs = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
+    free = not any(p.requires_grad for p in module.parameters())
+    for tensor in inputs if free else ():
+        tensor.requires_grad_()
+
+    def action() -> Any:
+        with torch.enable_grad():
+            return module(*args, **kwargs)
+
+    seed_all()
+    return attempt(action), inputs
+
+
+def _brief(called: Called) -> str:
+    return ", ".join([*called.args, *(f"{n}={t}" for n, t in called.kwargs)])[:200]
+
+
+def _told(arguments: Arguments) -> str:
+    return ", ".join([*arguments.args, *(f"{n}={t}" for n, t in arguments.kwargs)])[:160]

@@ -1,0 +1,155 @@
+"""Python expressions as neutral notation: the same value, in a form that is not Python.
+
+`(3, 4, 6, 3)` is `3×4×6×3`, `dict(type="BN", eps=0.001)` is `type BN; eps 0.001`, `partial(nn.LayerNorm, eps=1e-6)` is
+`LayerNorm with eps 1e-06`, `None` is `none`. What is long is counted, what is worked out is `computed`.
+"""
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+
+#: Characters of a value, and tokens of a text, that are shown; above them it is only described.
+_LONGEST = 100
+_TEXT_TOKENS = 5
+
+_CONSTANTS: dict[object, str] = {None: "none", True: "true", False: "false", ...: "unset"}
+_EMPTY = {"dict": "empty mapping", "list": "empty sequence", "tuple": "empty sequence", "set": "empty sequence"}
+_TENSORS = {"randn": "tensor", "rand": "positive tensor", "randint": "index tensor", "ones": "tensor of ones"}
+_TENSORS |= {"zeros": "tensor of zeros", "empty": "tensor", "full": "tensor"}
+_FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def value_of(node: ast.expr) -> str:
+    """An expression in neutral notation."""
+    told = _value(node)
+    if len(told) <= _LONGEST:
+        return told
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return f"sequence of {len(node.elts)} values"
+    if isinstance(node, ast.Dict):
+        return f"mapping of {len(node.keys)} keys"
+    return name_of(node.func) or "computed" if isinstance(node, ast.Call) else "computed"
+
+
+def value_of_text(expression: str) -> str:
+    """The same for an expression as text; what is not Python is only counted."""
+    try:
+        return value_of(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text(expression)
+
+
+def name_of(node: ast.expr) -> str:
+    """The last part of a dotted name; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def text(value: str) -> str:
+    """A short text as it is; a longer or an unprintable one by its length."""
+    if not value:
+        return "empty text"
+    if value.isprintable() and value.strip() and len(_TOKEN.findall(value)) <= _TEXT_TOKENS and len(value) <= _LONGEST:
+        return value
+    return f"text of {len(value)} characters"
+
+
+def number_of(node: ast.expr) -> float | None:
+    """The value of a number or of arithmetic on numbers; None for anything else."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value  # type: ignore[return-value]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = number_of(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.BinOp) and type(node.op) in _FOLDED:
+        left, right = number_of(node.left), number_of(node.right)
+        if left is not None and right is not None:
+            try:
+                return _FOLDED[type(node.op)](left, right)
+            except (ArithmeticError, ValueError):
+                return None
+    return None
+
+
+def _value(node: ast.expr) -> str:
+    number = number_of(node)
+    if number is not None:
+        return _number(number)
+    match node:
+        case ast.Constant(value=str() as found):
+            return text(found)
+        case ast.Constant(value=bytes() as raw):
+            return f"{len(raw)} bytes"
+        case ast.Constant():
+            return _CONSTANTS.get(node.value, "computed")
+        case ast.List() | ast.Tuple() | ast.Set():
+            return sequence(node.elts)
+        case ast.Dict():
+            keys = [None if key is None else value_of(key) for key in node.keys]
+            return _mapping(list(zip(keys, node.values, strict=True)))
+        case ast.Call():
+            return _call(node)
+        case ast.Lambda():
+            return "a function"
+        case ast.JoinedStr():
+            return "text"
+        case ast.Starred():
+            return f"all of {value_of(node.value)}"
+    return name_of(node) or "computed"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**18 else f"{value.bit_length()} bits"
+    return repr(value) if math.isfinite(value) else str(value)
+
+
+def sequence(items: Sequence[ast.expr]) -> str:
+    """`3×4×6×3` for numbers, `a · b` for other values; a sequence within has `‹ ›` around it."""
+    if not items:
+        return _EMPTY["list"]
+    told = [f"‹{value_of(item)}›" if isinstance(item, (ast.List, ast.Tuple)) else value_of(item) for item in items]
+    if len(told) == 1:
+        return f"only {told[0]}"
+    return ("×" if all(number_of(item) is not None for item in items) else " · ").join(told)
+
+
+def _mapping(pairs: Sequence[tuple[str | None, ast.expr]]) -> str:
+    if not pairs:
+        return _EMPTY["dict"]
+    told = [f"{key} {value_of(item)}" if key else f"all of {value_of(item)}" for key, item in pairs]
+    return "; ".join(told)
+
+
+def _call(node: ast.Call) -> str:
+    name = name_of(node.func)
+    named = [(keyword.arg, keyword.value) for keyword in node.keywords]
+    if name in _EMPTY and not node.args:
+        return _mapping(named) if named else _EMPTY[name]
+    if name in _TENSORS and isinstance(node.func, ast.Attribute):
+        return f"{_TENSORS[name]} {_sizes(node.args)}".rstrip()
+    given = list(node.args)
+    if name == "partial" and given:
+        name, given = value_of(given[0]), given[1:]
+    if not name:
+        return "computed"
+    of = f" of {' · '.join(value_of(item) for item in given)}" if given else ""
+    return f"{name}{of}{f' with {_mapping(named)}' if named else ''}"
+
+
+def _sizes(arguments: Sequence[ast.expr]) -> str:
+    """The shape among the arguments of a call that makes a tensor: a sequence, or the numbers themselves."""
+    for argument in arguments:
+        if isinstance(argument, (ast.Tuple, ast.List)):
+            return "×".join(value_of(item) for item in argument.elts) or "scalar"
+    return "×".join(value_of(item) for item in arguments)

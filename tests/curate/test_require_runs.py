@@ -1,0 +1,290 @@
+"""`--check-runs` and `--require-runs`: the selection with a checker that is not the sandbox, and the finished folder."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.counts import count_decisions
+from curate.explain import explain
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.runs.result import RunResult
+from curate.strict import curate_strict
+from curate.verify import verify
+from manifests.atomic import sha256_file
+from manifests.errors import UserError
+from manifests.manifest import Output, read_manifest, write_manifest
+
+Row = dict[str, Any]
+SIZE = 24
+
+
+class Codes(list[str]):
+    """Codes, told in few words where a property fails."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} codes"
+
+
+@pytest.fixture(scope="module")
+def codes(network: Callable[..., str], warm: Callable[..., None]) -> Codes:
+    """Three chains of networks, neighbours near each other, and the last of a chain far from its first."""
+    dice = random.Random(3)
+    made = Codes()
+    for _ in range(3):
+        blocks = [dice.randrange(12) for _ in range(30)]
+        for step in range(SIZE // 3):
+            blocks = list(blocks)
+            blocks[(step * 7) % 30] = (blocks[(step * 7) % 30] + 1 + step) % 12
+            made.append(network(blocks))
+    assert len(set(made)) == SIZE
+    warm(made)
+    return made
+
+
+class Fake:
+    """A check that knows by the text of a code whether it runs, and remembers what it was asked."""
+
+    def __init__(self, corpus: Any, failing: set[str]) -> None:
+        self._corpus, self._failing = corpus, failing
+        self.asked: set[int] = set()
+
+    def __call__(self, shown: Mapping[int, int]) -> dict[int, RunResult]:
+        self.asked |= set(shown)
+        failed = RunResult(False, "forward_failed: ValueError: no")
+        return {code: failed if self._corpus.codes[code] in self._failing else RunResult(True) for code in shown}
+
+
+def rows_of(codes: list[str], picked: list[int]) -> list[Row]:
+    """Rows without accuracy, so that names alone rank them, whatever other rows there are."""
+    return [{"nn": f"{'ab'[place % 2]}-{place:02}", "nn_code": codes[place]} for place in picked]
+
+
+def require(result: Any, failing: set[str], **chosen: Any) -> tuple[Any, Fake]:
+    check = Fake(result.corpus, failing)
+    return curate_strict(result.corpus, CurateOptions(require_runs=True, **chosen), check), check
+
+
+PICKED = st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=SIZE, unique=True)
+FAILING = st.sets(st.integers(0, SIZE - 1))
+SUPPORT = st.sampled_from([{}, {"min_per_prefix": 2}, {"topup_prefix": ("b",), "topup_per_prefix": 3}])
+
+
+@settings(max_examples=60)
+@given(picked=PICKED, failing=FAILING, support=SUPPORT, dice=st.randoms(use_true_random=False))
+def test_only_what_runs_is_kept_and_stands_for_others(
+    codes: list[str], curated: Any, picked: list[int], failing: set[int], support: dict[str, Any], dice: random.Random
+) -> None:
+    fails = {codes[place] for place in failing}
+    rows = rows_of(codes, picked)
+    result = curated(rows)
+    outcome, check = require(result, fails, **support)
+    running = [row for row in rows if row["nn_code"] not in fails]
+    kept = {result.corpus.codes[code] for code in outcome.kept}
+    assert not kept & fails
+    if not support:  # else a network that does not run may have had a say in which others are farthest
+        assert kept == set(curated(running).kept if running else ()), "not the selection over the networks that run"
+    for row, decision in zip(rows, outcome.decisions, strict=True):
+        if decision.stage == "filter":
+            assert row["nn_code"] in fails
+            assert decision.reason == "does not run (--require-runs): forward_failed: ValueError: no"
+            assert decision.canonical is None
+        elif decision.stage is not None:
+            assert decision.canonical in outcome.kept
+            threshold = {"exact": 1.0, "lexical": 0.90, "structural": 0.95}[decision.stage]
+            assert decision.similarity >= threshold
+    if kept:
+        alone = curated([row for row in rows if row["nn_code"] in kept])
+        assert set(alone.kept) == kept, "two kept networks are near-duplicates"
+    judged = sum(decision.stage != "filter" for decision in outcome.decisions)
+    assert outcome.details["lsh"]["sets"] <= judged
+    assert outcome.details["lsh"]["recall"] == 1.0
+    untried = set(range(len(result.corpus.ids))) - check.asked
+    assert all(outcome.decisions[code].stage not in (None, "filter") for code in untried)
+
+    places = list(range(len(rows)))
+    dice.shuffle(places)
+    shuffled = [rows[place] for place in places]
+    other = curated(shuffled)
+    again, _ = require(other, fails, **support)
+    assert {other.corpus.ids[code] for code in again.kept} == {result.corpus.ids[code] for code in outcome.kept}
+    fates = {row["nn"]: (d.stage, d.reason) for row, d in zip(rows, outcome.decisions, strict=True)}
+    assert fates == {row["nn"]: (d.stage, d.reason) for row, d in zip(shuffled, again.decisions, strict=True)}
+    assert again.notes == outcome.notes
+
+
+def test_what_stood_behind_a_failing_network_comes_forward(codes: list[str], curated: Any) -> None:
+    """The first stands for the second; where it does not run, the second is kept, and stands for the third."""
+    result = curated(rows_of(codes, [0, 2, 4]))
+    assert [decision.stage for decision in result.decisions] == [None, "lexical", None]
+    outcome, check = require(result, {codes[0]})
+    assert [decision.stage for decision in outcome.decisions] == ["filter", None, "lexical"]
+    outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
+    counts = count_decisions(result.corpus, outcome)
+    assert counts["runs"]["left_out"] == {"forward_failed": 1}
+    assert counts["rows"]["filter"] == 1
+
+
+def test_nothing_is_checked_unless_it_is_required(codes: list[str], curated: Any) -> None:
+    result = curated(rows_of(codes, list(range(8))))
+    check = Fake(result.corpus, set(codes))
+    assert curate_strict(result.corpus, CurateOptions(check_runs=True), check).kept == result.outcome.kept
+    assert not check.asked
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"profile": "nn-dup", "require_runs": True}, "--require-runs: only profile strict knows it"),
+        ({"unsafe_no_sandbox": True}, "nothing is run without --check-runs"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        CurateOptions(**options)
+
+
+# --- the finished folder ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(codes: list[str], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Curate rows to a folder; codes 0 and 8 do not run, 16 cannot be tried."""
+
+    class Checker:
+        def __init__(self, corpus: Any, **_: object) -> None:
+            self._corpus = corpus
+
+        def __enter__(self) -> "Checker":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __call__(self, shown: Mapping[int, int]) -> dict[int, RunResult]:
+            known = {
+                codes[0]: RunResult(False, "forward_failed: ValueError: a | b"),
+                codes[8]: RunResult(False, "timeout: too long"),
+                codes[16]: RunResult(None, "unknown_input: no task"),
+            }
+            return {code: known.get(self._corpus.codes[code], RunResult(True)) for code in shown}
+
+    monkeypatch.setattr("curate.pipeline.RunChecker", Checker)
+
+    def curate_to(name: str, **chosen: Any) -> Path:
+        curate(memory_source(rows_of(codes, list(range(SIZE)))), tmp_path / name, CurateOptions(**chosen), jobs=1)
+        return tmp_path / name
+
+    return curate_to
+
+
+def records(folder: Path) -> list[Row]:
+    return [row for path in sorted(folder.glob("data/records/*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def failed(folder: Path) -> dict[str, str]:
+    return {check.name: check.detail for check in verify(folder, jobs=1) if not check.ok}
+
+
+def test_the_column_the_counts_and_the_report(run: Callable[..., Path]) -> None:
+    folder = run("checked", check_runs=True)
+    found = {row["nn"]: (row["runs"], row["runs_error"]) for row in records(folder)}
+    assert found.pop("a-00") == (False, "forward_failed: ValueError: a | b")
+    assert found.pop("a-08") == (False, "timeout: too long")
+    assert found.pop("a-16") == (None, "unknown_input: no task")
+    assert set(found.values()) == {(True, None)}
+    manifest = read_manifest(folder)
+    errors = {"forward_failed": 1, "timeout": 1, "unknown_input": 1}
+    assert manifest.counts["runs"] == {
+        "runs": len(found), "fails": 2, "not_tried": 1, "errors": errors, "left_out": {}
+    }  # fmt: skip
+    assert manifest.parameters["check_runs"] is True
+    report = (folder / "report.md").read_text()
+    assert f"## Networks that run\n\n{len(found)} kept networks of {len(found) + 3} ran" in report
+    assert "forward\\_failed: ValueError: a &#124; b" in report
+    card = (folder / "README.md").read_text()
+    assert "2 do not run and 1 could not be tried;\n`runs_error` says why." in card
+    assert failed(folder) == {}
+    assert "runs        no: timeout: too long" in explain(folder, "a-08").lines
+
+
+def test_required_runs(run: Callable[..., Path]) -> None:
+    folder = run("required", require_runs=True)
+    assert {row["runs"] for row in records(folder)} == {True}
+    manifest = read_manifest(folder)
+    assert manifest.counts["runs"]["left_out"] == {"forward_failed": 1, "timeout": 1, "unknown_input": 1}
+    assert manifest.parameters["check_runs"] is True
+    assert "only networks that run" in (folder / "report.md").read_text()
+    assert failed(folder) == {}
+    assert "does not run (--require-runs): timeout" in "\n".join(explain(folder, "a-08").lines)
+
+
+def test_without_the_option_nothing_is_said(run: Callable[..., Path]) -> None:
+    folder = run("plain")
+    assert {(row["runs"], row["runs_error"]) for row in records(folder)} == {(None, None)}
+    assert "runs" not in read_manifest(folder).counts
+    assert "Networks that run" not in (folder / "report.md").read_text()
+    assert "constructed" not in (folder / "README.md").read_text()
+
+
+def test_profile_nn_dup_gets_the_column_and_decides_as_before(run: Callable[..., Path]) -> None:
+    plain, checked = run("plain", profile="nn-dup"), run("checked", profile="nn-dup", check_runs=True)
+    assert pq.read_table(plain / "decisions.parquet").equals(pq.read_table(checked / "decisions.parquet"))
+    assert {row["runs"] for row in records(checked)} >= {True, False}
+    assert failed(checked) == {}
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "found"),
+    [
+        ("check_runs", {"runs": True}, "a-00: runs is True, and the error is 'forward_failed"),
+        ("check_runs", {"runs": True, "runs_error": None}, "in the manifest"),
+        ("check_runs", {"runs": None, "runs_error": None}, "runs is None, and the error is None"),
+        ("require_runs", {"runs": False, "runs_error": "timeout: slow"}, "kept, but does not run"),
+    ],
+)
+def test_verify_sees_a_column_that_is_not_so(
+    run: Callable[..., Path], asked: str, change: dict[str, object], found: str
+) -> None:
+    """One record is changed, and all digests are made to fit."""
+    folder, name = run("changed", **{asked: True}), "a-00" if asked == "check_runs" else "a-02"
+    path = next(
+        path
+        for path in sorted(folder.glob("data/records/*.parquet"))
+        if name in pq.read_table(path).column("nn").to_pylist()
+    )
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    place = [row["nn"] for row in rows].index(name)
+    rows[place] |= change
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    manifest = read_manifest(folder)
+    outputs = [
+        item if not path.match(item.path) else Output(**(item.model_dump() | {"sha256": sha256_file(path), "bytes": path.stat().st_size}))
+        for item in manifest.outputs
+    ]  # fmt: skip
+    (folder / "manifest.json").unlink()
+    write_manifest(folder, manifest.model_copy(update={"outputs": outputs}))
+    assert list(failed(folder)) == ["runs"]
+    assert found in failed(folder)["runs"]
+
+
+def test_the_command_says_what_ran(
+    run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from curate.cli import _print_summary
+
+    folder = run("checked", check_runs=True)
+    _print_summary(folder, read_manifest(folder), as_json=False)
+    assert "of the kept run; 2 do not, 1 could not be tried" in capsys.readouterr().out
+    _print_summary(folder, read_manifest(folder), as_json=True)
+    assert json.loads(capsys.readouterr().out)["counts"]["runs"]["fails"] == 2

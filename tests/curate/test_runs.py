@@ -1,0 +1,293 @@
+"""Whether networks run: what LEMUR hands them, the trial in the sandbox, what is kept of outcomes."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from curate.runs import trials
+from curate.runs.check import RunChecker
+from curate.runs.contract import Case, case_of
+from curate.runs.faults import one_line
+from curate.runs.result import RunResult, category_left_out, reason_to_leave_out
+from sandbox import Job, Limits, Outcome, Status
+
+Row = dict[str, Any]
+
+#: Short for what hangs, long for a small network on a busy machine.
+LIMITS = Limits(wall_seconds=60, cpu_seconds=3, memory_bytes=2 * 2**30)
+
+HEAD = "import torch\nfrom torch import nn\n\n"
+SIGNATURE = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
+
+RUNS = f"""{HEAD}class Net(nn.Module):
+{SIGNATURE}        assert prm["lr"] == 0.1 and prm["batch"] == in_shape[0] == 2 and device.type == "cpu"
+        self.drop = nn.Dropout(0.999)
+        self.body = nn.Linear(in_shape[1] * in_shape[2] * in_shape[3], out_shape[0])
+
+    def forward(self, x):
+        assert not torch.is_grad_enabled() and not self.training
+        return self.drop(self.body(x.flatten(1)))
+"""
+WRONG_SHAPE = RUNS.replace("out_shape[0])", "out_shape[0] + 1)")
+NOT_FINITE = RUNS.replace("self.body(x.flatten(1))", "self.body(x.flatten(1) / 0)")
+RAISES = RUNS.replace("x.flatten(1)", "x.flatten(2)")
+NEEDS_ARGUMENT = RUNS.replace('prm["lr"] == 0.1', 'prm["width"] == 3')
+NO_NET = "x = 1\n"
+NO_MODULE = "class Net:\n    def __init__(self, *arguments):\n        pass\n"
+NO_PACKAGE = "from no_such_package_anywhere.layers import Block\n" + RUNS
+TOLD_AGAIN = f"try:\n    import no_such_package_anywhere\nexcept ImportError:\n    raise ImportError('get it')\n{RUNS}"
+EXITS = RUNS.replace("self.drop = ", "raise SystemExit(0)\n        self.drop = ")
+LOOPS = RUNS.replace("        return ", "        while True:\n            pass\n        return ")
+SEES_FILES = RUNS.replace("self.drop = ", "open('/etc/passwd').read()\n        self.drop = ")
+GREEDY = RUNS.replace("self.drop = ", "self.much = torch.zeros(2**33)\n        self.drop = ")
+PRETRAINED = f"""import torchvision
+{HEAD}class Net(nn.Module):
+{SIGNATURE}        weights = torchvision.models.SqueezeNet1_1_Weights.DEFAULT
+        self.one = torchvision.models.squeezenet1_1(weights=weights)
+        self.two = torchvision.models.get_model("squeezenet1_1", weights="DEFAULT")
+        state = torch.hub.load_state_dict_from_url("https://example.org/weights.pth", map_location="cpu")
+        self.three = nn.Linear(1000, out_shape[0])
+        self.three.load_state_dict({{name: value for name, value in state.items() if "fc" in name}})
+        assert len(self.one.state_dict()) == len(self.two.state_dict()) > 0
+
+    def forward(self, x):
+        return self.three(self.one(x) + self.two(x))
+"""
+CAPTIONS = f"""from ab.nn.loader.coco_.Caption import GLOBAL_CAPTION_VOCAB
+{HEAD}class Net(nn.Module):
+{SIGNATURE}        assert len(GLOBAL_CAPTION_VOCAB["word2idx"]) == out_shape[0]
+        self.start = GLOBAL_CAPTION_VOCAB["word2idx"]["<SOS>"]
+
+    def forward(self, images, captions=None):
+        return torch.full((images.size(0), 5), self.start)
+"""
+
+
+def row(code: str, **changed: Any) -> Row:
+    prm = {"lr": 0.1, "transform": "norm_32", "batch": 64}
+    base = {"nn": "net", "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
+    return base | {"epoch": 1, "accuracy": 0.5, "duration": 1.0, "prm": json.dumps(prm)} | changed
+
+
+# --- what LEMUR hands over ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "transform", "expected"),
+    [
+        ("img-classification", "cifar-10", "norm_256_flip", ((2, 3, 256, 256), (10,), "float32", (2, 10))),
+        ("img-classification", "cifar-100", "echo", ((2, 3, 32, 32), (100,), "float32", (2, 100))),
+        ("img-classification", "mnist", "norm", ((2, 1, 28, 28), (10,), "float32", (2, 10))),
+        ("img-classification", "celeba-gender", "echo_flip", ((2, 3, 218, 178), (2,), "float32", (2, 2))),
+        ("img-classification", "places365", "norm_64_flip", ((2, 3, 64, 64), (365,), "float32", (2, 365))),
+        ("img-classification", "svhn", "complex_64", ((2, 3, 64, 64), (10,), "complex64", (2, 10))),
+        ("img-classification", "imagenette", "center_crop", ((2, 3, 64, 64), (10,), "float32", (2, 10))),
+        ("img-segmentation", "coco", "echo_256", ((2, 3, 256, 256), (6,), "float32", None)),
+        ("obj-detection", "coco", "soft_pad", ((2, 3, 800, 800), (6,), "float32", None)),
+        ("img-captioning", "coco", "norm_128_flip", ((2, 3, 128, 128), (1000,), "float32", None)),
+        ("txt-generation", "wikitext", "echo", ((2, 128), (256,), "int64", None)),
+    ],
+)
+def test_what_a_network_is_given(task: str, dataset: str, transform: str, expected: tuple[object, ...]) -> None:
+    case = case_of(task, dataset, transform)
+    assert isinstance(case, Case)
+    assert (case.in_shape, case.out_shape, case.dtype, case.output) == expected
+
+
+def test_text_to_image_gets_the_shapes_of_its_own_loader() -> None:
+    case = case_of("txt-image", "coco", "complex_512")
+    assert isinstance(case, Case)
+    assert (case.in_shape, case.dtype) == ((2, 3, 512, 512), "float32")
+    assert case.out_shape == ({"vocab_size": 30_000}, (3, 512, 512), None)
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "transform", "reason"),
+    [
+        (None, None, "norm_32", "names no task"),
+        ("img-classification", "cifar-10", None, "names no transform"),
+        ("img-classification", "cifar-10", "mirror", "the transform mirror is not known"),
+        ("img-classification", "imagenette", "norm_flip", "differ in size"),
+        ("img-classification", "flowers", "norm_32", "task img-classification on flowers are not known"),
+        ("img-captioning", "coco", "echo", "differ in size"),
+        ("depth", "coco", "norm_32", "task depth on coco are not known"),
+    ],
+)
+def test_why_that_cannot_be_told(task: str | None, dataset: str | None, transform: object, reason: str) -> None:
+    found = case_of(task, dataset, transform)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_error_lines_are_the_same_everywhere() -> None:
+    text = "no such file: /srv/someone/.venv/lib/x/module.py\nat <object 0x7f3a12345678> 3/4 https://a.org/b/c"
+    assert one_line(text, 200) == "no such file: module.py at <object 0x…> 3/4 https://a.org/b/c"
+    assert one_line("abcdef", 3) == "abc …"
+
+
+def test_reasons_carry_their_category() -> None:
+    failed, unknown = RunResult(False, "forward_failed: KeyError: 'a: b'"), RunResult(None, "unknown_input: no task")
+    assert reason_to_leave_out(failed) == "does not run (--require-runs): forward_failed: KeyError: 'a: b'"
+    assert category_left_out(reason_to_leave_out(failed)) == "forward_failed"
+    assert reason_to_leave_out(unknown).startswith("cannot be tried (--require-runs)")
+    assert category_left_out(reason_to_leave_out(unknown)) == "unknown_input"
+    assert category_left_out("loads trained weights, line 3 (--from-scratch)") is None
+
+
+# --- in the sandbox -----------------------------------------------------------------------------------------------------
+
+LARGE = json.dumps({"lr": 0.1, "transform": "norm_64"})
+TRIALS: dict[str, tuple[Row, str | None, str]] = {
+    "runs": (row(RUNS), None, ""),
+    "wrong shape": (row(WRONG_SHAPE), "wrong_output", "float32 2x11, not 2x10"),
+    "not finite": (row(NOT_FINITE), "not_finite", "NaN"),
+    "raises": (
+        row(RAISES),
+        "forward_failed",
+        "(line 13: return self.drop(self.body(x.flatten(2))); input float32 2x3x32x32)",
+    ),
+    "needs an argument": (
+        row(NEEDS_ARGUMENT),
+        "construct_failed",
+        'KeyError: \'width\' (line 7: assert prm["width"] == 3 and prm["batch"] == in_shape[0] == 2 and'
+        ' device.type == "cpu"; Net(in_shape=(2, 3, 32, 32), out_shape=(10,), prm with batch, lr, transform))',
+    ),
+    "no Net": (row(NO_NET), "no_net", "no class Net"),
+    "no module": (row(NO_MODULE), "no_net", "no torch.nn.Module"),
+    "no package": (row(NO_PACKAGE), "missing_dependency", "No module named 'no_such_package_anywhere'"),
+    "told again": (row(TOLD_AGAIN), "missing_dependency", "ImportError: get it"),
+    "does not parse": (row("class Net(\n"), "import_failed", "SyntaxError"),
+    "exits": (row(EXITS), "construct_failed", "SystemExit: 0"),
+    "sees files": (row(SEES_FILES), "denied", "PermissionError"),
+    "loads weights": (row(PRETRAINED, prm=LARGE), None, ""),
+    "captions": (row(CAPTIONS, task="img-captioning", dataset="coco"), None, ""),
+    "no task": (row(RUNS + "# 2\n", task=None), "unknown_input", "no task"),
+    "no prm": (row(RUNS + "# 3\n", prm="[]"), "unknown_input", "no transform"),
+}
+
+
+@pytest.fixture(scope="module")
+def checked(curated: Callable[..., Any]) -> tuple[dict[str, RunResult], Any, Any]:
+    """The results of all trials by name, the corpus, and each code's row."""
+    corpus = curated([case for case, _, _ in TRIALS.values()]).corpus
+    shown = dict(zip(corpus.code_of_row.tolist(), range(len(TRIALS)), strict=True))
+    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
+        results = check(shown)
+        assert check.ran == len(TRIALS) - 2
+    return {name: results[code] for name, code in zip(TRIALS, shown, strict=True)}, corpus, shown
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_trials(checked: tuple[dict[str, RunResult], Any, Any], name: str) -> None:
+    _, category, error = TRIALS[name]
+    result = checked[0][name]
+    assert result.category == category, result.error
+    assert result.runs == (True if category is None else None if category == "unknown_input" else False)
+    assert error in (result.error or "")
+    assert "\n" not in (result.error or "")
+
+
+def test_a_second_check_starts_no_sandbox(
+    checked: tuple[dict[str, RunResult], Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, corpus, shown = checked
+    monkeypatch.setattr(trials, "Sandbox", None)
+    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
+        assert list(check(shown).values()) == list(results.values())
+        assert check.ran == 0
+
+
+def test_other_hyperparameters_are_another_trial(
+    checked: tuple[dict[str, RunResult], Any, Any], curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = curated([row(RUNS, prm=LARGE)]).corpus
+    started: list[Job] = []
+    monkeypatch.setattr(trials, "Sandbox", scripted(started, [Status.OK]))
+    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
+        assert check({0: 0}) == {0: RunResult(True)}
+    assert started[0].payload["prm"] == {"lr": 0.1, "transform": "norm_64", "batch": 2}
+
+
+def test_a_package_that_was_installed_since_is_tried_again(
+    checked: tuple[dict[str, RunResult], Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, corpus, shown = checked
+    code = list(shown)[list(TRIALS).index("no package")]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "no_such_package_anywhere" or None)
+    monkeypatch.setattr(trials, "Sandbox", scripted([], [Status.OK]))
+    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
+        assert check({code: shown[code]})[code] == RunResult(True)
+
+
+# --- failures of resources ----------------------------------------------------------------------------------------------
+
+
+def scripted(started: list[Job], statuses: list[Status]) -> type:
+    """A sandbox that gives these outcomes, in turn."""
+
+    class Scripted:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def __enter__(self) -> "Scripted":
+            return self
+
+        def close(self) -> None:
+            pass
+
+        def run(self, jobs: Any) -> Iterator[Outcome]:
+            for job in jobs:
+                started.append(job)
+                status = statuses.pop(0)
+                yield Outcome(job.key, status, {"runs": True} if status is Status.OK else None, "told why\n  frame")
+
+    return Scripted
+
+
+@pytest.mark.parametrize(
+    ("statuses", "result", "pauses"),
+    [
+        ([Status.CRASHED, Status.OK, Status.OK], RunResult(True), [2.0]),
+        ([Status.TIMEOUT, Status.OK, Status.OUT_OF_MEMORY, Status.OK], RunResult(True), [2.0, 4.0]),
+        ([Status.TIMEOUT, Status.OK, Status.CRASHED, Status.TIMEOUT], RunResult(False, "timeout: told why"), [2.0, 4.0]),
+        ([Status.OVER_LIMIT, Status.OK], RunResult(False, "over_limit: told why"), []),
+    ],
+)  # fmt: skip
+def test_only_failures_of_resources_are_tried_again(
+    curated: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    statuses: list[Status],
+    result: RunResult,
+    pauses: list[float],
+) -> None:
+    """The first of two networks fails; the second does not wait for its retries, which come at the end."""
+    rows = [row(f"{RUNS}# {pauses} {result.runs} 1\n"), row(f"{RUNS}# {pauses} {result.runs} 2\n", nn="other")]
+    corpus, started, waited, script = curated(rows).corpus, [], [], list(statuses)
+    monkeypatch.setattr(trials, "Sandbox", scripted(started, script))
+    monkeypatch.setattr("time.sleep", waited.append)
+    with RunChecker(corpus, jobs=1) as check:
+        assert check({0: 0, 1: 1}) == {0: result, 1: RunResult(True)}
+    assert waited == pauses
+    assert [job.key for job in started] == ["0", "1", *["0"] * len(pauses)]
+    assert not script
+
+
+def test_what_loops_or_takes_all_memory_ends(curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "ATTEMPTS", 2)
+    monkeypatch.setattr(trials, "_BACK_OFF_SECONDS", 0.01)
+    corpus = curated([row(LOOPS), row(GREEDY)]).corpus
+    limits = Limits(wall_seconds=60, cpu_seconds=1, memory_bytes=2**30)
+    with RunChecker(corpus, jobs=2, limits=limits) as check:
+        loops, greedy = check({0: 0, 1: 1}).values()
+    assert loops == RunResult(False, "timeout: used more than 1 seconds of CPU")
+    assert greedy.category == "out_of_memory"
+    assert greedy.runs is False
+
+
+def test_workers_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 2**18}[name])
+    assert trials._workers(8, Limits(memory_bytes=2 * 2**30)) == 2
+    assert trials._workers(1, Limits(memory_bytes=2 * 2**30)) == 1
+    assert trials._workers(8, Limits(memory_bytes=6 * 2**30)) == 1

@@ -1,0 +1,117 @@
+"""Calls of a class in the corpus: which arguments are found, and when a call is only part of one."""
+
+import json
+
+import pytest
+
+from extract.hints import Call, Hints
+
+BLOCK = """
+from functools import partial
+import torch.nn as nn
+class Mlp(nn.Module):
+    def __init__(self, dim, hidden=None, act=nn.GELU):
+        super().__init__()
+    def forward(self, x):
+        return x
+"""
+
+CASES = {
+    "literals": ("m = Mlp(64, hidden=128)", ("64",), {"hidden": "128"}),
+    "a default is left out": ("m = Mlp(64, None, nn.GELU)", ("64",), {}),
+    "a layer": ("m = Mlp(8, act=nn.ReLU)", ("8",), {"act": "nn.ReLU"}),
+    "partial": ("m = Mlp(8, act=partial(nn.LeakyReLU, 0.1))", ("8",), {"act": "functools.partial(nn.LeakyReLU, 0.1)"}),
+    "a constant of the module": ("WIDTH = 32\nm = Mlp(WIDTH * 2)", ("64",), {}),
+    "a default of the function around": (
+        "def f(dim=48, ratio=4.0):\n    return Mlp(dim, int(dim * ratio))",
+        ("48",),
+        {"hidden": "192"},
+    ),
+    "a local name": ("def f():\n    d = 7\n    e = [d, d + 1]\n    return Mlp(e[1])", ("8",), {}),
+    "a call of the function around": ("def f(d):\n    return Mlp(d)\nx = f(24)", ("24",), {}),
+    "an attribute of self": (
+        "class B(nn.Module):\n    def __init__(self, d=5):\n        self.d = d\n        self.m = Mlp(self.d)",
+        ("5",),
+        {},
+    ),
+    "the constructor of a class that is made": (
+        "class B(nn.Module):\n    def __init__(self, d):\n        self.m = Mlp(d)\nb = B(12)",
+        ("12",),
+        {},
+    ),
+    "a method": (
+        "class B(nn.Module):\n    def __init__(self):\n        self.m = self.make(9)\n"
+        "    def make(self, d):\n        return Mlp(d)",
+        ("9",),
+        {},
+    ),
+    "a class in a variable": ("def f(block=Mlp):\n    return block(6)", ("6",), {}),
+    "a branch that is taken": (
+        "def f(big=False):\n    d = 100\n    if not big:\n        d = 10\n    return Mlp(d)",
+        ("10",),
+        {},
+    ),
+    "a factory": (
+        "def create(variant, **kwargs):\n    return build_model_with_cfg(Mlp, variant, **kwargs)\n"
+        "def small(**kwargs):\n    args = dict(dim=16)\n    return create('small', **dict(args, **kwargs))",
+        ("16",),
+        {},
+    ),
+    "a base class": (
+        "class B(Mlp):\n    def __init__(self):\n        super().__init__(3, hidden=4)",
+        ("3",),
+        {"hidden": "4"},
+    ),
+    "a dict with the class": ("c = dict(type=Mlp, dim=2)", ("2",), {}),
+    "a loop": ("for d in (20, 40):\n    m = Mlp(d)", ("20",), {}),
+    "one unknown argument that has a default": ("m = Mlp(64, act=choose())", ("64",), {}),
+}
+
+
+@pytest.mark.parametrize(("code", "args", "kwargs"), CASES.values(), ids=CASES)
+def test_a_call_is_found(hints_for, code: str, args: tuple[str, ...], kwargs: dict[str, str]) -> None:
+    first = hints_for("Mlp", a=f"{BLOCK}\n{code}\n").init[0]
+    assert (first.args, dict(first.kwargs), first.partial) == (args, kwargs, False)
+
+
+def test_a_call_without_a_required_argument_is_partial(hints_for) -> None:
+    (only,) = hints_for("Mlp", a=f"{BLOCK}\ndef f(d):\n    return Mlp(d, hidden=7)\n").init
+    assert only == Call((), (("hidden", "7"),), "call", True)
+
+
+def test_complete_calls_come_before_partial_ones_and_small_before_large(hints_for) -> None:
+    found = hints_for("Mlp", a=f"{BLOCK}\ndef f(d):\n    Mlp(d, hidden=7)\n    Mlp(900)\n    Mlp(30)\n").init
+    assert [call.args for call in found] == [("30",), ("900",), ()]
+
+
+def test_a_class_of_the_same_name_is_another(hints_for) -> None:
+    other = "from torch import nn\nclass Mlp(nn.Linear):\n    pass\nm = Mlp(1, 1)\n"
+    assert hints_for("Only", a=BLOCK.replace("Mlp", "Only"), b=other).init == ()
+    calls = hints_for("Mlp2", a=BLOCK.replace("Mlp", "Mlp2"), b="from p.a import Mlp2 as M\nm = M(11)\n").init
+    assert [call.args for call in calls] == [("11",)]
+
+
+def test_arguments_that_do_not_fit_are_no_hint(hints_for) -> None:
+    assert hints_for("Mlp", a=f"{BLOCK}\nm = Mlp(1, 2, 3, 4)\n").init == ()
+
+
+def test_a_registered_class_is_found_by_its_name_in_a_dict(hints_for) -> None:
+    code = BLOCK.replace("class Mlp", "@MODELS.register_module(name='MyMlp')\nclass Mlp")
+    config = "model = dict(type='MyMlp', dim=5, act=dict(type='ReLU'))"
+    found = hints_for("Mlp", a=f"MODELS = Registry('m')\n{code}", b=config).init
+    assert found == (Call(("5",), (("act", "{'type': 'ReLU'}"),), "config"),)
+
+
+def test_large_values_are_not_followed(hints_for) -> None:
+    code = "m = Mlp([1] * 100_000_000)\nn = Mlp(9 ** 9 ** 9)\no = Mlp(3)"
+    assert [call.args for call in hints_for("Mlp", a=f"{BLOCK}\n{code}\n").init] == [("3",)]
+
+
+def test_a_function_that_calls_itself_ends(hints_for) -> None:
+    code = "def f(d):\n    Mlp(2)\n    return f(d + 1)\nf(0)"
+    assert hints_for("Mlp", a=f"{BLOCK}\n{code}\n").init[0].args == ("2",)
+
+
+def test_hints_survive_json(hints_for) -> None:
+    hints = hints_for("Mlp", a=f"{BLOCK}\nm = Mlp(64, hidden=128)\n")
+    assert Hints.from_json(json.loads(json.dumps(hints.to_json()))) == hints

@@ -1,0 +1,366 @@
+"""Search: the right blocks come first, any query is plain words, and every fault is one clear line."""
+
+import json
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extract.search.command import search_folder
+from extract.search.index import open_index
+from extract.search.query import Filters, Found, search
+from extract.search.words import SYNONYMS, split_name, terms_of
+from extract.spec.make import line_of, make_spec
+from manifests.errors import UserError
+from manifests.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
+from manifests.records import Block
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
+HALF = [{"inputs": {"*0": "float32 2x8x16x16"}, "outputs": ["float32 2x16x8x8"]}]
+
+
+def layer(name: str, builds: str = "", **changes: Any) -> Block:
+    body = f"        self.layer = nn.{builds}()\n" if builds else "        pass\n"
+    code = f"from torch import nn\n\n\nclass {name}(nn.Module):\n    def __init__(self):\n{body}"
+    row: Block = made.block(f"{code}\n    def forward(self, x):\n        return x\n", name, **changes)
+    return row
+
+
+def blocks() -> list[Block]:
+    return [
+        made.block(name="SqueezeExcite", source="timm@1.0.30", license="Apache-2.0"),
+        made.block(name="SEModule", source="timm@1.0.30", license="Apache-2.0", **made.observed()),
+        layer("ConvNormAct", "Conv2d", source="timm@1.0.30", module="timm.layers.conv_bn_act", category="Convolution"),
+        layer("WindowMSA", source="mmcv@2.2.0", module="mmcv.ops.window", license="GPL-3.0"),
+        layer("MultiHeadAttention", "Softmax", source="mmcv@2.2.0", module="mmcv.ops.attention"),
+        layer("DropPath", source="timm@1.0.30", module="timm.layers.drop", category="Regularization"),
+        layer("ConvDown", "Conv2d", module="alpha.down", category="Resampling", **made.observed(cases=HALF)),
+        layer("GhostNet", "Linear", module="alpha.models.ghostnet", category="Network", level="compiled"),
+    ]
+
+
+def write(folder: Path, lines: Sequence[str], kind: str = "extraction") -> Path:
+    """A folder that has specs and a manifest and nothing else, which is all that search reads."""
+    folder.mkdir(exist_ok=True)
+    specs = folder / "specs.jsonl"
+    specs.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    output = Output(path="specs.jsonl", sha256=sha256_file(specs), bytes=specs.stat().st_size, rows=len(lines))
+    facts: dict[str, Any] = {name: {} for name in ("versions", "parameters", "counts", "details")}
+    write_manifest(folder, Manifest(kind=kind, inputs=[], outputs=[output], measured=Stopwatch().measured(), **facts))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("search") / "out", [line_of(make_spec(row)) for row in blocks()])
+
+
+def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any) -> Found:
+    with closing(open_index(folder)) as index:
+        return search(index, query, Filters(**filters), limit)
+
+
+def answer(folder: Path, query: str) -> str:
+    """The hits, or the refusal."""
+    try:
+        return str(found(folder, query).hits)
+    except UserError as error:
+        return str(error)
+
+
+def names(folder: Path, query: str = "", **filters: Any) -> list[str]:
+    return [hit.name for hit in found(folder, query, **filters).hits]
+
+
+# --- ranking ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("SEModule", ["SEModule"]),
+        ("semodule", ["SEModule"]),
+        ("squeeze excitation keeps shape", ["SEModule"]),
+        ("se attention", ["SEModule"]),
+        ("convolution normalization", ["ConvNormAct"]),
+        ("conv_norm_act", ["ConvNormAct"]),
+        ("halves height width", ["ConvDown"]),
+        ("a conv that downsamples", ["ConvDown"]),
+        ("window attention", ["WindowMSA"]),
+        ("mha", ["MultiHeadAttention"]),
+        ("multi-head attn", ["MultiHeadAttention"]),
+        ("stochastic depth", ["DropPath"]),
+        ("softmax", ["MultiHeadAttention"]),
+        ("linear layers", ["GhostNet"]),
+        ("ghostnet", ["GhostNet"]),
+        ("feature map preserving its shape", ["SEModule"]),
+    ],
+)
+def test_what_comes_first(folder: Path, query: str, first: list[str]) -> None:
+    assert names(folder, query)[: len(first)] == first
+
+
+def test_words_that_nothing_has_together(folder: Path) -> None:
+    both = found(folder, "softmax linear")
+    assert not both.complete
+    assert {hit.name for hit in both.hits} == {"MultiHeadAttention", "GhostNet"}
+    assert found(folder, "softmax attention").complete
+
+
+def test_without_a_query_all_come_in_order(folder: Path) -> None:
+    assert names(folder) == [row.name for row in blocks()]
+    assert len(found(folder, limit=2).hits) == 2
+    assert found(folder, limit=2).matched == 8
+
+
+# --- filters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        ({"categories": ("Attention",)}, 4),
+        ({"categories": ("attention", "NETWORK")}, 5),
+        ({"level": "executed"}, 7),
+        ({"level": "constructed"}, 2),
+        ({"licenses": ("apache-2.0",)}, 2),
+        ({"sources": ("timm",)}, 4),
+        ({"sources": ("timm@1.0.30", "mmcv")}, 6),
+        ({"sources": ("timm",), "categories": ("Attention",), "licenses": ("Apache-2.0",), "level": "backward"}, 1),
+    ],
+)
+def test_filters(folder: Path, filters: dict[str, Any], count: int) -> None:
+    assert found(folder, **filters).matched == count
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ({"categories": ("Atention",)}, "--category Atention: no block of this folder has it; near: Attention"),
+        ({"licenses": ("gpl",)}, "--license gpl: no block of this folder has it; near: GPL-3.0"),
+        ({"sources": ("tim",)}, "--source tim: no block of this folder has it; near: timm"),
+        ({"sources": ("zzz",)}, "; there are: "),
+        ({"categories": ("Network",), "level": "backward"}, "no block passes these filters"),
+    ],
+)
+def test_filters_that_nothing_passes(folder: Path, filters: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        found(folder, **filters)
+
+
+def test_nothing_matches(folder: Path) -> None:
+    with pytest.raises(UserError, match="ghostnett: nothing matches; near words: ghostnet"):
+        found(folder, "ghostnett")
+    with pytest.raises(UserError, match="zzzz: nothing matches; try a category or a layer"):
+        found(folder, "zzzz")
+    with pytest.raises(UserError, match="softmax: nothing passes these filters; 1 blocks match without them"):
+        found(folder, "softmax", categories=("Network",))
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("SEModule", "semodule se module"),
+        ("squeeze_excite", "squeeze_excite squeeze excite"),
+        ("Conv2d", "conv2d conv"),
+        ("attention", "attention"),
+        ("RoIAlign", "roialign roi align"),
+        ("_3", "_3"),
+    ],
+)
+def test_names_are_split(name: str, words: str) -> None:
+    assert split_name(name) == words
+
+
+@pytest.mark.parametrize("group", SYNONYMS, ids=lambda group: group[0])
+def test_synonyms_stand_for_each_other(group: tuple[str, ...]) -> None:
+    for phrase in group:
+        assert terms_of(phrase) == [group]
+        assert terms_of(f"tiny {phrase.upper()} thing") == [("tiny",), group, ("thing",)]
+    assert sum(group[0] in other for other in SYNONYMS) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    ['"', "*", "AND", "OR NOT", "NEAR(a b)", "names:se", "(", "a' OR 1", "^se", "-se +x", "\x00", "{se}", "é ß 注意"],
+)
+def test_the_syntax_of_the_index_means_nothing(folder: Path, query: str) -> None:
+    assert answer(folder, query)
+    assert names(folder, f"{query} SEModule")[:1] == ["SEModule"]
+
+
+@given(st.text(max_size=30))
+def test_any_query_is_answered_or_refused_in_one_line(folder: Path, query: str) -> None:
+    assert answer(folder, query)
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search_folder(folder, "squeeze excitation", Filters(), count=1)
+    block = "timm@1.0.30::alpha.layers.squeeze_excite.SEModule"
+    told = capsys.readouterr().out.split("\n")
+    assert told[0] == f"  1  {block}"
+    assert told[1].startswith("     Attention, backward, Apache-2.0: keeps the shape of ")
+    assert told[2] == f"     {folder}/blocks/timm@1.0.30/alpha.layers.squeeze_excite.SEModule.py"
+    assert told[3] == "1 of 2; -k shows more"
+    assert told[5] == f"read it    lemur show {block} --in {folder}"
+    load = f"from extract import load_block; SEModule = load_block('{folder}', '{block}')"
+    assert told[6:] == [f"import it  {load}", ""]
+    compile(load, "told", "exec")
+
+
+def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search_folder(folder, "squeeze excitation", Filters(), as_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["matched"], facts["all_words"], [hit["rank"] for hit in facts["hits"]]) == (2, True, [1, 2])
+    assert {"block", "category", "level", "license", "source", "summary", "file", "load"} <= facts["hits"][0].keys()
+
+
+def test_candidates(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "spec.json"
+    out.write_text("older")
+    search_folder(folder, "", Filters(categories=("Attention",)), count=1, spec_file=out)
+    candidates = json.loads(out.read_text())["candidates"]
+    assert [item["class"] for item in candidates] == ["SqueezeExcite", "SEModule", "WindowMSA", "MultiHeadAttention"]
+    assert candidates[2]["forward_args"] == ["x"]
+    assert all(item["summary"] and item["block"] and item["license"] for item in candidates)
+    assert capsys.readouterr().out.endswith(f"{out}: 4 candidates\n")
+    search_folder(folder, "window attention", Filters(), count=1, spec_file=out)
+    assert [item["class"] for item in json.loads(out.read_text())["candidates"]] == ["WindowMSA"]
+    for where in (tmp_path, tmp_path / "no" / "spec.json", out / "spec.json"):
+        with pytest.raises(UserError, match="--spec"):
+            search_folder(folder, "", Filters(), spec_file=where)
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+
+
+def test_nothing_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = json.loads(line_of(make_spec(layer("Gate"))))
+    hostile = {**facts, "name": "Gate\x1b[31m", "license": "\x1b]0;x\x07", "summary": "Gate: a\rb\nc"}
+    folder = write(tmp_path / "out", [json.dumps(hostile)])
+    search_folder(folder, "gate", Filters(), spec_file=None)
+    told = capsys.readouterr().out
+    assert not set(told) & set("\x1b\x07\r")
+    assert "\\x1b]0;x\\x07" in told
+    with pytest.raises(UserError) as caught:
+        search_folder(folder, "\x1b[31mzzz", Filters())
+    assert "\x1b" not in str(caught.value)
+
+
+# --- folders that are not sound -------------------------------------------------------------------------------------
+
+
+def test_a_folder_without_blocks(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out", [])
+    with pytest.raises(UserError, match="the folder holds no block that has code"):
+        found(folder)
+    with pytest.raises(UserError, match="nothing matches"):
+        found(folder, "conv")
+
+
+def test_a_folder_of_an_earlier_version(tmp_path: Path, folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"outputs": []}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"has no specs\.jsonl: an earlier version wrote it; run `lemur extract` again"):
+        open_index(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["{", "3", "null", "{}", '{"block": 3}', "\udcff"])
+def test_a_broken_line_is_named(tmp_path: Path, folder: Path, line: str) -> None:
+    lines = (folder / "specs.jsonl").read_text(encoding="utf-8").splitlines()
+    specs = [*lines[:2], line.encode("utf-8", "backslashreplace").decode(), *lines[2:]]
+    broken = write(tmp_path / "out", specs)
+    with pytest.raises(UserError, match=r"specs\.jsonl:3: not a spec: .*; run `lemur verify`"):
+        open_index(broken)
+    with pytest.raises(UserError, match=r"specs\.jsonl:3: "):
+        open_index(broken)
+
+
+def test_other_folders(tmp_path: Path, folder: Path) -> None:
+    lines = (folder / "specs.jsonl").read_text(encoding="utf-8").splitlines()
+    with pytest.raises(UserError, match=r"no manifest\.json"):
+        open_index(tmp_path)
+    with pytest.raises(UserError, match="is a file"):
+        open_index(folder / "specs.jsonl")
+    with pytest.raises(UserError, match="holds a snapshot, not an extraction"):
+        open_index(write(tmp_path / "snapshot", lines, kind="snapshot"))
+    changed = write(tmp_path / "changed", lines)
+    (changed / "specs.jsonl").write_text("")
+    with pytest.raises(UserError, match="is not the file that the manifest states"):
+        open_index(changed)
+    (changed / "specs.jsonl").unlink()
+    with pytest.raises(UserError, match="No such file"):
+        open_index(changed)
+    (changed / "manifest.json").write_text("[]")
+    with pytest.raises(UserError, match="not a valid manifest"):
+        open_index(changed)
+
+
+# --- the index ------------------------------------------------------------------------------------------------------
+
+
+def test_the_index_is_made_once_and_a_broken_one_anew(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    assert names(folder, "semodule") == ["SEModule"]
+    (path,) = (tmp_path / "search").iterdir()
+    made_at = path.stat().st_ino
+    assert names(folder, "semodule") == ["SEModule"]
+    assert path.stat().st_ino == made_at
+    path.write_bytes(b"not a database" * 100)
+    assert names(folder, "semodule") == ["SEModule"]
+    assert not [path for path in folder.iterdir() if path.suffix == ".sqlite"]
+
+
+def test_an_interrupted_index_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr("extract.search.index._forget", lambda path: None)
+        patch.setattr("extract.search.index.split_name", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            open_index(folder)
+    assert list((tmp_path / "search").iterdir()) == []
+    assert names(folder, "semodule") == ["SEModule"]
+
+
+def test_old_indexes_go(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    (tmp_path / "search").mkdir()
+    for number in range(12):
+        (tmp_path / "search" / f"{number}.sqlite").touch()
+    open_index(folder).close()
+    assert len(list((tmp_path / "search").iterdir())) == 8
+
+
+def test_a_query_imports_nothing_heavy(folder: Path) -> None:
+    open_index(folder).close()
+    code = (
+        "import sys; from pathlib import Path; from extract.search.command import search_folder;"
+        "from extract.search.query import Filters; search_folder(Path(sys.argv[1]), 'se', Filters());"
+        "sys.exit(bool({'torch', 'pyarrow', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code, folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "SEModule" in done.stdout
+
+
+def test_the_command(folder: Path) -> None:
+    lemur = Path(sys.executable).with_name("lemur")
+    done = subprocess.run([lemur, "search", "se", "module", "--in", folder, "-k", "1"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:5]) == (0, "  1  ")
+    done = subprocess.run([lemur, "search", "zzzz", "--in", folder], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"lemur: {folder}: zzzz: nothing matches; try a category or a layer\n"

@@ -1,0 +1,271 @@
+"""Specs: what is read off the code and the observations, and how it is put."""
+
+import ast
+import importlib.util
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.spec.behaviour import behaviour_of
+from extract.spec.make import line_of, make_spec
+from extract.spec.notation import value_of, value_of_text
+from extract.spec.outline import outline_of
+from extract.spec.types import type_of
+from extract.spec.worked import worked_of
+from manifests.records import Observed, Spec
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("(3, 4, 6, 3)", "3×4×6×3"),
+        ("[3]", "only 3"),
+        ("()", "empty sequence"),
+        ("[[10, 13], [16, 30]]", "‹10×13› · ‹16×30›"),
+        ("('same', None, 2)", "same · none · 2"),
+        ("dict(type='BN', eps=0.001)", "type BN; eps 0.001"),
+        ("{'type': 'BN', 'momentum': 1e-3}", "type BN; momentum 0.001"),
+        ("{}", "empty mapping"),
+        ("dict()", "empty mapping"),
+        ("partial(nn.LayerNorm, eps=1e-6)", "LayerNorm with eps 1e-06"),
+        ("torch.nn.ReLU", "ReLU"),
+        ("nn.ReLU(inplace=True)", "ReLU with inplace true"),
+        ("make(3, 'x')", "make of 3 · x"),
+        ("torch.randn((2, 16, 8, 8))", "tensor 2×16×8×8"),
+        ("torch.zeros(2, 3)", "tensor of zeros 2×3"),
+        ("None", "none"),
+        ("True", "true"),
+        ("-1.5", "-1.5"),
+        ("4 * 32", "128"),
+        ("1.0 / 16", "0.0625"),
+        ("1 / 0", "computed"),
+        ("2 ** 10000", "computed"),
+        ("'nearest'", "nearest"),
+        ("''", "empty text"),
+        ("'a text of more than a few words'", "text of 31 characters"),
+        ("'\\x1b[31m'", "text of 5 characters"),
+        ("'\\ud800'", "text of 1 characters"),
+        ("lambda x: x + 1", "a function"),
+        ("[x for x in range(3)]", "computed"),
+        ("x if y else z", "computed"),
+        (repr(list(range(100))), "sequence of 100 values"),
+        (repr({f"key_{n}": n for n in range(40)}), "mapping of 40 keys"),
+    ],
+)
+def test_values_in_neutral_notation(expression: str, told: str) -> None:
+    assert value_of(ast.parse(expression, mode="eval").body) == told
+    assert value_of_text(expression) == told
+
+
+def test_a_value_that_is_not_python() -> None:
+    assert value_of_text("one two three four five six") == "text of 27 characters"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "told"),
+    [
+        ("int", "integer"),
+        ("Optional[Tuple[int, int]]", "tuple of integer · integer or none"),
+        ("int | float | None", "integer or number or none"),
+        ("Union[str, nn.Module]", "text or module"),
+        ("List[torch.Tensor]", "sequence of tensor"),
+        ("tuple[int, ...]", "sequence of integer"),
+        ("Dict[str, Any]", "mapping of text to anything"),
+        ("Type[nn.Module]", "class module"),
+        ("Callable[..., nn.Module]", "function"),
+        ("Literal['same', 'valid']", "one of same · valid"),
+        ("'Optional[int]'", "integer or none"),
+        ("Annotated[int, 3]", "integer"),
+        ("LayerType", "LayerType"),
+        ("'not python'", "anything"),
+    ],
+)
+def test_types_in_words(annotation: str, told: str) -> None:
+    assert type_of(ast.parse(annotation, mode="eval").body) == told
+
+
+def test_what_is_read_off_the_code() -> None:
+    spec = make_spec(made.block())
+    assert spec.bases == ("Module",)
+    assert [(item.name, item.kind, item.type, item.default) for item in spec.constructor] == [
+        ("channels", "positional", "integer", None),
+        ("ratio", "positional", "number", "0.0625"),
+        ("widths", "positional", "sequence", "3×4×6×3"),
+        ("norm", "positional", None, "type BN; eps 0.001"),
+        ("act", "keyword", None, "ReLU"),
+    ]
+    assert [(item.name, item.type, item.default) for item in spec.forward] == [
+        ("x", "tensor", None),
+        ("mask", None, "none"),
+    ]
+    assert spec.builds == {"Conv2d": 2, "Gate": 1}
+    assert spec.dependencies == {"Gate": "class", "make_divisible": "function"}
+    assert spec.arguments is spec.layers is spec.parameters is spec.keeps_shape is None
+    assert spec.summary == (
+        "Squeeze, attention: takes x and mask; made from channels and 4 options; builds 2 convolutions, Gate;"
+        " not observed at work."
+    )
+    assert spec.withheld == ()
+
+
+def test_what_was_observed() -> None:
+    spec = make_spec(made.block(**made.observed()))
+    assert spec.arguments is not None
+    assert spec.arguments.init == {"channels": "16", "ratio": "0.5"}
+    assert spec.arguments.forward == {"x": "tensor 2×16×8×8"}
+    assert spec.cases[1].inputs == {"x": "float32 2×16×16×16"}
+    assert (spec.layout, spec.keeps_shape, spec.downsampling, spec.changes_channels) == ("N×C×H×W", True, 1.0, False)
+    assert (spec.parameters, spec.gradients, spec.tensors) == (280, 4, 4)
+    assert spec.layers == {"Conv2d": 2, "Gate": 1, "ReLU": 1}
+    assert spec.summary == (
+        "Squeeze, attention: keeps the shape of N×C×H×W inputs; 2 convolutions, Gate, ReLU;"
+        " 280 parameters with channels 16, ratio 0.5."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "summary"),
+    [
+        ({"cases": []}, "Squeeze, attention: 2 convolutions, Gate, ReLU; 280 parameters with channels 16, ratio 0.5."
+         " It was constructed, not run."),
+        ({"train_differs": True, "layers": {"_Gate": 3}}, "Squeeze, attention: keeps the shape of N×C×H×W inputs;"
+         " 3 × _Gate; 280 parameters with channels 16, ratio 0.5. Train and eval mode differ."),
+        ({"identity_in_eval": True, "layers": {}, "parameters": 0}, "Squeeze, attention: keeps the shape of N×C×H×W"
+         " inputs; no parameters. Returns its input in eval mode."),
+    ],
+)  # fmt: skip
+def test_summaries(changes: dict[str, Any], summary: str) -> None:
+    assert make_spec(made.block(**made.observed(**changes))).summary == summary
+
+
+def test_no_word_of_a_docstring() -> None:
+    line = line_of(make_spec(made.block(**made.observed())))
+    assert not {"Recalibrates", "papers", "found"} & set(line.replace('"', " ").split())
+
+
+@pytest.mark.parametrize("stored", ["{", "[]", "3", '{"parameters": -1}', '{"init": 3}', '{"init": {"args": 3}}'])
+def test_broken_columns_are_as_if_absent(stored: str) -> None:
+    spec = make_spec(made.block(arguments=stored, observed=stored))
+    assert spec.layers is None
+    assert spec.summary.endswith("not observed at work.")
+
+
+def test_a_line_has_sorted_keys_and_comes_back() -> None:
+    spec = make_spec(made.block(**made.observed()))
+    facts = json.loads(line_of(spec))
+    assert list(facts) == sorted(facts)
+    assert Spec.model_validate(facts) == spec
+
+
+# --- signatures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "constructor", "forward"),
+    [
+        ("class A(B): ...\nclass B(C):\n    def __init__(self, b): ...\nclass C:\n    def forward(self, c): ...\n", ["b"], ["c"]),
+        ("class A(A):\n    def forward(self, *xs, k=1, **kw): ...\n", [], ["xs", "k", "kw"]),
+        ("class A(nn.Sequential): ...\n", ["args"], ["input"]),
+        ("class A(Lost): ...\n", [], []),
+        ("class A:\n    @staticmethod\n    def forward(x, /, y): ...\n", [], ["x", "y"]),
+        ("class A:\n    def old(self, x): ...\n    forward = old\n", [], ["x"]),
+        ("if True:\n    class A:\n        def forward(self, x): ...\n", [], ["x"]),
+        ("try:\n    import lost\nexcept ImportError:\n    lost = None\n@deco(\n    1\n)\nclass A:\n    def forward(self, x): ...\n", [], ["x"]),
+        ('T = """\nclass A:\n    def forward(self, no): ...\n"""\n\n\nclass A:\n    def forward(self, x): ...\n', [], ["x"]),
+        ('class A:\n    """\nclass A:\n"""\n\n    def forward(self, x): ...\n', [], ["x"]),
+        ("class A(\n    B,\n):\n    def forward(self, x): ...\n", [], ["x"]),
+        ("class A:\n    def forward(self, x): ...\n# a remark\n\n    def __init__(self, late): ...\n", ["late"], ["x"]),
+        ("class A:\n    def forward(self, a): ...\nclass A:\n    def forward(self, b): ...\n", [], ["b"]),
+        ("class A(:\n", [], []),
+    ],
+)  # fmt: skip
+def test_signatures(code: str, constructor: list[str], forward: list[str]) -> None:
+    spec = make_spec(made.block(code, "A"))
+    assert [item.name for item in spec.constructor] == constructor
+    assert [item.name for item in spec.forward] == forward
+
+
+def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
+    """Of real files: PyTorch's own."""
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    files = sorted((Path(torch.origin).parent / "nn" / "modules").glob("*.py"))
+    assert len(files) > 20
+    for file in files:
+        code = file.read_text(encoding="utf-8")
+        tree = ast.parse(code)
+        classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        outline = outline_of(code)
+        assert list(outline.classes) == list(dict.fromkeys(classes)), file.name
+        assert functions <= outline.functions, file.name
+
+
+# --- behaviour ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pairs", "init", "expected"),
+    [
+        (["2x8x4x4 2x8x4x4"], [], ("N×C×H×W", True, 1.0, False)),
+        (["2x8x4x4 2x16x2x2"], [], ("N×C×H×W", False, 2.0, True)),
+        (["2x8x7x7 2x8x4x4"], [], ("N×C×H×W", False, 2.0, False)),
+        (["2x8x4x4 2x8x8x8"], [], ("N×C×H×W", False, 0.5, False)),
+        (["2x8x8x8 2x8x6x6"], [], ("N×C×H×W", False, None, False)),
+        (["2x8x9x9 2x8x5x3"], [], ("N×C×H×W", False, None, False)),
+        (["2x4x4x8 2x4x4x8"], ["8"], ("N×H×W×C", True, 1.0, False)),
+        (["2x4x8x8 2x4x8x8"], ["8"], ("N×C×H×W", True, 1.0, False)),
+        (["2x8x4x4 2x8x4x4", "2x8x6x6 2x8x6x6"], [], ("N×C×H×W", True, 1.0, False)),
+        (["2x4x4x8 2x4x4x8", "2x6x6x8 2x6x6x8"], [], ("N×H×W×C", True, 1.0, False)),
+        (["2x8x4x4 2x8x4x4", "2x8x6x6 2x8x3x3"], [], ("N×C×H×W", False, None, False)),
+        (["2x8x16x16 2x8x7x7", "2x8x32x32 2x8x15x15", "3x8x16x16 3x8x7x7"], [], ("N×C×H×W", False, 2.0, False)),
+        (["2x8x8x8 2x8x6x6", "2x8x16x16 2x8x14x14"], [], ("N×C×H×W", False, None, False)),
+        (["2x8x8x8 2x8x1x1", "2x8x16x16 2x8x1x1"], [], ("N×C×H×W", False, None, False)),
+        (["2x8x8x8 2x8x16x16", "2x8x16x16 2x8x32x32"], [], ("N×C×H×W", False, 0.5, False)),
+        (["2x10x8 2x10x16"], [], ("N×L×C", False, 1.0, True)),
+        (["2x8x10 2x8x5"], ["8"], ("N×C×L", False, 2.0, False)),
+        (["2x8x4x4 2x10"], [], ("N×C×H×W", False, None, None)),
+        (["2x8 2x8"], [], ("N×C", True, None, False)),
+        (["scalar scalar"], [], (None, True, None, None)),
+        ([], [], (None, None, None, None)),
+    ],
+)
+def test_behaviour(pairs: list[str], init: list[str], expected: tuple[Any, ...]) -> None:
+    cases = [dict(zip(("before", "after"), pair.split(), strict=True)) for pair in pairs]
+    observed = Observed(
+        parameters=0,
+        trainable=0,
+        buffers=0,
+        layers={},
+        cases=[{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases],  # type: ignore[arg-type]
+    )
+    found = behaviour_of(observed, init)
+    assert (found.layout, found.keeps_shape, found.downsampling, found.changes_channels) == expected
+
+
+def test_several_outputs_keep_no_shape() -> None:
+    case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
+    observed = Observed.model_validate({**made.OBSERVED, "cases": [case]})
+    assert behaviour_of(observed, []).keeps_shape is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "constructor", "forward"),
+    [
+        ({"init": {"args": ["3"], "kwargs": {"k": "'x'"}}}, "A(3, k='x')", ""),
+        ({"init": {}, "forward": {"args": ["torch.ones(2)"]}}, "A()", "block(torch.ones(2))"),
+        ({"init": {"a": "1"}, "forward": {"x": "2"}, "method": "loss"}, "A(a=1)", "block.loss(x=2)"),
+    ],
+)
+def test_calls_that_worked(arguments: dict[str, Any], constructor: str, forward: str) -> None:
+    worked = worked_of(json.dumps(arguments))
+    assert worked is not None
+    assert worked.constructor_call("A") == constructor
+    assert worked.forward_call() == forward
