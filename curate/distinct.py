@@ -1,8 +1,7 @@
 """How many of some codes are structurally distinct, by the fingerprints and the threshold that curation uses."""
 
 import ast
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +9,12 @@ import numpy as np
 from curate.feature_pool import map_codes
 from curate.feature_table import FeatureTable
 from curate.fingerprint import fingerprint
-from curate.outline import outline_tree
+from curate.outline import CONTRACT_FUNCTIONS, CallOutline, Outline
 from curate.structural import StructuralIndex
 
 #: The structural threshold of profile `strict`.
 THRESHOLD = 0.95
+_FEW = 32  # are done at once, without worker processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Distinct:
     structures: int
 
 
-def count_distinct(codes: Iterable[str], *, threshold: float = THRESHOLD, jobs: int | None = None) -> Distinct:
+def count_distinct(codes: Sequence[str], *, threshold: float = THRESHOLD, jobs: int | None = None) -> Distinct:
     """Count the structures among codes, in their order: the first of several near ones stays.
 
     Args: threshold: Jaccard of fingerprints' elements from which two codes are near.
@@ -40,14 +40,12 @@ def count_distinct(codes: Iterable[str], *, threshold: float = THRESHOLD, jobs: 
     digests: dict[bytes, int] = {}
     features = FeatureTable(0)
     whole = 0
-    pairs = ((hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest(), code) for code in codes)
-    for chunk in map_codes(_structure, pairs, jobs):
-        for _, found in chunk:
-            if isinstance(found, str) or not found[1]:
-                continue
-            whole += 1
-            if digests.setdefault(found[0], len(digests)) == len(features.elements):
-                features.elements.append(np.frombuffer(found[1], np.uint64))
+    for found in _structures(codes, jobs):
+        if isinstance(found, str) or not found[1]:
+            continue
+        whole += 1
+        if digests.setdefault(found[0], len(digests)) == len(features.elements):
+            features.elements.append(np.frombuffer(found[1], np.uint64))
     index = StructuralIndex(features, threshold)
     kept = 0
     for item in range(len(features.elements)):
@@ -57,10 +55,30 @@ def count_distinct(codes: Iterable[str], *, threshold: float = THRESHOLD, jobs: 
     return Distinct(whole, len(digests), kept)
 
 
+def _structures(codes: Sequence[str], jobs: int | None) -> Iterator[tuple[bytes, bytes] | str]:
+    if len(codes) <= _FEW:
+        yield from map(_structure, codes)
+        return
+    for chunk in map_codes(_structure, ((str(place).encode(), code) for place, code in enumerate(codes)), jobs):
+        yield from (found for _, found in chunk)
+
+
 def _structure(code: str) -> tuple[bytes, bytes] | str:
     """The digest of a code's fingerprint and its elements; or why it has none."""
     try:
-        found = fingerprint(outline_tree(ast.parse(code)))
+        found = fingerprint(Outline(calls=list(_calls(ast.parse(code)))))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
     return found.digest, found.elements.tobytes()
+
+
+def _calls(tree: ast.Module) -> Iterator[CallOutline]:
+    """The calls of a module in the order of `outline_tree`, which works out much that is not needed here."""
+    stack: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while stack:
+        node, glue = stack.pop()
+        if isinstance(node, ast.Call):
+            yield CallOutline(node, (), glue)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            glue = glue or node.name in CONTRACT_FUNCTIONS
+        stack.extend([(child, glue) for child in ast.iter_child_nodes(node)][::-1])

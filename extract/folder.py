@@ -3,15 +3,15 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from extract.counts import COLUMNS, count_rows
+from extract.counts import COLUMNS, at_least, count_rows
 from extract.report.page import write_report
 from extract.requirements import requirements_text, runtime_versions
 from extract.sources import Source
@@ -22,6 +22,9 @@ from manifests.errors import UserError
 from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, read_manifest, write_manifest
 from manifests.records import Block, Level, arrow_schema
+
+if TYPE_CHECKING:
+    from curate import Distinct
 
 KIND = "extraction"
 TABLE = "blocks.parquet"
@@ -86,7 +89,9 @@ def write_extraction(
         specs = write_specs(folder / SPECS, rows)
         watch.lap("write specs")
         files = {block: len(made) for block, made in made_from.items()}
-        write_report(folder, rows, files, facts, counts, watch.measured())
+        structures = _structures(rows)
+        watch.lap("structures")
+        write_report(folder, rows, files, facts, counts, structures, watch.measured())
         watch.lap("report")
         manifest = Manifest(
             kind=KIND,
@@ -98,6 +103,7 @@ def write_extraction(
                 "sources": [_source_facts(source) for source in facts.sources],
                 "unopened": dict(facts.unopened),
                 "notes": list(facts.notes),
+                "structures": asdict(structures),
                 **facts.details,
             },
             outputs=list_outputs(folder, {TABLE: len(rows), SPECS: specs}),
@@ -105,6 +111,13 @@ def write_extraction(
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+def _structures(rows: Sequence[Block]) -> "Distinct":
+    """How many of the executed blocks are structurally distinct, as curation counts them."""
+    from curate import count_distinct
+
+    return count_distinct([row.code for row in rows if row.code is not None and at_least(row.level, "executed")])
 
 
 def code_columns(code: str | None) -> dict[str, Any]:

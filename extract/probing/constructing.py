@@ -15,14 +15,13 @@ from torch import nn
 from extract.probing.budget import Budget
 from extract.probing.running import Mistake, Namespace, attempt, fill_unset, seed_all, size_of, unset_is_nan
 from extract.probing.settings import PLACE, Settings, configuration_expressions
-from extract.probing.values import SCALES, Scale, candidates, shrunk_arguments
+from extract.probing.values import SCALES, Scale, candidates, shrunk_arguments, value_of
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 _TRIES = 40  # of one scale
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
 TOO_LARGE = 300_000_000
-_DEEP = 2  # companions that need companions
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +149,7 @@ class Constructor:
         for start in starts:
             choices = {name: self._choices(name, scale) for name in self.required if name not in start}
             heap: list[tuple[tuple[int, ...], int, dict[str, int], dict[str, str]]] = []
-            heapq.heappush(
-                heap, ((0, 0), next(counter), dict.fromkeys(choices, 0), {**small, **start} if not start else start)
-            )
+            heapq.heappush(heap, ((0, 0), next(counter), dict.fromkeys(choices, 0), start or dict(small)))
             while heap and tries > 0 and self.budget.constructions > 0 and not self.budget.late():
                 _, _, picks, extra = heapq.heappop(heap)
                 texts = {name: choices[name][place] for name, place in picks.items()}
@@ -174,6 +171,12 @@ class Constructor:
 
     def variants(self, made: Made, mistake: Mistake) -> Iterator[Made]:
         """The same with other values for the parameters that a failing forward names."""
+        lacking = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(mistake.error))
+        if lacking:
+            kwargs = tuple((name, _with_attribute(text, lacking[1])) for name, text in made.arguments.kwargs)
+            with contextlib.suppress(Mistake):
+                yield self.make(Arguments(made.arguments.args, kwargs))
+            return
         words = [word for line in reversed(mistake.lines) for word in _WORD.findall(line)]
         named = [w for w in dict.fromkeys(words) if w in self.parameters and self.parameters[w].kind not in _VARIADIC]
         if "normalized_shape" in str(mistake.error):
@@ -248,7 +251,7 @@ class Constructor:
             if item["method"] != "__init__" or item["name"] not in self.names.names:
                 continue
             cls = self.names.names[item["name"]]
-            texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls, self.names)
+            texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
             found[item["parameter"]] = (*found.get(item["parameter"], ()), *texts)
         return found
 
@@ -257,7 +260,7 @@ class Constructor:
             self.worst = (mistake, arguments)
 
 
-def instances(name: str, cls: Any, names: Namespace, depth: int = _DEEP) -> list[str]:
+def instances(name: str, cls: Any) -> list[str]:
     """Expressions that construct a companion class."""
     if not isinstance(cls, type):
         return [name]
@@ -292,6 +295,13 @@ def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
         module = constructor.make(arguments, real=True).module
     fill_unset(module)
     return module
+
+
+def _with_attribute(text: str, name: str) -> str:
+    """Settings with one more attribute."""
+    if not text.startswith("types.SimpleNamespace("):
+        return text
+    return f"{text[:-1]}, {name}={value_of(name, SCALES[0])})".replace("(, ", "(")
 
 
 def _call(call: Mapping[str, Any]) -> Arguments:

@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import sys
-import time
 import types
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from extract.probe import MODULE_NAME, hide, kind_of, load, one_line
 from extract.probing.budget import Budget
@@ -38,7 +36,8 @@ def climb(payload: dict[str, Any]) -> dict[str, Any]:
         payload: `code`; `name` of the class; `folders` to add at the end of sys.path; `origin`, packages out of reach;
             `goal`, the rung to stop at; `hints` from the corpus.
 
-    Returns: `level`; `kind` and `error` where it stopped before the goal; `arguments` and `observed` from `constructed` on.
+    Returns: `level`; `kind` and `error` where it stopped before the goal; from `constructed` on, `arguments` and
+    `observed`.
     """
     compile_nothing()
     sys.path += payload.get("folders", [])
@@ -46,9 +45,7 @@ def climb(payload: dict[str, Any]) -> dict[str, Any]:
     cls, stopped = define(payload)
     if cls is None or payload["goal"] == "executed":
         return {"level": "executed", **stopped} if cls is not None else {"level": "compiled", **stopped}
-    found = _search(cls, payload)
-    found["cpu"] = time.process_time()
-    return found
+    return _search(cls, payload)
 
 
 def compile_nothing() -> None:
@@ -86,7 +83,7 @@ def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namesp
     usual: dict[str, Any] = {
         "torch": torch,
         "nn": nn,
-        "F": F,
+        "F": nn.functional,
         "np": np,
         "numpy": np,
         "math": math,
@@ -167,11 +164,16 @@ class _Plan:
 def _all(constructor: Constructor, goal: str) -> Iterator[_Plan]:  # noqa: ARG001
     """Modules to try: of each plan, then what its failure suggests."""
     for made in constructor.plans():
-        plan = _Plan(made)
-        yield plan
-        if plan.mistake is not None:
-            for variant in itertools.islice(constructor.variants(made, plan.mistake), _VARIANTS):
-                yield _Plan(variant)
+        waiting = [made]
+        for _ in range(_VARIANTS + 1):
+            if not waiting:
+                break
+            plan = _Plan(waiting.pop())
+            yield plan
+            if plan.mistake is not None:
+                lacks = "SimpleNamespace" in str(plan.mistake.error)  # each variant gets further than the one before
+                if plan.made is made or lacks:
+                    waiting += list(itertools.islice(constructor.variants(plan.made, plan.mistake), _VARIANTS))[::-1]
         if constructor.budget.late():
             return
 

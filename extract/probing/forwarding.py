@@ -1,4 +1,4 @@
-"""The search for forward's inputs: first what the corpus shows, then what names and layers suggest, mended by failures."""
+"""The search for forward's inputs: what the corpus shows, then what names and layers suggest, mended by failures."""
 
 import heapq
 import inspect
@@ -130,7 +130,7 @@ class Forward:
                     main = given.get(names[0], main)
                     tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
                     choices = [
-                        [given[name]] if name in given else like_main(name, tensor, layers, loss) for name in names[1:]
+                        [given[name]] if name in given else like_main(name, tensor, loss=loss) for name in names[1:]
                     ]
                     choices = [
                         self._documented_first(values, documented.get(name))
@@ -159,10 +159,7 @@ class Forward:
             except (ValueError, TypeError):
                 continue
             main = Tensor((2, 32, 16, 16))
-            texts = [
-                f"{name}={like_main(name, main, look_at(nn.Identity()), loss=False)[0].expression()}"
-                for name in required(parameters)
-            ]
+            texts = [f"{name}={like_main(name, main, loss=False)[0].expression()}" for name in required(parameters)]
             found[item["parameter"]] = Literal(
                 f"{item['name']}({', '.join(text for text in texts if not text.startswith('*'))})"
             )

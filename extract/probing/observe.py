@@ -21,7 +21,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
     return {
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
-        "buffers": sum(b.numel() for b in module.buffers() if not isinstance(b, nn.parameter.UninitializedTensorMixin)),
+        "buffers": sum(b.numel() for b in module.buffers() if has_shape(b)),
         "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
     }
 

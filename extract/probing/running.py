@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from extract.probe import MODULE_NAME, kind_of
 from extract.probing.tensors import flatten
@@ -130,7 +131,7 @@ class Namespace:
 
 def has_shape(tensor: torch.Tensor) -> bool:
     """Whether a tensor has its sizes yet: those of lazy modules get theirs at the first forward."""
-    return not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+    return not isinstance(tensor, UninitializedTensorMixin)
 
 
 def size_of(module: torch.nn.Module) -> int:

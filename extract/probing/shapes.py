@@ -117,9 +117,15 @@ def orders(layers: Layers, documented: Sequence[int], name: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-_INDEX = r".*(input_ids|token_ids|_ids|ids|token_type.*|position_ids|labels?|indices|index|idx|timesteps?|timestep|class_labels|y|token)$|^(t|text|texts|words)$"
+_INDEX = (
+    r".*(ids|token_type.*|labels?|indices|index|idx|timesteps?|y|token)$"
+    r"|^(t|text|texts|words)$"
+)
 _MASK = r".*mask.*|.*_mask|valid.*"
-_LISTS = r"inputs|feats|features|xs|multi_level.*|mlvl.*|hidden_states_list|feature_maps|backbone_features|x_list|preds_list|ins|laterals|feature_list|img_feats"
+_LISTS = (
+    r"inputs|feats|features|xs|multi_level.*|mlvl.*|hidden_states_list|feature_maps|backbone_features|x_list|preds_list"
+    r"|ins|laterals|feature_list|img_feats"
+)
 
 # Arguments with one meaning across the field: shapes in N nodes, E edges, C channels, L tokens.
 _FIXED: tuple[tuple[str, Value], ...] = (
@@ -140,11 +146,12 @@ _FIXED: tuple[tuple[str, Value], ...] = (
         r"(hw|size|spatial_size|hw_shape|input_size|grid_size|target_size|output_size|img_size|image_size|feat_size|resolution|patch_resolution|input_dimensions|shape)|hw_shapes?|output_shape|interpolation_size",
         Literal("(4, 4)"),
     ),
+    (r"spatial_shapes_list", Literal("[(4, 4)]")),
     (r"(spatial_shapes?)", Literal("torch.tensor([[4, 4]])")),
     (r"level_start_index", Literal("torch.tensor([0])")),
     (r"reference_points", Tensor((BATCH, 16, 1, 2), POSITIVE)),
     (r"(num_heads|heads)", Literal("4")),
-    (r"(seq_len|length|seq_length|sequence_length|L|max_len)", Literal("16")),
+    (r"(seq_?len|length|seq_length|sequence_length|L|max_len|[qk]v?_?len|num_tokens|tgt_len|src_len)", Literal("16")),
     (r"(batch_size|bsz|bs|B|b)", Literal(str(BATCH))),
     (r"(num_frames|T|frames)", Literal("4")),
     (
@@ -157,7 +164,8 @@ _FIXED: tuple[tuple[str, Value], ...] = (
     (
         r"(batch_?img_?metas|img_metas|metas|batch_data_samples|data_samples)",
         Literal(
-            "[{'img_shape': (64, 64), 'pad_shape': (64, 64), 'ori_shape': (64, 64), 'batch_input_shape': (64, 64), 'scale_factor': (1.0, 1.0)}] * 2"
+            "[{'img_shape': (64, 64), 'pad_shape': (64, 64), 'ori_shape': (64, 64), 'batch_input_shape': (64, 64), "
+            "'scale_factor': (1.0, 1.0)}] * 2"
         ),
     ),
     (r"(device)", Literal("torch.device('cpu')")),
@@ -188,7 +196,7 @@ def is_loss(arguments: Sequence[str], class_name: str) -> bool:
     return bool(targets & set(arguments)) or class_name.lower().endswith(("loss", "criterion"))
 
 
-def like_main(name: str, main: Tensor, layers: Layers, loss: bool) -> list[Value]:
+def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     """Values for a further argument, given the main input: what its name says, else a tensor like the main one."""
     value = fixed(name)
     if value is not None and not (loss and name in {"pos", "mode"}):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any
 
 import torch
 
@@ -65,16 +65,20 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A dict of values by name."""
+    """A dict of values by name, or an object with these attributes."""
 
     values: tuple[tuple[str, "Value"], ...]
+    attributes: bool = False
 
     def expression(self) -> str:
         """Python that makes it."""
+        if self.attributes:
+            inside = ", ".join(f"{name}={value.expression()}" for name, value in self.values)
+            return f"types.SimpleNamespace({inside})"
         return "{" + ", ".join(f"{name!r}: {value.expression()}" for name, value in self.values) + "}"
 
 
-Value = Union[Tensor, Literal, Items, Fields]
+Value = Tensor | Literal | Items | Fields
 Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order; "*" for further positional ones
 
 
@@ -97,7 +101,7 @@ def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
     if isinstance(value, Items):
         return replace(value, values=tuple(change_tensors(item, change) for item in value.values))
     if isinstance(value, Fields):
-        return Fields(tuple((name, change_tensors(item, change)) for name, item in value.values))
+        return replace(value, values=tuple((name, change_tensors(item, change)) for name, item in value.values))
     return value
 
 

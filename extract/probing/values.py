@@ -1,7 +1,7 @@
 """Values to try for a constructor's parameter, told from its name, its annotation and its default.
 
-The names are those of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. A scale sets the widths, so that
-the same rules give a narrow and a wide variant; numbers of heads, groups and experts divide every width.
+The names are those of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. A scale sets the widths, so
+that the same rules give a narrow and a wide variant; numbers of heads, groups and experts divide every width.
 """
 
 import inspect
@@ -25,6 +25,8 @@ SCALES = (Scale(), Scale(64, 64, 64), Scale(64, 16, 64), Scale(32, 64, 32), Scal
 
 # Patterns over the whole lower-case name; W, I and P stand for the width, the inner width and the image of the scale.
 _RULES: tuple[tuple[str, str], ...] = (
+    (r"rope_(parameters|scaling)", "{'rope_type': 'default', 'rope_theta': 10000.0}"),
+    (r".*(token_id|pad_idx|padding_idx|token_index)", "1"),
     (
         r"(num|n|number_of)_?(attention_|attn_|kv_|key_value_|query_|q_)?heads?|n?heads?|head_num|num_attention_heads",
         "4|2|1",
@@ -115,7 +117,8 @@ _RULES: tuple[tuple[str, str], ...] = (
         "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(W)|None|True",
     ),
     (
-        r"(act|activation|nonlinearity|gate|non_lin|transfer)_?(layer|fn|func|cls|fun|function|type|name|act|module)?|relu|hidden_act|activ.*",
+        r"(act|activation|nonlinearity|gate|non_lin|transfer)_?(layer|fn|func|cls|fun|function|type|name|act|module)?|relu"
+        r"|activ.*|.*_(act|activation|act_fn|activation_(function|fn))",
         "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True",
     ),
     (
@@ -236,6 +239,7 @@ def _sized(text: str, width: int, scale: Scale) -> str:
 
 #: Sizes that make a model small where its default is large, by name.
 _SMALL: tuple[tuple[str, int], ...] = (
+    (r".*(token_id|token_index|pad_idx|padding_idx)", 1),
     (r".*(vocab_size|num_embeddings|n_vocab|vocab)", 128),
     (
         r".*(num_(hidden_)?layers|n_layers?|num_blocks|depth|encoder_layers|decoder_layers|layers|.*_num_layers|num_.*_layers|n_layer)",
@@ -253,7 +257,7 @@ _SMALL: tuple[tuple[str, int], ...] = (
     (r".*(num_queries|num_latents|num_object_queries)", 8),
     (r".*(embed|hidden|model|width|channels|_dim|^dim|_size|features|d_model|n_embd|filters|planes).*", 32),
 )
-_LARGE = {2: 2, 4: 4, 8: 8, 10: 10, 32: 64, 64: 64, 128: 128}
+_LARGE = {1: 100, 2: 2, 4: 4, 8: 8, 10: 10, 32: 64, 64: 64, 128: 128}
 
 
 def shrunk(name: str, default: object) -> str | None:

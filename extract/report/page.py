@@ -11,6 +11,7 @@ from manifests.manifest import Measured
 from manifests.records import Block
 
 if TYPE_CHECKING:
+    from curate import Distinct
     from extract.folder import RunFacts
 
 _CAPTIONS = {
@@ -26,6 +27,7 @@ def write_report(
     files: Mapping[str, int],
     facts: "RunFacts",
     counts: Mapping[str, Any],
+    structures: "Distinct",
     measured: Measured,
 ) -> None:
     """Write `report.md` and `figures/*.png` into `folder`; all but the section "This run" is the same in every run.
@@ -33,6 +35,7 @@ def write_report(
     Args:
         files: of how many files each block was made.
         counts: of `extract.counts.count_rows`.
+        structures: of the executed blocks.
         measured: up to here.
     """
     failures = failures_of(rows)
@@ -49,6 +52,7 @@ def write_report(
         *sections.head(facts, counts),
         *sections.rungs(facts, counts),
         *sections.targets(facts, counts),
+        *sections.distinct(structures),
         *sections.by_group("By source", "source", counts["sources"], facts),
         *figure("sources"),
         *sections.unopened(facts),

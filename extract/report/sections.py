@@ -10,6 +10,7 @@ from manifests.markdown import code_span, count, percent, plain, plural, table
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:
+    from curate import Distinct
     from extract.folder import RunFacts
 
 #: The rung that the paper calls "validated and executable".
@@ -88,6 +89,22 @@ def targets(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
         more = len(found["missing"]) - LONG_TABLE
         lines += [f"Not found: {named}{f' and {count(more)} more' if more > 0 else ''}.", ""]
     return lines
+
+
+def distinct(structures: "Distinct") -> list[str]:
+    """How many of the executed blocks are structurally unique, beside the published figure."""
+    whole = structures.codes
+    if not whole:
+        return []
+    rows = [
+        ["executed blocks that call anything", count(whole), ""],
+        ["different fingerprints", count(structures.fingerprints), percent(structures.fingerprints, whole)],
+        ["no two near-duplicates (structural Jaccard >= 0.95)", count(structures.structures), ""],
+    ]
+    rows[-1][-1] = percent(structures.structures, whole)
+    lines = ["## Structurally unique", "", *table(["", "blocks", "%"], rows)]
+    note = "Fingerprints and threshold are those of `lemur curate`, over the whole closed file."
+    return [*lines, f"{note} NN-RAG's paper counts 771 unique among 941 validated blocks (82 %).", ""]
 
 
 def by_group(
