@@ -24,7 +24,7 @@ ATTEMPTS = 3  # for failures of resources; anything else fails the same way agai
 _BACK_OFF_SECONDS = 0.5
 _RESOURCE = frozenset({Status.TIMEOUT, Status.CRASHED})
 
-# Running a file's top level takes milliseconds, the search for arguments a few seconds at most; what takes longer hangs.
+# Running a file's top level takes milliseconds, the search for arguments a few seconds; what takes longer hangs.
 LIMITS = Limits(wall_seconds=60, cpu_seconds=30)
 _SEARCH_LIMITS = Limits(wall_seconds=90, cpu_seconds=30, memory_bytes=4 * 2**30)
 
@@ -144,7 +144,7 @@ def _judge(
 ) -> Verdict:
     """The verdict on an outcome, after what further attempts are due.
 
-    A search that ends the process (a crash in a kernel, a limit) says nothing of the rungs below: these are climbed alone.
+    A search that ends the process (a crash, a limit) says nothing of the rungs below it: these are climbed alone.
     """
     outcome = box.again(_job(candidate, folders, goal), outcome)
     verdict = _verdict(outcome)

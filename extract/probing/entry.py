@@ -4,7 +4,6 @@ import functools
 import importlib.util
 import itertools
 import math
-import os
 import sys
 import types
 from collections import OrderedDict
@@ -50,10 +49,12 @@ def climb(payload: dict[str, Any]) -> dict[str, Any]:
 
 def compile_nothing() -> None:
     """Run what asks for `torch.compile` as it is: it compiles in processes of its own, and there are none here."""
-    os.environ["TORCH_COMPILE_DISABLE"] = "1"
-    settings = sys.modules.get("torch._dynamo.config")
-    if settings is not None:
-        settings.disable = True  # type: ignore[attr-defined]
+    torch.compile = _as_it_is
+
+
+def _as_it_is(model: Any = None, **_: object) -> Any:
+    """Takes the place of `torch.compile`, as a function and as a decorator with options."""
+    return model if model is not None else (lambda function: function)
 
 
 def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, Any]]:

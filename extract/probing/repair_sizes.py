@@ -29,6 +29,15 @@ def numbers(at: Situation, text: str) -> Iterator[Inputs]:
     for pattern, have, want in _SIZES:
         if match := re.search(pattern, text):
             yield from resized(at, int(match[have]), int(match[want]))
+    shapes = [tuple(map(int, found.split(","))) for found in re.findall(r"[\[(](\d+(?:, ?\d+)+)[\])]", text)][:4]
+    for one, other in itertools.permutations(dict.fromkeys(shapes), 2):
+        if len(one) == len(other) and 0 not in other:
+            for name in at.implicated():
+                yield from changed(at, name, partial(_reshaped, have=one, want=other))
+
+
+def _reshaped(tensor: Tensor, have: tuple[int, ...], want: tuple[int, ...]) -> Tensor | None:
+    return tensor.with_shape(want) if tensor.shape == have else None
 
 
 _SIZES: tuple[tuple[str, int, int], ...] = (

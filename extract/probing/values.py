@@ -25,6 +25,7 @@ SCALES = (Scale(), Scale(64, 64, 64), Scale(64, 16, 64), Scale(32, 64, 32), Scal
 
 # Patterns over the whole lower-case name; W, I and P stand for the width, the inner width and the image of the scale.
 _RULES: tuple[tuple[str, str], ...] = (
+    (r"(output|out|roi|pool(ed|ing)?)_(size|shape)", "4|(4, 4)|7|W"),
     (r"rope_(parameters|scaling)", "{'rope_type': 'default', 'rope_theta': 10000.0}"),
     (r".*(token_id|pad_idx|padding_idx|token_index)", "1"),
     (

@@ -45,7 +45,8 @@ def head(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
         "# Extraction report",
         "",
         f"**{count(part)} of {plural(whole, 'class', 'classes')} {_past(goal)} ({share(part, whole)}).** They come from"
-        f" {opened} and were taken to the rung `{facts.level}`; the closed files hold {count(counts['lines'])} lines.",
+        f" {opened} and were taken to the rung `{facts.level}`{_further(facts, counts)}; the closed files hold"
+        f" {count(counts['lines'])} lines.",
         "",
         "Intervals are 95 % Wilson intervals.",
         "",
@@ -53,6 +54,13 @@ def head(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
     if facts.notes:
         lines += ["Not everything could be done as asked:", "", *(f"- {plain(note)}" for note in facts.notes), ""]
     return lines
+
+
+def _further(facts: "RunFacts", counts: Mapping[str, Any]) -> str:
+    """The rungs beyond the one that the run is judged by."""
+    ladder = LEVELS[LEVELS.index(goal_of(facts.level)) + 1 : LEVELS.index(facts.level) + 1]
+    told = [f"{count(counts['reached'][rung])} `{rung}`" for rung in ladder]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def rungs(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
@@ -78,7 +86,8 @@ def targets(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
     names, there = found["names"], found["found"]
     goal = goal_of(facts.level)
     rows = [["names asked for", count(names), "", "", ""]]
-    for label, part in (("found", there), (f"`{goal}`", found["reached"][goal])):
+    ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.level) + 1]
+    for label, part in (("found", there), *((f"`{rung}`", found["reached"][rung]) for rung in ladder)):
         of_found = [share(part, there)] if label != "found" else [""]
         rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *of_found])
     lines = ["## Names asked for", ""]
