@@ -204,7 +204,10 @@ class Renderer:
         return edits
 
     def _stays(self, module: Module, entry: LocalImport, target: Target) -> bool:
-        return isinstance(target, External) and not entry.alias.level and self._usable(module, entry, target)
+        """Whether the statement is right as it stands: it names the package that really has what it imports."""
+        if not isinstance(target, External) or entry.alias.level or not self._usable(module, entry, target):
+            return False
+        return entry.alias.module.partition(".")[0] == target.package.partition(".")[0]
 
     def _usable(self, module: Module, entry: LocalImport, target: External) -> bool:
         if target.runtime:
@@ -217,7 +220,10 @@ class Renderer:
             bound = self.names.of.get(Own(module, bound), bound)
         if isinstance(target, External):
             if self._usable(module, entry, target):
-                return self._kept_import(module, entry.alias, bound)
+                dotted = self.collector.graph.library.absolute(module, entry.alias) or ""
+                if dotted.partition(".")[0] == target.package.partition(".")[0]:
+                    return self._kept_import(module, entry.alias, bound)
+                return import_line(target.package, target.name, target.whole, bound)  # the corpus passes it on
             package = target.package.split(".")[0]
             self.absent.add(package)
             return f"{bound} = None; raise ModuleNotFoundError({f'No module named {package!r}'!r})"

@@ -306,7 +306,7 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
             wrong.append(f"line {line}: imports {dotted} of its own origin")
         elif top in sys.stdlib_module_names or top in RUNTIME:
             continue
-        elif not wanted & {canonicalize_name(name) for name in distributions_of(top)}:
+        elif not wanted & set(_distributions(distributions_of(top))):
             wrong.append(f"line {line}: imports {dotted}, which it does not require")
     return wrong
 

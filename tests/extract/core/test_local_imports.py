@@ -14,6 +14,8 @@ def g(x): return ("g", x)
 class K: pass
 --- p/sub/__init__.py
 from ..b import f as renamed
+--- p/passed.py
+from math import floor as down
 --- p/sub/deep.py
 def f(x): return ("deep", x)
 --- p/a.py
@@ -29,6 +31,8 @@ def method(body: str, signature: str = "self, x") -> str:
 CASES: dict[str, tuple[str, str, object]] = {
     "relative": (method("from .b import f\nreturn f(x)"), "A()(1)", ("f", 1)),
     "absolute": (method("from p.b import f\nreturn f(x)"), "A()(1)", ("f", 1)),
+    "absolute, what the runtime has": (method("from p.passed import down\nreturn down(x)"), "A()(1.5)", 1),
+    "relative, what the runtime has": (method("from .passed import down as d\nreturn d(x)"), "A()(1.5)", 1),
     "aliased": (method("from .b import f as h\nreturn h(x)"), "A()(1)", ("f", 1)),
     "several, some of the runtime": (
         method("import math, copy\nfrom .b import f as h, g, K as Q\nreturn h(g(x)), Q.__name__, math.floor(1.5)"),
