@@ -3,7 +3,13 @@
 import subprocess
 import sys
 
-COMMANDS = (["benchmarks.quality"], ["benchmarks.versus_nndup"], ["benchmarks.growth"], ["benchmarks.extraction"])
+COMMANDS = (
+    ["benchmarks.quality"],
+    ["benchmarks.versus_nndup"],
+    ["benchmarks.growth"],
+    ["benchmarks.extraction"],
+    ["benchmarks.validation"],
+)
 
 if __name__ == "__main__":
     for command in COMMANDS:

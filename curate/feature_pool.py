@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import TypeVar
 
-from manifests.workers import available_cores, process_pool, submit
+from manifests.workers import available_cores, check_workers, process_pool, submit
 
 _CHUNK_CODES = 48
 _AHEAD = 4
@@ -37,6 +37,7 @@ def map_codes(work: Work[T], codes: Iterable[tuple[bytes, str]], jobs: int | Non
             try:
                 yield future.result()
             except BrokenProcessPool:
+                check_workers()
                 yield _one_by_one(work, chunk)
                 pool = stack.enter_context(process_pool(workers))
                 running = deque((later, _submit(pool, work, later)) for later, _ in running)

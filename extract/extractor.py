@@ -277,6 +277,7 @@ class BlockExtractor:
             origin=tuple(name for name in self.library.packages(module.source) if name != FOUNDATION),
             folders=places[module.source.name].folders,
             arguments=json.loads(verdict.arguments),
+            digest=module.source.digest,
             companions=tuple(companions),
         )
 

@@ -9,12 +9,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from extract.index import Index
 from extract.runtime_names import RuntimeNames
+from extract.validate import probe_digest
 from sandbox import Job, Limits, Outcome, Sandbox, Status
 
 BLOCK = "extract.probing.fidelity:sign_block"
@@ -36,6 +36,7 @@ class Pair:
     origin: tuple[str, ...]  # packages that the closed file must do without
     folders: tuple[Path, ...]  # where the original and what it needs is installed
     arguments: Mapping[str, Any]
+    digest: str = ""  # of the source that the original is of
     companions: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -74,9 +75,18 @@ def compare_all(
         for pair in new:
             if "missing" in theirs[pair.block]:
                 yield _kept(index, pair, runtime, compare(pair.block, None, theirs[pair.block]))
+        doubtful: dict[str, Mapping[str, Any]] = {}
         for outcome in box.run(Job(pair.block, BLOCK, _payload(pair, runtime), _LIMITS) for pair in present):
             pair = by_block[outcome.key]
-            yield _kept(index, pair, runtime, compare(pair.block, _value(outcome), theirs[pair.block]))
+            found = compare(pair.block, _value(outcome), theirs[pair.block])
+            if found.fidelity == "mismatch":
+                doubtful[pair.block] = _value(outcome)
+            else:
+                yield _kept(index, pair, runtime, found)
+        # Originals of one process share what their modules count and cache; alone, they answer for themselves.
+        alone = _originals(box, [[by_block[block]] for block in doubtful])
+        for block, ours in doubtful.items():
+            yield _kept(index, by_block[block], runtime, compare(block, ours, alone[block]))
 
 
 def _kept(index: Index, pair: Pair, runtime: Sequence[Path], found: Comparison) -> Comparison:
@@ -185,13 +195,7 @@ def _key(pair: Pair, runtime: Sequence[Path]) -> str:
         pair.arguments,
         pair.companions,
         RuntimeNames.key(),
-        _signing_digest(),
+        probe_digest(),
+        pair.digest,
     ]
     return "fidelity:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def _signing_digest() -> str:
-    folder = Path(__file__).parent / "probing"
-    names = ("fidelity", "running", "tensors", "entry")
-    return hashlib.sha256(b"".join((folder / f"{name}.py").read_bytes() for name in names)).hexdigest()

@@ -23,7 +23,7 @@ from extract.sources import Source, SourceFile
 from manifests.cache import cache_folder
 from manifests.errors import UserError
 from manifests.progress import progress
-from manifests.workers import available_cores, process_pool, submit
+from manifests.workers import available_cores, check_workers, process_pool, submit
 
 Policy = Literal["missing", "force", "skip"]
 
@@ -175,6 +175,7 @@ def _parse_all(
                 done.update(row[0] for row in rows)
                 yield rows
     except BrokenProcessPool:
+        check_workers()
         # A file that kills the parser (CPython's can overflow its stack) costs that file alone.
         for source, file in files:
             if file.blob not in done:

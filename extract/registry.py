@@ -5,6 +5,7 @@ A registry is any name bound once by calling something named `…Registry`; its 
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from extract.sources import Source
 from extract.symbols import Node, Own
 
 _REGISTERING = ("register_module", "register")
+_MODEL_TYPE = re.compile(rb"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"']([^\"'\n]+)[\"']", re.MULTILINE)
 _MARKS = (b".register_module(", b".register(")
 
 
@@ -34,6 +36,7 @@ class Registries:
         self._library = library
         self._index = index
         self._entries: dict[Definition, dict[str, list[Entry]]] | None = None
+        self._configurations: dict[str, list[Definition]] | None = None
 
     def canonical(self, target: Definition) -> Definition:
         """The registry at the top of a registry's parents."""
@@ -65,20 +68,30 @@ class Registries:
     def _all(self) -> dict[Definition, dict[str, list[Entry]]]:
         if self._entries is None:
             self._entries = {}
-            for module in self._modules():
+            for module in self._modules("registering", _MARKS):
                 for registry, keys, entry in self._registrations(module):
                     table = self._entries.setdefault(registry, {})
                     for key in keys:
                         table.setdefault(key, []).append(entry)
         return self._entries
 
-    def _modules(self) -> Iterator[Module]:
-        """The files that register something; told by their text, so that only they are parsed."""
+    def configuration(self, model_type: str, near: Source) -> Definition | None:
+        """The class of configurations that says `model_type = "…"`: from the same source if that has it."""
+        if self._configurations is None:
+            self._configurations = {}
+            for module in self._modules("model types", (b"\n    model_type",)):
+                for kind, name in _model_types(module):
+                    self._configurations.setdefault(kind, []).append(Definition(module, name))
+        found = self._configurations.get(model_type, [])
+        return next((item for item in found if item.module.source.name == near.name), found[0] if found else None)
+
+    def _modules(self, what: str, marks: tuple[bytes, ...]) -> Iterator[Module]:
+        """The files with one of these marks; told by their text, so that only they are parsed."""
         for source in self._library.sources:
-            key = f"registering:{source.name}:{source.digest}"
+            key = f"{what}:{source.name}:{source.digest}"
             stored = self._index.remembered(key)
             if stored is None:
-                paths = [f.path for f in source.files if any(mark in source.read(f) for mark in _MARKS)]
+                paths = [f.path for f in source.files if any(mark in source.read(f) for mark in marks)]
                 self._index.remember(key, json.dumps(paths).encode())
             else:
                 paths = json.loads(stored)
@@ -131,10 +144,26 @@ def is_registry(target: Definition) -> bool:
         return False
     reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0]
     first = min(reads, key=lambda use: use.start, default=None)
-    return first is not None and (first.name, *first.attributes)[-1].endswith("Registry")
+    if first is None or not (first.name, *first.attributes)[-1].endswith("Registry"):
+        return False
+    # A class of the same file that registers nothing, and inherits from none that may, only has such a name.
+    facts = None if first.attributes else class_of(Definition(target.module, first.name))
+    if facts is None or set(_REGISTERING) & set(facts.methods):
+        return True
+    return any(base and base[-1].endswith("Registry") for base in facts.bases)
 
 
 def is_registry_class(target: Definition) -> bool:
     """Whether a name is the class of registries."""
     facts = class_of(target)
     return facts is not None and facts.name.endswith("Registry") and bool(set(_REGISTERING) & set(facts.methods))
+
+
+def _model_types(module: Module) -> Iterator[tuple[str, str]]:
+    """The classes of a file that have a model type, and it."""
+    data = module.source.read(module.file)
+    for facts in module.facts.classes:
+        statement = module.facts.statements[facts.statement]
+        said = _MODEL_TYPE.search(data, statement.start, statement.end)
+        if said is not None:
+            yield said[1].decode(), facts.name

@@ -259,11 +259,11 @@ class Names:
             self._note(node.args[0], scope)
         for word in node.keywords:
             if (
-                word.arg in {"type", "bound"}
+                word.arg in {"type", "bound", "model_type"}
                 and isinstance(word.value, ast.Constant)
                 and isinstance(word.value.value, str)
             ):
-                if word.arg == "type":
+                if word.arg != "bound":
                     self.types.append(word.value.value)
                 else:
                     self._note(word.value, scope)

@@ -62,13 +62,13 @@ class Candidate:
             self.hints if at_least(goal, "constructed") else None,
             RuntimeNames.key(),
             [folder.name for folder in folders],
-            _probe_digest(),
+            probe_digest(),
         )
         return "validated:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
-def _probe_digest() -> str:
+def probe_digest() -> str:
     """SHA-256 of the code that runs inside the sandbox."""
     here = Path(__file__).parent
     digest = hashlib.sha256()

@@ -8,7 +8,10 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
+
+from manifests.errors import UserError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +31,21 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def check_workers() -> None:
+    """Make sure that a worker can start at all, before a death is blamed on what it worked on.
+
+    Raises: UserError if none can.
+    """
+    try:
+        with process_pool(1) as pool:
+            submit(pool, int).result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "no worker process can be started; in a script of your own, put what runs under"
+            ' `if __name__ == "__main__":`, since workers import it again'
+        ) from error
 
 
 def submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -128,12 +128,13 @@ def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_levels_and_reasons(extracted: Path) -> None:
+    """Without `--level`, blocks are taken as far as backward."""
     rows = rows_of(extracted)
     levels = {name: (row["level"], row["error_kind"]) for name, row in rows.items()}
     assert levels == {
-        "Gate": ("executed", None),
-        "Block": ("executed", None),
-        "Exits": ("executed", None),  # what it needs holds no call that ends the process
+        "Gate": ("backward", None),
+        "Block": ("backward", None),
+        "Exits": ("backward", None),  # what it needs holds no call that ends the process
         "Lost": ("discovered", "unresolved_import"),
         "Later": ("compiled", "crashed"),
         "Raises": ("compiled", "runtime_error"),
@@ -141,6 +142,17 @@ def test_levels_and_reasons(extracted: Path) -> None:
     assert "mylib/layers/blocks.py" in rows["Lost"]["error"].replace("layers/blocks.py", "mylib/layers/blocks.py")
     assert "KeyError" in rows["Raises"]["error"]
     assert "\n" not in "".join(row["error"] or "" for row in rows.values())
+
+
+def test_arguments_that_worked_and_what_was_seen(extracted: Path) -> None:
+    rows = rows_of(extracted)
+    assert json.loads(rows["Gate"]["arguments"]) == {
+        "init": {"args": [], "kwargs": {}},
+        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 32, 16, 16))"}},
+    }
+    seen = json.loads(rows["Block"]["observed"])
+    assert (seen["layers"], seen["parameters"], seen["gradients"]) == ({"Gate": 1}, 0, 1)
+    assert rows["Later"]["arguments"] is rows["Later"]["observed"] is None
 
 
 def test_a_block_is_closed_and_says_where_it_is_from(extracted: Path) -> None:
@@ -161,7 +173,7 @@ def test_a_second_run_executes_nothing_and_writes_the_same(folder: Path, cache: 
     assert (folder / "again" / "blocks.parquet").read_bytes() == (extracted / "blocks.parquet").read_bytes()
     assert (folder / "again" / "required_repos.json").read_bytes() == (extracted / "required_repos.json").read_bytes()
     assert json.loads(done.stdout)["counts"]["blocks"] == 6
-    assert "execute: 5 blocks" in done.stderr or "execute" in done.stderr
+    assert "validate: 5 blocks" in done.stderr
 
 
 def test_show(folder: Path, cache: Path, extracted: Path) -> None:
@@ -217,7 +229,7 @@ def test_scope_needs_no_new_index(folder: Path, cache: Path, extracted: Path) ->
 def test_interrupt_leaves_no_half_folder(folder: Path, cache: Path) -> None:
     environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(cache)}
     environment.pop("PYTHONSAFEPATH", None)
-    command = [LEMUR, "extract", "--source", "./mylib", "--out", "stopped", "--retry-failed"]
+    command = [LEMUR, "extract", "--source", "./mylib", "--level", "executed", "--out", "stopped", "--retry-failed"]
     running = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
     time.sleep(1.5)
     running.send_signal(signal.SIGINT)

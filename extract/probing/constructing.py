@@ -140,10 +140,9 @@ class Constructor:
         partial: list[dict[str, str]] = [
             dict(call["kwargs"]) for call in self.hints.get("init", ()) if call.get("partial") and not call["args"]
         ]
-        starts: list[dict[str, str]] = [{}] + [p for p in partial[:2] if p]
         small = shrunk_arguments(self.parameters)
-        if small and not self.required:
-            starts = starts[1:]
+        starts: list[dict[str, str]] = [p for p in partial[:2] if p]
+        starts += [] if small and not self.required else [{}]
         counter = itertools.count()
         tries = _TRIES
         for start in starts:
@@ -299,7 +298,7 @@ def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
 
 def _with_attribute(text: str, name: str) -> str:
     """Settings with one more attribute."""
-    if not text.startswith("types.SimpleNamespace("):
+    if not text.startswith("types.SimpleNamespace(") or re.search(rf"\b{name}=", text):
         return text
     return f"{text[:-1]}, {name}={value_of(name, SCALES[0])})".replace("(, ", "(")
 

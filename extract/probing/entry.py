@@ -22,7 +22,7 @@ from extract.probing.constructing import TOO_LARGE, Arguments, Constructor, Made
 from extract.probing.forwarding import Called, Forward, evaluate, run
 from extract.probing.observe import case_of, describe, further_cases, same
 from extract.probing.running import Mistake, Namespace, attempt, differentiate, seed_all
-from extract.probing.tensors import flatten
+from extract.probing.tensors import change_nested, flatten
 
 _VARIANTS = 12
 _FULL_TRIES = 3  # ways of calling that are tried until one also runs backward
@@ -131,7 +131,7 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     goal = payload["goal"]
     for made in _all(constructor, goal):
         if goal == "constructed":
-            return _constructed(made.made)
+            return _constructed(made.made) | {"kind": None, "error": None}
         result, mistake = _run(constructor, made.made, goal)
         best = _better(best, result)
         if best["level"] in ("forward", "backward"):
@@ -184,7 +184,8 @@ def _run(constructor: Constructor, made: Made, goal: str) -> tuple[dict[str, Any
     forward = Forward(made, constructor, constructor.names, constructor.hints, constructor.budget)
     best = _constructed(made)
     for called in itertools.islice(forward.search(), _FULL_TRIES):
-        best = _better(best, _confirmed(constructor, made, called, goal))
+        confirmed = _confirmed(constructor, made, called, goal)
+        best = confirmed if best["kind"] == "no_inputs" else _better(best, confirmed)
         if best["level"] == goal:
             return best, None
     if best["level"] != "constructed" or forward.worst is None:
@@ -239,7 +240,10 @@ def _confirmed(constructor: Constructor, made: Made, called: Called, goal: str) 
     args, kwargs = evaluate(called, names)
     given = flatten([args, kwargs])
     observed["identity_in_eval"] = bool(given) and same(first[:1], _seeded(called, names)[:1])
-    again = flatten(run(module, called, names))
+    try:
+        again = flatten(run(module, called, names))
+    except Mistake:  # a forward that works once: its modes cannot be compared
+        again = []
     observed["cases"] += further_cases(module, called, names)
     if goal == "forward":
         return found
@@ -284,6 +288,8 @@ def _run_with_gradients(module: nn.Module, called: Called, names: Namespace) -> 
     free = not any(p.requires_grad for p in module.parameters())
     for tensor in inputs if free else ():
         tensor.requires_grad_()
+    if free:  # what works in place may not write to leaves
+        args, kwargs = change_nested([args, kwargs], lambda t: t * 1 if t.requires_grad else t)
 
     def action() -> Any:
         with torch.enable_grad():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.probe import hide
+from extract.probe import MODULE_NAME, hide
 from extract.probing.constructing import Arguments
 from extract.probing.entry import compile_nothing, define, namespace
 from extract.probing.forwarding import Called, evaluate
@@ -36,7 +36,7 @@ def sign_block(payload: dict[str, Any]) -> dict[str, Any]:
     cls, stopped = define(payload)
     if cls is None:
         return {"error": stopped["error"]}
-    return signature(cls, payload["arguments"], namespace(vars(sys.modules[cls.__module__]), payload["companions"]))
+    return signature(cls, payload["arguments"], namespace(vars(sys.modules[MODULE_NAME]), payload["companions"]))
 
 
 def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from extract.probing.shapes import (
     orders,
     required,
 )
-from extract.probing.tensors import Inputs, Items, Literal, Tensor, Value, flatten, tensors_in
+from extract.probing.tensors import Inputs, Items, Literal, Tensor, Value, change_nested, flatten, tensors_in
 
 _TRIES = 70  # with one module
 _SECONDS = 1.0  # of CPU for one attempt
@@ -61,10 +61,7 @@ class Forward:
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        try:
-            self.parameters = dict(inspect.signature(self.made.module.forward).parameters)
-        except (ValueError, TypeError):
-            self.parameters = {"input": inspect.Parameter("input", inspect.Parameter.POSITIONAL_OR_KEYWORD)}
+        self.parameters = parameters_of(self.made.module)
 
     def search(self) -> Iterator[Called]:
         """Ways of calling forward that work."""
@@ -87,14 +84,14 @@ class Forward:
                 return
             inputs = None
             if turn % 3 == 0 or not heap:
-                inputs = next((start for start in starts if start not in seen), None)
+                inputs = next((start for start in starts if start not in seen and _is_small(start)), None)
             while inputs is None and heap:
                 inputs = heapq.heappop(heap)[2]
                 inputs = None if inputs in seen else inputs
             if inputs is None:
                 return
             seen.add(inputs)
-            called = as_call(inputs)
+            called = as_call(inputs, self.parameters)
             mistake = self._try(called)
             if mistake is None:
                 yield called
@@ -192,6 +189,14 @@ class Forward:
         return None
 
 
+def parameters_of(module: nn.Module) -> dict[str, inspect.Parameter]:
+    """The arguments of forward; one `input` where it does not say."""
+    try:
+        return dict(inspect.signature(module.forward).parameters)
+    except (ValueError, TypeError):
+        return {"input": inspect.Parameter("input", inspect.Parameter.POSITIONAL_OR_KEYWORD)}
+
+
 def run(module: nn.Module, called: Called, names: Namespace, *, on_meta: bool = False, seconds: float = 10.0) -> Any:
     """Call a module without gradients.
 
@@ -202,7 +207,7 @@ def run(module: nn.Module, called: Called, names: Namespace, *, on_meta: bool = 
     with torch.device("meta" if on_meta else "cpu"):
         args, kwargs = evaluate(called, names)
     if on_meta:
-        args, kwargs = _on_meta(args), _on_meta(kwargs)
+        args, kwargs = change_nested([args, kwargs], lambda tensor: tensor.to("meta"))
 
     def action() -> Any:
         with torch.no_grad():
@@ -228,28 +233,21 @@ def evaluate(called: Called, names: Namespace) -> tuple[list[Any], dict[str, Any
     return args, kwargs
 
 
-def _on_meta(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to("meta")
-    if isinstance(value, dict):
-        return {key: _on_meta(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_on_meta(item) for item in value)
-    return value
-
-
 def _is_small(inputs: Inputs) -> bool:
     return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= _MOST_ELEMENTS
 
 
-def as_call(inputs: Inputs) -> Called:
-    """Inputs by name as a call; `*name` becomes positional."""
+def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None) -> Called:
+    """Inputs by name as a call; `*name`, and what `parameters` has by position only, become positional."""
     args: list[str] = []
     kwargs: list[tuple[str, str]] = []
     for name, value in inputs:
+        parameter = (parameters or {}).get(name)
         if name.startswith("*"):
             items = value.values if isinstance(value, Items) else (value,)
             args += [item.expression() for item in items]
+        elif parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY:
+            args.append(value.expression())
         else:
             kwargs.append((name, value.expression()))
     return Called(tuple(args), tuple(kwargs), inputs)

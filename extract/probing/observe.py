@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.probing.forwarding import Called, as_call, evaluate, run
+from extract.probing.forwarding import Called, as_call, evaluate, parameters_of, run
 from extract.probing.running import Mistake, Namespace, has_shape
 from extract.probing.tensors import Inputs, Tensor, change_tensors, flatten, told
 
@@ -59,11 +59,12 @@ def further_cases(module: nn.Module, called: Called, names: Namespace) -> list[d
     if called.inputs is None:
         return []
     cases = []
+    parameters = parameters_of(module)
     for change in (_larger, _one_more):
         inputs = _changed(called.inputs, change)
         if inputs == called.inputs:
             continue
-        other = as_call(inputs)
+        other = as_call(inputs, parameters)
         try:
             cases.append(case_of(other, names, run(module, other, names)))
         except Mistake:
@@ -102,4 +103,7 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
-    return torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) if a.is_floating_point() else torch.equal(a, b)
+    if not a.is_floating_point() and not a.is_complex():
+        return torch.equal(a, b)
+    lost = torch.isnan(a)
+    return torch.equal(lost, torch.isnan(b)) and torch.equal(a.masked_fill(lost, 0), b.masked_fill(lost, 0))

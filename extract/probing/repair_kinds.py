@@ -118,9 +118,9 @@ def containers(at: Situation, text: str) -> Iterator[Inputs]:
                 yield with_value(at.inputs, name, replace(value, values=_falling((*longer, value.values[-1]))))
     if re.search(
         r"'Tensor' object has no attribute '(keys|items|values|get|pop)'|only integers, slices|string indices|KeyError"
-        r"|invalid data type 'str'|too many indices.*str",
+        r"|invalid data type 'str'",
         text + type(at.mistake.error).__name__,
-    ):
+    ) or ("too many indices" in text and re.search(r"\[['\"]\w+['\"]\]", line)):
         keys = re.findall(r"\[['\"](\w+)['\"]\]", " ".join(at.mistake.lines)) or [str(at.mistake.error).strip("'\"")]
         for name in names:
             yield from _with_fields(at, name, keys, attributes=False)

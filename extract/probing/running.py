@@ -150,10 +150,18 @@ def fill_unset(module: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for tensor in _tensors(module):
-            if tensor.is_floating_point() and not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
+            if (
+                (tensor.is_floating_point() or tensor.is_complex())
+                and not tensor.is_meta
+                and not bool(torch.isfinite(tensor).all())
+            ):
                 lost = torch.isnan(tensor)
-                fresh = torch.randn(tensor.shape, generator=generator) * 0.02
+                fresh = torch.randn(tensor.shape, generator=generator, dtype=_drawn(tensor)) * 0.02
                 tensor.copy_(torch.where(lost, fresh.to(tensor.dtype), tensor))
+
+
+def _drawn(tensor: torch.Tensor) -> torch.dtype:
+    return tensor.dtype if tensor.is_complex() else torch.float32
 
 
 @contextmanager

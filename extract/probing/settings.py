@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from extract.probing.running import Mistake, attempt
 from extract.probing.values import Scale, candidates, shrunk_arguments, value_of
 
 PLACE = "@settings"
@@ -17,6 +18,7 @@ class Settings:
         object.__setattr__(self, "_evaluate", evaluate)
         object.__setattr__(self, "_scale", scale)
         object.__setattr__(self, "_asked", {})
+        object.__setattr__(self, "_by_key", [])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or len(self._asked) > _MOST:
@@ -28,23 +30,27 @@ class Settings:
         return value
 
     def __getitem__(self, name: str) -> Any:
+        self._by_key.append(name)
         return getattr(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
         """As a dict's."""
+        self._by_key.append(name)
         return default if default is not None else getattr(self, name)
 
     def expression(self) -> str:
-        """An object with the attributes that were asked for."""
+        """An object with the attributes that were asked for, or a dict where they were asked for by key."""
+        if self._by_key:
+            return "{" + ", ".join(f"{name!r}: {text}" for name, text in self._asked.items()) + "}"
         return f"types.SimpleNamespace({', '.join(f'{name}={text}' for name, text in self._asked.items())})"
 
 
 def configuration_expressions(name: str, cls: type) -> list[str]:
     """Constructor calls of a configuration class: small ones first, then by its defaults."""
     try:
-        default = cls()
+        default = attempt(cls)
         fields: Mapping[str, object] = vars(default)
-    except Exception:  # noqa: BLE001 - foreign code raises anything; then the signature says what there is
+    except (Mistake, TypeError):  # then the signature says what there is
         default, fields = None, {}
     parameters = _parameters(cls)
     if default is not None:

@@ -40,7 +40,7 @@ def look_at(module: nn.Module) -> Layers:
             channels.append(size)
         if rank:
             ranks.append(rank)
-    for parameter in (p for p in module.parameters(recurse=False) if p.dim() and has_shape(p)):
+    for parameter in (p for p in module.parameters(recurse=False) if has_shape(p) and p.dim()):
         channels += [size for size in parameter.shape if size > 1]
     unique = tuple(dict.fromkeys(channels))
     return Layers(unique[:6], tuple(dict.fromkeys(ranks)), embeds)
@@ -118,8 +118,8 @@ def orders(layers: Layers, documented: Sequence[int], name: str) -> list[int]:
 
 
 _INDEX = (
-    r".*(ids|token_type.*|labels?|indices|index|idx|timesteps?|y|token)$"
-    r"|^(t|text|texts|words)$"
+    r".*(ids|token_type.*|labels?|indices|index|idx|timesteps?|token)$"
+    r"|^(t|y|text|texts|words)$"
 )
 _MASK = r".*mask.*|.*_mask|valid.*"
 _LISTS = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -119,6 +120,20 @@ def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
     if isinstance(fields, dict):
         return [tensor for item in fields.values() for tensor in flatten(item, depth - 1)]
     return []
+
+
+def change_nested(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Containers with every tensor in them changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return type(value)((key, change_nested(item, change)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        items = [change_nested(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, SimpleNamespace):
+        return SimpleNamespace(**change_nested(vars(value), change))
+    return value
 
 
 def told(value: Any) -> str:

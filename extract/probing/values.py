@@ -68,7 +68,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (r"height|width|h|w|(img|image|max)_(h|w|height|width)|hh|ww", "8|16|P"),
     (
-        r"(seq|sequence|context|block|max|src|tgt|max_source|max_target|num_(pos|patches)|max_seq|n_ctx)_?(len(gth)?|positions?|size|seq_len(gth)?)?"
+        r"(?!block$)(seq|sequence|context|block|max|src|tgt|max_source|max_target|num_(pos|patches)|max_seq|n_ctx)_?(len(gth)?|positions?|size|seq_len(gth)?)?"
         r"|max_position_embeddings|num_positions|num_patches|n_positions|max_sequence_length|length|seqlen",
         "16|64|W",
     ),

@@ -41,8 +41,14 @@ HEAVY: dict[str, Heavy] = {
     "PreTrainedModel": _heavy(
         "pretrained.py", "PreTrainedModel", "from_pretrained post_init", "no loading, saving, quantisation, sharding"
     ),
-    "PreTrainedConfig": _heavy("pretrained.py", "PreTrainedConfig", "from_pretrained to_dict", "attributes only"),
-    "PretrainedConfig": _heavy("pretrained.py", "PreTrainedConfig", "from_pretrained to_dict", "attributes only"),
+    "PreTrainedConfig": _heavy(
+        "settings.py", "PreTrainedConfig", "from_pretrained to_dict", "no files; checks nothing"
+    ),
+    "PretrainedConfig": _heavy(
+        "settings.py", "PreTrainedConfig", "from_pretrained to_dict", "no files; checks nothing"
+    ),
+    "SubConfigSpec": _heavy("settings.py", "SubConfigSpec", "create_subconfig", "model types of this file only"),
+    "_CanRecordRegistry": _heavy("pretrained.py", "RecordedOutputs", "get __setitem__", "asks the model"),
     "GenerationMixin": _heavy("pretrained.py", "GenerationMixin", "generate", "no text generation"),
     "AttentionInterface": _heavy(
         "attention.py", "AttentionInterface", "get_interface", "scaled dot-product attention; no flash, flex or paged"

@@ -1,95 +1,23 @@
 """Stand-ins for the base classes of pretrained models: what a model needs to be built and run, and no more."""
 
-import copy
-import dataclasses
+import contextlib
+import itertools
+import re
 
 import torch
 from torch import nn
 
 
-class PreTrainedConfig:
-    """Settings as attributes: fields of the subclass, and whatever else is given."""
-
-    model_type = ""
-    attribute_map = {}
-    sub_configs = {}
-    is_composition = False
-
-    output_hidden_states = False
-    output_attentions = False
-    return_dict = True
-    dtype = None
-    chunk_size_feed_forward = 0
-    is_encoder_decoder = False
-    is_decoder = False
-    add_cross_attention = False
-    tie_word_embeddings = True
-    tie_encoder_decoder = False
-    problem_type = None
-    pad_token_id = None
-    bos_token_id = None
-    eos_token_id = None
-    initializer_range = 0.02
-    name_or_path = ""
-    rope_parameters = None
-    _attn_implementation = "eager"
-    _experts_implementation = "eager"
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if "__init__" not in cls.__dict__:
-            cls.__init__ = PreTrainedConfig.__init__
-
-    def __init__(self, **kwargs):
-        for kind in reversed(type(self).__mro__):
-            for name in getattr(kind, "__annotations__", {}):
-                if name in kind.__dict__:
-                    value = kind.__dict__[name]
-                    if isinstance(value, dataclasses.Field):
-                        value = value.default_factory() if callable(value.default_factory) else value.default
-                    setattr(self, name, copy.deepcopy(value))
-        num_labels = kwargs.pop("num_labels", None)
-        for name, value in kwargs.items():
-            setattr(self, name, value)
-        if "id2label" not in kwargs:
-            self.id2label = {number: f"LABEL_{number}" for number in range(num_labels or 2)}
-        self.label2id = {label: number for number, label in self.id2label.items()}
-        if hasattr(self, "__post_init__"):
-            self.__post_init__()
-
-    def __post_init__(self, **kwargs):
-        """For subclasses."""
-
-    def __setattr__(self, name, value):
-        object.__setattr__(self, type(self).attribute_map.get(name, name), value)
-
-    def __getattr__(self, name):
-        mapped = type(self).attribute_map.get(name)
-        if mapped is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self, mapped)
-
-    @property
-    def num_labels(self):
-        """How many classes the model's head has."""
-        return len(self.id2label)
-
-    @property
-    def use_return_dict(self):
-        """Whether models return named outputs."""
-        return self.return_dict
-
-    def get_text_config(self, *_, **__):
-        """The settings of the text model."""
-        return getattr(self, "text_config", self)
-
-    def to_dict(self):
-        """The attributes."""
-        return copy.deepcopy(self.__dict__)
-
-
 class GenerationMixin:
     """Nothing: text generation is not part of a block."""
+
+
+class RecordedOutputs(dict):
+    """Which outputs of submodules a model can collect."""
+
+    def get(self, model):
+        """As the model's class says."""
+        return getattr(model, "_can_record_outputs", None) or {}
 
 
 class PreTrainedModel(nn.Module):
@@ -98,21 +26,49 @@ class PreTrainedModel(nn.Module):
     config_class = None
     base_model_prefix = ""
     main_input_name = "input_ids"
+    input_modalities = "text"
     supports_gradient_checkpointing = False
     gradient_checkpointing = False
+    use_kernels = False
+    is_gradient_checkpointing = False
+    kernel_config = None
+    _auto_class = None
+    _is_stateful = False
+    _input_embed_layer = "embed_tokens"
     _no_split_modules = None
+    _skip_keys_device_placement = None
+    _keep_in_fp32_modules = None
+    _keep_in_fp32_modules_strict = None
     _tied_weights_keys = None
     _can_record_outputs = None
+    _can_compile_fullgraph = False
+    _supports_sdpa = False
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+    _supports_attention_backend = False
+    _tp_plan = None
+    _pp_plan = None
 
     def __init__(self, config, *inputs, **kwargs):
         super().__init__()
         self.config = config
         self.name_or_path = getattr(config, "name_or_path", "")
         self.warnings_issued = {}
+        # Only here, not in the configurations inside: their own models choose for themselves.
+        if getattr(config, "_attn_implementation", "given") is None:
+            config._attn_implementation_internal = "sdpa" if self._supports_sdpa else "eager"
+        if getattr(config, "_experts_implementation", "given") is None:
+            config._experts_implementation_internal = "grouped_mm"
 
     @classmethod
-    def _from_config(cls, config, **kwargs):
-        return cls(config)
+    def _from_config(cls, config, dtype=None, attn_implementation=None, **kwargs):
+        """A model of a configuration, with weights of its type."""
+        dtype = getattr(config, "dtype", None) if dtype is None else dtype
+        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        if attn_implementation is not None:
+            config._attn_implementation = attn_implementation
+        with _default_dtype(dtype):
+            return cls(config, **kwargs)
 
     @property
     def base_model(self):
@@ -134,59 +90,192 @@ class PreTrainedModel(nn.Module):
         """Which outputs of submodules can be collected."""
         return self._can_record_outputs or {}
 
+    def num_parameters(self, only_trainable=False, exclude_embeddings=False):
+        """How many numbers the parameters have."""
+        left_out = [m.weight for m in self.modules() if isinstance(m, nn.Embedding)] if exclude_embeddings else []
+        found = [p for p in self.parameters() if all(p is not other for other in left_out)]
+        return sum(p.numel() for p in found if p.requires_grad or not only_trainable)
+
+    @classmethod
+    def can_generate(cls):
+        """Whether text generation is one of its bases."""
+        return issubclass(cls, GenerationMixin)
+
+    # -- initial weights -----------------------------------------------------------------------------------------
+
     def post_init(self):
         """Set the initial weights; called at the end of a model's constructor."""
+        self.all_tied_weights_keys = self.get_expanded_tied_weights_keys()
+        for name, child in self.named_children():
+            inner = getattr(child, "all_tied_weights_keys", None) or {}
+            self.all_tied_weights_keys.update({f"{name}.{k}": f"{name}.{v}" for k, v in inner.items()})
         self.init_weights()
 
     def init_weights(self):
-        """Apply `_init_weights` to every module, then tie the weights."""
-        self.apply(self._init_weights)
-        self.tie_weights()
+        """Set the weights of every module that has none yet, then tie those that are one."""
+        self.initialize_weights()
+        self.tie_weights(recompute_mapping=False)
+
+    @torch.no_grad()
+    def initialize_weights(self):
+        """Set the initial weights below this module: children first, and each model inside by its own rules."""
+        _initialize(self, self._initialize_weights)
+
+    def _initialize_weights(self, module, is_custom_code=False):
+        # Models inside have been here before: drawing their numbers again would change all that follow.
+        if not getattr(module, "_is_hf_initialized", False):
+            self._init_weights(module)
+            module._is_hf_initialized = True
+
+    def _init_std(self):
+        for name in ("initializer_range", "init_std", "initializer_factor"):
+            if hasattr(self.config, name):
+                return getattr(self.config, name) or (0.02 if name == "initializer_range" else 0.0)
+        text = self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
+        return getattr(text, "initializer_range", 0.02)
 
     @torch.no_grad()
     def _init_weights(self, module):
-        std = getattr(self.config, "initializer_range", 0.02) or 0.02
+        std, name = self._init_std(), type(module).__name__
         if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)):
-            module.weight.normal_(0.0, std)
+            if getattr(module, "weight", None) is not None:
+                nn.init.normal_(module.weight, mean=0.0, std=std)
             if module.bias is not None:
-                module.bias.zero_()
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LSTM):
+            for key, parameter in module.named_parameters():
+                if "weight" in key:
+                    nn.init.xavier_uniform_(parameter)
+                elif "bias" in key:
+                    nn.init.zeros_(parameter)
         elif isinstance(module, nn.Embedding):
-            module.weight.normal_(0.0, std)
+            nn.init.normal_(module.weight, mean=0.0, std=std)
             if module.padding_idx is not None:
-                module.weight[module.padding_idx].zero_()
+                nn.init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, nn.MultiheadAttention):
             module._reset_parameters()
-        elif "Norm" in type(module).__name__ and getattr(module, "weight", None) is not None:
-            module.weight.fill_(1.0)
-            if getattr(module, "bias", None) is not None:
-                module.bias.zero_()
+        elif (
+            isinstance(module, (nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))
+            or "LayerNorm" in name
+            or "RMSNorm" in name
+        ):
+            for key, value in {"weight": 1.0, "bias": 0.0, "running_mean": 0.0}.items():
+                if getattr(module, key, None) is not None:
+                    nn.init.constant_(getattr(module, key), value)
+            if getattr(module, "running_mean", None) is not None:
+                nn.init.ones_(module.running_var)
+                nn.init.zeros_(module.num_batches_tracked)
 
-    def tie_weights(self, *_, **__):
-        """Let parameters share storage as `_tied_weights_keys` says."""
+    # -- tied weights --------------------------------------------------------------------------------------------
+
+    def get_expanded_tied_weights_keys(self, all_submodels=False):
+        """Which parameter (name) is which other, patterns and modules in `_tied_weights_keys` taken apart."""
+        if all_submodels:
+            found = {}
+            for prefix, model in self.named_modules(remove_duplicate=False):
+                if isinstance(model, PreTrainedModel):
+                    dot = f"{prefix}." if prefix else ""
+                    keys = model.get_expanded_tied_weights_keys()
+                    found.update({dot + target: dot + source for target, source in keys.items()})
+            return found
         keys = self._tied_weights_keys
-        if not isinstance(keys, dict) or not getattr(self.config, "tie_word_embeddings", True):
-            return
+        if not getattr(self.config, "tie_word_embeddings", False) or not isinstance(keys, dict):
+            return {}
+        if all(re.match(r"^[A-Za-z0-9_\.]+(weight)|(bias)$", key) for key in [*keys, *keys.values()]):
+            return dict(keys)
+        names = {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        names |= {name for name, _ in self.named_buffers(remove_duplicate=False)}
+        found = {}
         for target, source in keys.items():
-            try:
-                parameter = self.get_parameter(source)
-                holder, _, name = target.rpartition(".")
-                setattr(self.get_submodule(holder), name, parameter)
-            except AttributeError:
-                continue
+            sources = sorted(name for name in names if re.search(f"^{source}", name))
+            targets = sorted(name for name in names if re.search(f"^{target}", name))
+            if not sources or not targets or len(targets) % len(sources):
+                raise ValueError(f"{type(self).__name__}: {sources} cannot be tied to {targets}")
+            for one, other in zip(targets, itertools.cycle(sources), strict=False):
+                found[one] = found.get(other, other)
+        return found
+
+    def tie_weights(self, missing_keys=None, recompute_mapping=True):
+        """Let parameters be one as `_tied_weights_keys` says."""
+        keys = self.get_expanded_tied_weights_keys(all_submodels=True) if recompute_mapping else None
+        for target, source in (self.all_tied_weights_keys if keys is None else keys).items():
+            holder, _, name = target.rpartition(".")
+            module, parameter = self.get_submodule(holder), self.get_parameter_or_buffer(source)
+            setattr(module, name, parameter)
+            if getattr(module, "bias", None) is not None and hasattr(module, "weight"):
+                missing = module.weight.shape[0] - module.bias.shape[0]
+                module.bias.data = nn.functional.pad(module.bias.data, (0, missing), "constant", 0)
+
+    def get_parameter_or_buffer(self, target):
+        """The parameter or buffer of that name."""
+        holder, _, name = target.rpartition(".")
+        return getattr(self.get_submodule(holder), name)
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _input_embedding_holder(self):
+        """The module that has the input embeddings as an attribute, or another model that knows them."""
+        name = self._input_embed_layer
+        for holder in (self, getattr(self, "embeddings", None), getattr(self, "model", None)):
+            if getattr(holder, name, None) is not None:
+                return holder
+        for other in (getattr(self, "language_model", None), self.base_model):
+            if other is not None and other is not self and hasattr(other, "get_input_embeddings"):
+                return other
+        raise NotImplementedError(f"{type(self).__name__} has no known input embeddings")
 
     def get_input_embeddings(self):
         """The module that embeds the input."""
-        base = self.base_model
-        if base is not self:
-            return base.get_input_embeddings()
-        for name in ("embed_tokens", "word_embeddings", "wte", "embeddings"):
-            if hasattr(self, name):
-                return getattr(self, name)
-        raise NotImplementedError(f"{type(self).__name__} has no known input embeddings")
+        holder = self._input_embedding_holder()
+        found = getattr(holder, self._input_embed_layer, None)
+        return holder.get_input_embeddings() if found is None else found
+
+    def set_input_embeddings(self, value):
+        """Replace the module that embeds the input."""
+        holder = self._input_embedding_holder()
+        if hasattr(holder, self._input_embed_layer):
+            setattr(holder, self._input_embed_layer, value)
+        else:
+            holder.set_input_embeddings(value)
 
     def get_output_embeddings(self):
         """The module that maps to the vocabulary; None without one."""
+        try:
+            self.get_input_embeddings()
+        except NotImplementedError:
+            return None
         return getattr(self, "lm_head", None)
+
+    def set_output_embeddings(self, new_embeddings):
+        """Replace the module that maps to the vocabulary."""
+        self.lm_head = new_embeddings
+
+    def get_encoder(self, modality=None):
+        """The encoder of a modality (text by default); the model itself if it has none."""
+        vision = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower")
+        names = {
+            None: ("text_encoder", "encoder"),
+            "image": vision,
+            "video": vision,
+            "audio": ("audio_tower", "audio_encoder", "speech_encoder"),
+        }[modality]
+        return self._part(names, "get_encoder", modality=modality)
+
+    def get_decoder(self):
+        """The decoder; the model itself if it has none."""
+        return self._part(("language_model", "text_model", "decoder", "text_decoder"), "get_decoder")
+
+    def _part(self, names, getter, **kwargs):
+        for name in names:
+            if hasattr(self, name):
+                return getattr(self, name)
+        base = self.base_model
+        if base is self or not hasattr(base, getter):
+            return self
+        found = getattr(base, getter)(**kwargs)
+        return self if found is base and getter == "get_encoder" else found
+
+    # -- masks and modes -----------------------------------------------------------------------------------------
 
     def get_extended_attention_mask(self, attention_mask, input_shape, device=None, dtype=None):
         """An additive mask that broadcasts over heads: 0 where attended, the lowest number elsewhere."""
@@ -205,6 +294,17 @@ class PreTrainedModel(nn.Module):
     def warn_if_padding_and_no_attention_mask(self, input_ids, attention_mask):
         """Do nothing: warnings are not part of a block."""
 
+    def set_attn_implementation(self, attn_implementation, *_, **__):
+        """Choose how attention is computed, here and in the models inside."""
+        for module in self.modules():
+            if isinstance(module, PreTrainedModel):
+                module.config._attn_implementation = attn_implementation
+
+    @classmethod
+    def is_remote_code(cls):
+        """No: it is in this file."""
+        return False
+
     def gradient_checkpointing_enable(self, *_, **__):
         """Not part of a block."""
         raise NotImplementedError("gradient checkpointing is not part of this block")
@@ -213,3 +313,19 @@ class PreTrainedModel(nn.Module):
     def from_pretrained(cls, *_, **__):
         """Not part of a block."""
         raise NotImplementedError("loading pretrained weights is not part of this block")
+
+
+def _initialize(module, rule):
+    for child in module.children():
+        _initialize(child, child._initialize_weights if isinstance(child, PreTrainedModel) else rule)
+    rule(module)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -2,12 +2,24 @@
 
 import contextlib
 
+# Layers of torch that OpenMMLab's libraries register as they are imported, whoever asks for them: name, class.
+_LAYERS = (
+    "ReLU:ReLU LeakyReLU:LeakyReLU PReLU:PReLU RReLU:RReLU ReLU6:ReLU6 ELU:ELU Sigmoid:Sigmoid Tanh:Tanh"
+    " SiLU:SiLU GELU:GELU HSwish:Hardswish Linear:Linear Conv:Conv2d Conv1d:Conv1d Conv2d:Conv2d Conv3d:Conv3d"
+    " deconv:ConvTranspose2d deconv3d:ConvTranspose3d nearest:Upsample bilinear:Upsample zero:ZeroPad2d"
+    " reflect:ReflectionPad2d replicate:ReplicationPad2d BN:BatchNorm2d BN1d:BatchNorm1d BN2d:BatchNorm2d"
+    " BN3d:BatchNorm3d SyncBN:SyncBatchNorm GN:GroupNorm LN:LayerNorm IN:InstanceNorm2d IN1d:InstanceNorm1d"
+    " IN2d:InstanceNorm2d IN3d:InstanceNorm3d"
+)
+TORCH_LAYERS = dict(pair.split(":") for pair in _LAYERS.split())
+
 
 class Registry:
     """Classes and functions by name.
 
     Takes the calls of the registries of OpenMMLab (`register_module`, `get`, `build`, scopes) and of fvcore
-    (`register`, `get`); scopes and parents are one registry here. It holds what the file registers, nothing more.
+    (`register`, `get`); scopes and parents are one registry here. It holds what the file registers, and common layers
+    of torch under the names that these libraries give them.
     """
 
     def __init__(self, name="registry", *_, **__):
@@ -57,7 +69,14 @@ class Registry:
         """What is registered under a key, with or without a scope ("mmdet.ResNet"); None if nothing is."""
         if not isinstance(key, str):
             return key
-        return self._module_dict.get(key, self._module_dict.get(key.rpartition(".")[2]))
+        for name in (key, key.rpartition(".")[2]):
+            if name in self._module_dict:
+                return self._module_dict[name]
+        if name not in TORCH_LAYERS:
+            return None
+        import torch
+
+        return getattr(torch.nn, TORCH_LAYERS[name])
 
     def build(self, cfg, *args, default_args=None, **kwargs):
         """Make the object that a configuration describes: its `type`, called with the other entries."""

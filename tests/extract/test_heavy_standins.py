@@ -1,13 +1,27 @@
 """Our stand-ins for heavy definitions behave as what they stand in for, as far as a block needs it."""
 
 import logging
+from dataclasses import field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import nn
 
-from extract.standins import attention, auto, backends, build, checkpoint, config, loggers, logs, pretrained, registry
+from extract.standins import (
+    attention,
+    auto,
+    backends,
+    build,
+    checkpoint,
+    config,
+    loggers,
+    logs,
+    pretrained,
+    registry,
+    settings,
+)
 from extract.standins.absent import NotInstalled
 from extract.standins.heavy import HEAVY, find_heavy
 
@@ -61,6 +75,27 @@ def test_registry_builds_by_name_scope_class_and_list() -> None:
         assert same is layers
 
 
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("GELU", nn.GELU),
+        ("mmengine.GELU", nn.GELU),
+        ("BN1d", nn.BatchNorm1d),
+        ("SmoothL1Loss", None),
+        ("Bilinear", None),
+    ],
+)
+def test_registry_knows_the_layers_that_are_always_registered(key: str, kind: type[nn.Module] | None) -> None:
+    layers = registry.Registry("layers")
+    assert layers.get(key) is kind
+
+    class Own(nn.Module):
+        pass
+
+    layers.register_module(key.rpartition(".")[2], module=Own)
+    assert layers.get(key) is Own
+
+
 def test_registry_in_fvcore_form() -> None:
     heads = registry.Registry("heads")
 
@@ -109,6 +144,21 @@ def test_sdpa_equals_the_definition(groups: int, causal: bool) -> None:
     torch.testing.assert_close(output, expected)
 
 
+@pytest.mark.parametrize(("length", "masked"), [(1, True), (1, False), (5, True)])
+def test_heads_that_share_keys_under_a_mask(length: int, masked: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.Module()
+    module.num_key_value_groups = 2
+    query, key, value = torch.randn(2, 4, length, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    mask = torch.ones(2, 1, length, 5, dtype=torch.bool).tril(5 - length) if masked else None
+    output, _ = attention.sdpa_attention_forward(module, query, key, value, mask, is_causal=False)
+    scores = query @ key.repeat_interleave(2, 1).transpose(-1, -2) / 8**0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    expected = scores.softmax(-1) @ value.repeat_interleave(2, 1)
+    torch.testing.assert_close(output, expected.transpose(1, 2))
+
+
 def test_sdpa_adds_a_position_bias() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 1, 2, 4, 8)
@@ -140,27 +190,152 @@ def test_attention_table() -> None:
         table.get_interface("flash_attention_2", len)
 
 
+class Text(settings.PreTrainedConfig):
+    model_type = "text"
+    attribute_map: ClassVar = {"width": "hidden_size"}
+    hidden_size: int = 4
+    rope_parameters: "dict[str, float] | None" = None  # in text: names that the file may lack are not looked up
+    tie_word_embeddings: bool = True
+    max_position_embeddings: int = 8
+
+    def __post_init__(self, **kwargs: object) -> None:
+        self.doubled = 2 * self.hidden_size
+        super().__post_init__(**kwargs)
+
+
+class Both(settings.PreTrainedConfig):
+    sub_configs_defaults: ClassVar = {
+        "text_config": Text,
+        "other": settings.SubConfigSpec(auto.AutoClass, model_type="text", init_kwargs={"hidden_size": 6}),
+        "maybe": settings.SubConfigSpec(Text, optional=True),
+    }
+    text_config: object = None
+    other: object = None
+    maybe: object = None
+
+
+def test_configurations_inside_a_configuration() -> None:
+    both = Both(text_config={"width": 5}, extra=1, num_labels=3)
+    assert [type(part) for part in (both.text_config, both.other, both.maybe)] == [Text, Text, type(None)]
+    assert (both.text_config.hidden_size, both.other.hidden_size, both.other.doubled) == (5, 6, 12)
+    assert (both.text_config.width, both.text_config.doubled) == (5, 8), "names that are no fields are set last"
+    assert (both.extra, both.num_labels, both.id2label[2]) == (1, 3, "LABEL_2")
+    assert both.get_text_config() is both.text_config
+    assert Both(other=both.text_config).other is both.text_config
+    both._attn_implementation = {"": "sdpa", "other": "eager"}
+    assert (both._attn_implementation, both.other._attn_implementation) == ("sdpa", "eager")
+    assert both.text_config._attn_implementation is None
+    assert both.to_dict()["other"]["model_type"] == "text"
+    assert not hasattr(both, "initializer_range"), "initial weights ask for it"
+    assert not hasattr(both, "rope_parameters")
+
+
+def test_rotary_settings_are_gathered() -> None:
+    assert Text().rope_parameters == {"rope_theta": 10000.0, "rope_type": "default"}
+    scaled = Text(rope_scaling={"type": "yarn"}, rope_theta=5.0)
+    assert (scaled.rope_parameters["rope_type"], scaled.rope_parameters["rope_theta"]) == ("yarn", 5.0)
+    assert scaled.rope_parameters["original_max_position_embeddings"] == 8
+
+
+def test_a_field_may_be_called_like_a_common_setting() -> None:
+    class Labelled(settings.PreTrainedConfig):
+        num_labels: int = 5
+
+    assert Labelled().num_labels == 5
+    assert Labelled(num_labels=7).num_labels == 7
+
+
+def test_layers_may_differ() -> None:
+    config = Text(num_hidden_layers=3, per_layer_config={"1": {"hidden_size": 9}}, layer_types=["a", "b", "mamba"])
+    assert config.layer_types[2] == "linear_attention"
+    assert [layer.hidden_size for layer in config.per_layer_config] == [4, 9, 4]
+    assert config.per_layer_config["b"].hidden_size == 9
+    assert config.per_layer_config[0].skip == []
+    assert not Text().is_heterogeneous
+
+
+def test_a_configuration_of_another_file_counts_by_its_name() -> None:
+    other: dict[str, Any] = {}
+    exec(compile(Path(settings.__file__).read_text(), "other.py", "exec"), other)
+    twin = type("Text", (other["PreTrainedConfig"],), {"model_type": "text"})()
+    assert isinstance(twin, Text)
+    assert isinstance(twin, settings.PreTrainedConfig)
+    assert not isinstance(twin, Both)
+    assert Both(text_config=twin).text_config is twin
+
+
+def test_models_inside_a_model_keep_their_first_weights() -> None:
+    class Inner(pretrained.PreTrainedModel):
+        _supports_sdpa = True
+
+        def __init__(self, config: settings.PreTrainedConfig) -> None:
+            super().__init__(config)
+            self.layer = nn.Linear(3, 3)
+            self.post_init()
+
+        def _init_weights(self, module: nn.Module) -> None:
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, 7.0)
+
+    class Outer(pretrained.PreTrainedModel):
+        def __init__(self, config: Both) -> None:
+            super().__init__(config)
+            self.inner = Inner(config.text_config)
+            self.norm = nn.LayerNorm(3)
+            self.layer = nn.Linear(3, 3)
+            self.post_init()
+
+    torch.manual_seed(0)
+    outer = Outer(Both())
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    nn.Linear(3, 3)
+    assert torch.equal(outer.inner.layer.weight, torch.empty(3, 3).normal_(7.0, 1.0))
+    nn.Linear(3, 3)
+    assert torch.equal(outer.layer.weight, torch.empty(3, 3).normal_(0.0, 0.02))
+    assert torch.equal(after, torch.rand(1)), "nothing else was drawn"
+    assert (outer.config._attn_implementation, outer.inner.config._attn_implementation) == ("eager", "sdpa")
+    assert pretrained.RecordedOutputs().get(outer) == {}
+
+
+def test_patterns_of_tied_weights_are_expanded() -> None:
+    class Heads(pretrained.PreTrainedModel):
+        _tied_weights_keys: ClassVar = {r"heads.(?![0])\d+": "heads.0"}
+
+        def __init__(self, config: Text) -> None:
+            super().__init__(config)
+            self.heads = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+            self.post_init()
+
+    heads = Heads(Text()).heads
+    assert heads[2].weight is heads[0].weight
+    assert heads[1].bias is heads[0].bias
+    assert len({id(layer.weight) for layer in Heads(Text(tie_word_embeddings=False)).heads}) == 3
+
+
 def test_pretrained_model_initialises_and_ties() -> None:
-    class Settings(pretrained.PreTrainedConfig):
+    class Settings(settings.PreTrainedConfig):
         attribute_map = {"width": "hidden_size"}
         hidden_size: int = 4
-        sizes: list = [1]
+        sizes: list = field(default_factory=list)
+        tie_word_embeddings: bool = True
 
     class Model(pretrained.PreTrainedModel):
         _tied_weights_keys = {"lm_head.weight": "wte.weight"}
+        _input_embed_layer = "wte"
 
-        def __init__(self, settings: Settings) -> None:
-            super().__init__(settings)
-            self.wte = nn.Embedding(6, settings.hidden_size, padding_idx=0)
-            self.lm_head = nn.Linear(settings.hidden_size, 6, bias=True)
+        def __init__(self, config: Settings) -> None:
+            super().__init__(config)
+            self.wte = nn.Embedding(6, config.hidden_size, padding_idx=0)
+            self.lm_head = nn.Linear(config.hidden_size, 6, bias=True)
             self.post_init()
 
-    settings = Settings(hidden_size=8, extra=1, num_labels=3)
-    assert settings.width == 8
-    assert settings.extra == 1
-    assert settings.num_labels == 3
+    config = Settings(hidden_size=8, extra=1, num_labels=3)
+    assert config.width == 8
+    assert config.extra == 1
+    assert config.num_labels == 3
     assert Settings().sizes is not Settings().sizes
-    model = Model(settings)
+    model = Model(config)
     assert model.lm_head.weight is model.wte.weight
     assert model.get_input_embeddings() is model.wte
     assert model.dtype == torch.float32

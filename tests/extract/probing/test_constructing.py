@@ -1,0 +1,346 @@
+"""The search for constructor arguments."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from extract.probing.constructing import Arguments, Constructor, confirm, instances, only_on_meta
+from extract.probing.running import Mistake
+
+MakeConstructor = Callable[..., Constructor]
+
+
+def first(made: Constructor) -> Arguments:
+    """The arguments of the first module that can be constructed."""
+    plan = next(made.plans(), None)
+    assert plan is not None, made.worst
+    return plan.arguments
+
+
+def text(signature: str, body: str = "pass", more: str = "") -> str:
+    lines = "\n        ".join(["super().__init__()", *body.split("\n")])
+    return f"""
+{more}
+class A(nn.Module):
+    def __init__(self{", " + signature if signature else ""}):
+        {lines}
+
+    def forward(self, x):
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "kwargs"),
+    [
+        ("", "pass", {}),
+        ("dim, num_heads", "self.a = nn.MultiheadAttention(dim, num_heads)", {"dim": "32", "num_heads": "4"}),
+        (
+            "in_channels, out_channels, kernel_size=3",
+            "self.a = nn.Conv2d(in_channels, out_channels, kernel_size)",
+            {"in_channels": "32", "out_channels": "32"},
+        ),
+        ("norm_layer, dim", "self.a = norm_layer(dim)", {"norm_layer": "nn.LayerNorm", "dim": "32"}),
+        ("act", "self.a = nn.Sequential(act)", {"act": "nn.ReLU()"}),
+        ("kernel_size", "a, b = kernel_size", {"kernel_size": "(3, 3)"}),
+        ("in_channels", "a, b, c = in_channels", {"in_channels": "[32, 32, 32]"}),
+        ("width, mult=None", "self.a = nn.Linear(width, int(width * mult))", {"width": "2", "mult": "2"}),
+        ("dim, /, heads", "self.a = nn.MultiheadAttention(dim, heads)", {"heads": "4"}),
+        ("dim, *, bias", "self.a = nn.Linear(dim, dim, bias)", {"dim": "32", "bias": "False"}),
+        ("*args, **kwargs", "pass", {}),
+        ("embed_dim=768, depth=12", "self.a = nn.Linear(embed_dim, depth)", {"embed_dim": "32", "depth": "2"}),
+        ("num_classes: int", "assert num_classes == 4", {"num_classes": "4"}),
+    ],
+)
+def test_arguments_by_name(constructor: MakeConstructor, signature: str, body: str, kwargs: dict[str, str]) -> None:
+    found = first(constructor(text(signature, body)))
+    if "mult" in kwargs:  # which of several values works first is free
+        assert dict(found.kwargs).keys() == kwargs.keys()
+    else:
+        assert dict(found.kwargs) == kwargs
+    assert found.args == (("32",) if "/" in signature else ())
+
+
+def test_small_defaults_first_then_as_they_are(constructor: MakeConstructor) -> None:
+    made = constructor(text("embed_dim=768, num_heads=12", "self.a = nn.Linear(embed_dim, num_heads)"))
+    plans = [plan.arguments for plan in itertools.islice(made.plans(), 2)]
+    assert plans == [Arguments(kwargs=(("embed_dim", "32"), ("num_heads", "4"))), Arguments()]
+
+
+def test_no_arguments_are_tried_twice(constructor: MakeConstructor, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Arguments] = []
+    make = Constructor.make
+    monkeypatch.setattr(Constructor, "make", lambda self, arguments, **how: tried.append(arguments) or make(self, arguments, **how))  # fmt: skip
+    made = constructor(text("alpha, beta", "raise ValueError(alpha)"), init=[call(("1",), {}), call(("1",), {})])
+    assert list(made.plans()) == []
+    assert len(tried) == len(set(tried))
+    assert len(tried) <= 150
+
+
+def call(args: tuple[str, ...], kwargs: dict[str, str], way: str = "call", partial: bool = False) -> dict[str, Any]:
+    return {"args": args, "kwargs": tuple(kwargs.items()), "way": way, "partial": partial}
+
+
+def test_what_the_corpus_passes_comes_first(constructor: MakeConstructor) -> None:
+    hints = [call((), {"dim": "24"}), call(("48",), {}, "example"), call((), {"dim": "None"})]
+    made = constructor(text("dim", "self.a = nn.Linear(dim, dim)"), init=hints)
+    plans = [plan.arguments for plan in itertools.islice(made.plans(), 3)]
+    assert plans[:2] == [Arguments(("48",)), Arguments(kwargs=(("dim", "24"),))]
+    assert plans[2] == Arguments(kwargs=(("dim", "32"),))
+    assert made.worst is not None
+    assert "NoneType" in made.worst[0].message
+
+
+def test_a_call_without_a_required_argument_is_completed(constructor: MakeConstructor) -> None:
+    hints = [call((), {"heads": "8"}, partial=True)]
+    made = constructor(text("dim, heads", "self.a = nn.MultiheadAttention(dim, heads)\nassert heads == 8"), init=hints)
+    found = dict(first(made).kwargs)
+    assert found["heads"] == "8"
+    assert int(found["dim"]) % 8 == 0
+
+
+def test_an_optional_argument_that_an_error_names(constructor: MakeConstructor) -> None:
+    made = constructor(text("dim, groups=5", "self.a = nn.Conv2d(dim, dim, 1, groups=groups)"))
+    found = dict(first(made).kwargs)
+    assert found["dim"] == "32"
+    assert int(found["groups"]) in (1, 4, 32)
+
+
+BLOCKS = """
+class Basic(nn.Module):
+    expansion = 2
+
+    def __init__(self, width):
+        super().__init__()
+        self.a = nn.Linear(width, width)
+"""
+
+
+def test_a_class_of_the_file(constructor: MakeConstructor) -> None:
+    made = constructor(text("block_type, width", "self.a = block_type(width)\nself.b = block_type.expansion", BLOCKS))
+    assert dict(first(made).kwargs)["block_type"] == "Basic"
+
+
+def test_a_parameter_named_block(constructor: MakeConstructor) -> None:
+    made = constructor(text("block, width", "self.a = block(width)\nself.b = block.expansion", BLOCKS))
+    assert dict(first(made).kwargs)["block"] == "Basic"
+
+
+# --- companions -------------------------------------------------------------------------------------------------------
+
+
+def companion(code: str, parameter: str, name: str = "", **more: Any) -> dict[str, Any]:
+    found = {"parameter": parameter, "method": "__init__", "name": name, "qualname": f"lib.{name}", "code": code}
+    return {**found, "kind": "class", "wants_class": False, **more}
+
+
+CONFIG = """
+class SmallConfig:
+    def __init__(self, hidden_size=768, layers=12):
+        self.hidden_size, self.layers = hidden_size, layers
+"""
+
+
+def test_a_companion_configuration(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("config", "self.a = nn.Linear(config.hidden_size, config.layers)"),
+        companions=[companion(CONFIG, "config", "SmallConfig")],
+    )
+    assert dict(first(made).kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
+
+
+def test_a_companion_takes_the_place_of_what_only_annotations_name(constructor: MakeConstructor) -> None:
+    """The closed file has `object` for the configuration's class."""
+    made = constructor(
+        text("config: SmallConfig", "self.a = nn.Linear(config.hidden_size, 2)", "SmallConfig = object"),
+        companions=[companion(CONFIG, "config", "SmallConfig")],
+    )
+    assert dict(first(made).kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
+
+
+def test_the_file_s_own_class_is_preferred_to_the_companion(constructor: MakeConstructor) -> None:
+    own = CONFIG.replace("768", "640")
+    made = constructor(
+        text("config", "self.size = config.layers", own), companions=[companion("raise 1", "config", "SmallConfig")]
+    )
+    plan = next(made.plans())
+    assert dict(plan.arguments.kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
+
+
+@pytest.mark.parametrize("code", ["raise ValueError('no')", "import absent_package", "X = 1", ")"])
+def test_a_companion_that_does_not_load_is_left_out(constructor: MakeConstructor, code: str) -> None:
+    made = constructor(text("dim", "self.a = nn.Linear(dim, 2)"), companions=[companion(code, "dim", "Missing")])
+    assert dict(first(made).kwargs) == {"dim": "32"}
+
+
+def test_a_companion_that_ends_the_process_is_left_out(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("dim", "self.a = nn.Linear(dim, 2)"), companions=[companion("raise SystemExit(1)", "dim", "Missing")]
+    )
+    assert dict(first(made).kwargs) == {"dim": "32"}
+
+
+def test_a_configuration_whose_constructor_ends_the_process(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("config", "self.a = nn.Linear(getattr(config, 'hidden_size', 4), 2)"),
+        companions=[companion("class ExitConfig:\n    def __init__(self):\n        raise SystemExit(1)\n", "config", "ExitConfig")],
+    )  # fmt: skip
+    assert first(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "expected"),
+    [
+        ("Gate", "class Gate:\n    def __init__(self, dim, eps=1): pass", ["Gate(dim=32)", "Gate(dim=64)"]),
+        ("Mode", "import enum\nclass Mode(enum.Enum):\n    ONE = 1\n    TWO = 2", ["Mode.ONE", "Mode.TWO"]),
+        ("make", "def make(): pass", ["make"]),
+        ("Plain", "class Plain: pass", ["Plain()"]),
+        (
+            "Point",
+            "import dataclasses\n@dataclasses.dataclass\nclass Point:\n    dim: int\n    depth: int = 24",
+            ["Point(depth=2, dim=32)", "Point(dim=32)"],
+        ),
+    ],
+)
+def test_instances(name: str, code: str, expected: list[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert instances(name, names[name]) == expected
+
+
+def test_a_class_is_wanted_not_an_instance(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("gate", "self.a = gate(4)"),
+        companions=[companion("from torch import nn\nclass Gate(nn.Linear):\n    def __init__(self, n):\n        super().__init__(n, n)\n", "gate", "Gate", wants_class=True)],
+    )  # fmt: skip
+    assert dict(first(made).kwargs) == {"gate": "Gate"}
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_traced_and_become_plain(constructor: MakeConstructor) -> None:
+    body = "self.a = nn.MultiheadAttention(config.hidden_size, config.num_attention_heads)\nself.config = config"
+    made = next(constructor(text("config", body)).plans())
+    assert dict(made.arguments.kwargs) == {
+        "config": "types.SimpleNamespace(hidden_size=32, num_attention_heads=4)",
+    }
+    assert type(made.module.config).__name__ == "SimpleNamespace"  # no object of the search is left in the module
+
+
+def test_an_attribute_that_only_forward_asks_for(constructor: MakeConstructor) -> None:
+    made = constructor(text("config", "self.config = config"))
+    plan = next(made.plans())
+    mistake = Mistake(AttributeError("'types.SimpleNamespace' object has no attribute 'num_heads'"))
+    (variant,) = made.variants(plan, mistake)
+    assert dict(variant.arguments.kwargs) == {"config": "types.SimpleNamespace(num_heads=4)"}
+    mistake = Mistake(AttributeError("'types.SimpleNamespace' object has no attribute 'hidden_size'"))
+    (again,) = made.variants(variant, mistake)
+    assert dict(again.arguments.kwargs) == {"config": "types.SimpleNamespace(num_heads=4, hidden_size=32)"}
+
+
+def test_an_attribute_that_one_of_two_settings_lacks(constructor: MakeConstructor) -> None:
+    made = constructor(text("config, text_config", "self.a = nn.Linear(config.depth, 2)\nself.b = text_config"))
+    plan = next(made.plans())
+    mistake = Mistake(AttributeError("'types.SimpleNamespace' object has no attribute 'depth'"))
+    assert [dict(variant.arguments.kwargs)["text_config"] for variant in made.variants(plan, mistake)] == [
+        "types.SimpleNamespace(depth=2)"
+    ]
+
+
+@pytest.mark.parametrize("body", ["self.a = nn.Linear(config['dim'], 2)", "self.a = nn.Linear(config.get('dim'), 2)"])
+def test_settings_that_are_read_like_a_dict(constructor: MakeConstructor, body: str) -> None:
+    assert first(constructor(text("config", body)))
+
+
+# --- variants, sizes, failures ----------------------------------------------------------------------------------------
+
+
+def test_variants_change_what_forward_s_failure_names(constructor: MakeConstructor) -> None:
+    made = constructor(text("dim, window_size=5", "self.dim, self.window = dim, window_size"))
+    plan = next(made.plans())
+    mistake = Mistake(ValueError("no"))
+    mistake.lines = ("assert n % window_size == 0",)
+    found = [dict(variant.arguments.kwargs) for variant in made.variants(plan, mistake)]
+    assert [kwargs.get("window_size") for kwargs in found][:3] == ["4", "(4, 4)", "7"]
+    assert any(kwargs["dim"] != "32" for kwargs in found)
+
+
+def test_a_large_module_stays_on_meta(constructor: MakeConstructor) -> None:
+    made = next(constructor(text("wide=1024", "self.a = nn.Linear(wide, wide)")).plans())
+    assert made.on_meta
+    assert made.size == 1024 * 1024 + 1024
+    assert next(made.module.parameters()).is_meta
+    small = next(constructor(text("", "self.a = nn.Linear(8, 8)")).plans())
+    assert not small.on_meta
+    assert not next(small.module.parameters()).is_meta
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.a = nn.Parameter(torch.zeros(int(torch.ones(()).item())))",
+        "self.a = nn.Parameter(torch.from_numpy(torch.ones(3).numpy()))",
+    ],
+)
+def test_what_fails_only_on_meta_is_made_for_real(constructor: MakeConstructor, body: str) -> None:
+    made = next(constructor(text("", body)).plans())
+    assert not made.on_meta
+
+
+@pytest.mark.parametrize(
+    ("error", "only"),
+    [
+        (NotImplementedError("Cannot copy out of meta tensor; no data!"), True),
+        (RuntimeError("Tensor.item() cannot be called on meta tensors"), True),
+        (ValueError("dims must be positive"), False),
+        (TypeError("missing 1 required positional argument"), False),
+    ],
+)
+def test_only_on_meta(error: Exception, only: bool) -> None:
+    assert only_on_meta(Mistake(error)) == only
+
+
+def test_the_mistake_that_came_furthest_is_kept(constructor: MakeConstructor) -> None:
+    body = "if kind == 4:\n    self.a = nn.Linear(2, 2)(torch.zeros(2, 2))\n    raise ValueError('further')\nraise ValueError('early')"
+    made = constructor(text("kind: int", body))
+    made.budget.constructions = 12
+    assert list(made.plans()) == []
+    assert made.worst is not None
+    mistake, arguments = made.worst
+    assert mistake.message == "ValueError: further"
+    assert dict(arguments.kwargs) == {"kind": "4"}
+
+
+def test_a_constructor_that_gives_no_module(constructor: MakeConstructor) -> None:
+    made = constructor("class A(nn.Module):\n    def __new__(cls):\n        return 3\n")
+    assert list(made.plans()) == []
+    assert made.worst is not None
+    assert made.worst[0].message == "TypeError: the constructor returned a int, not a module"
+
+
+def test_the_budget_ends_the_search(constructor: MakeConstructor) -> None:
+    made = constructor(text("a, b, c, d", "raise ValueError(a)"))
+    made.budget.constructions = 5
+    assert list(made.plans()) == []
+    assert made.budget.constructions == 0
+    made = constructor(text("a, b, c, d", "raise ValueError(a)"))
+    made.budget.seconds = -1.0
+    assert list(made.plans()) == []
+    assert made.budget.constructions == 150
+
+
+def test_construction_is_the_same_each_time(constructor: MakeConstructor) -> None:
+    made = constructor(text("dim", "self.a = nn.Linear(dim, dim)\nself.b = nn.Parameter(torch.empty(dim))"))
+    one, two = (confirm(made, Arguments(kwargs=(("dim", "5"),))) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+    assert all(bool(torch.isfinite(p).all()) for p in one.parameters())
+    with pytest.raises(Mistake):
+        confirm(made, Arguments())
+
+
+def test_what_is_recorded() -> None:
+    assert Arguments(("1",), (("dim", "2"),)).as_json() == {"args": ["1"], "kwargs": {"dim": "2"}}

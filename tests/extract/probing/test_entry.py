@@ -1,0 +1,208 @@
+"""The climb of one block, in this process: how far it comes, and what is said where it stops."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from extract.probing import entry
+
+Climb = Callable[..., dict[str, Any]]
+
+
+def text(forward: str, init: str = "pass", arguments: str = "x", signature: str = "") -> str:
+    body, lines = "\n        ".join(init.split("\n")), "\n        ".join(forward.split("\n"))
+    return f"""
+class A(nn.Module):
+    def __init__(self{", " + signature if signature else ""}):
+        super().__init__()
+        {body}
+
+    def forward(self, {arguments}):
+        {lines}
+"""
+
+
+LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "kind", "said"),
+    [
+        ("raise ValueError('at once')", "compiled", "runtime_error", "ValueError: at once (line 4"),
+        ("raise SystemExit(1)", "compiled", "system_exit", "SystemExit: 1 (line 4"),
+        ("import no_such_package", "compiled", "missing_dependency", "no_such_package"),
+        ("A = 3", "compiled", "not_defined", "defines no class A"),
+        ("X = 3", "compiled", "not_defined", "defines no class A"),
+        ("class A: pass", "compiled", "not_a_module", "not a subclass"),
+        (text("return x", "raise ValueError('never')"), "executed", "runtime_error", "A(): ValueError: never (line 8"),
+        (text("return x", "dim / 0", signature="dim"), "executed", None, "A(dim="),
+        (text("return x / None"), "constructed", "type_error", "forward(x=torch.randn((2, 32, 16, 16))): TypeError"),
+        (text("return 3"), "constructed", "runtime_error", "no_output: forward returned int"),
+        (text("return x.argmax()"), "forward", "not_differentiable", "backward(x=torch.randn((2, 32, 16, 16))): ValueError: no output"),
+        (text("return (x - x).sqrt()"), "forward", "not_differentiable", "a gradient is not finite"),
+        (text("return x * 2"), "backward", None, None),
+        (LINEAR, "backward", None, None),
+        (text("if self.training:\n    raise ValueError('targets')\nreturn x * 2"), "backward", None, None),
+        ("class A(nn.Conv2d): pass", "backward", None, None),
+    ],
+)  # fmt: skip
+def test_how_far_a_block_comes(climb: Climb, code: str, level: str, kind: str | None, said: str | None) -> None:
+    found = climb(code)
+    assert found["level"] == level
+    if kind is not None or said is None:
+        assert found.get("kind") == kind
+    assert (said in found["error"]) if said is not None else (found.get("error") is None)
+    assert "\n" not in (found.get("error") or "")
+    assert ("arguments" in found) == (level not in ("compiled", "executed"))
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("goal", ["executed", "forward", "backward"])
+def test_the_climb_ends_at_the_goal(climb: Climb, goal: str) -> None:
+    found = climb(LINEAR, goal=goal)
+    assert found["level"] == goal
+    assert found.get("kind") is None
+    assert found.get("error") is None
+
+
+def test_a_goal_of_constructed_leaves_no_error(climb: Climb) -> None:
+    found = climb(LINEAR, goal="constructed")
+    assert found["level"] == "constructed"
+    assert (found["kind"], found["error"]) == (None, None)
+
+
+def test_arguments_and_what_was_seen(climb: Climb) -> None:
+    found = climb(
+        text("return self.b(self.a(x))", "self.a = nn.Linear(dim, 8)\nself.b = nn.Dropout(0.5)", signature="dim")
+    )
+    assert found["arguments"] == {
+        "init": {"args": [], "kwargs": {"dim": "32"}},
+        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 16, 32))"}},
+    }
+    assert found["observed"] == {
+        "parameters": 264,
+        "trainable": 264,
+        "buffers": 0,
+        "layers": {"Dropout": 1, "Linear": 1},
+        "cases": [
+            {"inputs": {"x": "float32 2x16x32"}, "outputs": ["float32 2x16x8"]},
+            {"inputs": {"x": "float32 2x32x32"}, "outputs": ["float32 2x32x8"]},
+            {"inputs": {"x": "float32 3x16x32"}, "outputs": ["float32 3x16x8"]},
+        ],
+        "identity_in_eval": False,
+        "train_differs": True,
+        "gradients": 2,
+        "tensors": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("forward", "init", "train_differs", "identity"),
+    [
+        ("return x", "pass", False, True),
+        ("return x * 1.5", "pass", False, False),
+        ("return self.a(x)", "self.a = nn.Dropout(0.3)", True, True),
+        ("return self.a(x)", "self.a = nn.Dropout(0.0)", False, True),
+        ("return self.a(x)", "self.a = nn.BatchNorm2d(32)", True, False),
+        ("return x.mul_(2.0)", "pass", False, False),
+        ("return torch.relu_(x.clone())", "pass", False, False),
+        ("return x, x * 2", "pass", False, True),
+        ("return x + torch.rand(1)", "pass", False, False),
+    ],
+)
+def test_train_and_identity(climb: Climb, forward: str, init: str, train_differs: bool, identity: bool) -> None:
+    observed = climb(text(forward, init))["observed"]
+    assert (observed["train_differs"], observed["identity_in_eval"]) == (train_differs, identity)
+
+
+def test_an_output_that_changes_from_call_to_call_says_nothing_of_train_mode(climb: Climb) -> None:
+    init = "self.calls = 0"
+    observed = climb(text("self.calls += 1\nreturn x * self.calls", init))["observed"]
+    assert "train_differs" not in observed
+
+
+def test_a_forward_that_works_once(climb: Climb) -> None:
+    found = climb(
+        text("if self.done:\n    raise ValueError('again')\nself.done = True\nreturn x * 2", "self.done = False")
+    )
+    assert found["level"] in ("forward", "backward")
+
+
+def test_unset_parameters_get_values(climb: Climb) -> None:
+    """Memory as `torch.empty` leaves it would give no finite gradient, or another one in each run."""
+    block = text("return x @ self.a", "self.a = nn.Parameter(torch.empty(32, 4))")
+    first, second = climb(block), climb(block)
+    assert first == second
+    assert first["level"] == "backward"
+
+
+def test_the_climb_is_the_same_each_time(climb: Climb) -> None:
+    block = text(
+        "return self.a(x['image'] if isinstance(x, dict) else x.missing)", "self.a = nn.Conv2d(c, 4, 1)", signature="c"
+    )
+    assert json.dumps(climb(block)) == json.dumps(climb(block))
+
+
+def test_a_variant_of_the_constructor_where_inputs_do_not_help(climb: Climb) -> None:
+    block = text(
+        "b, n, c = x.shape\nreturn x.view(b, n // self.window, self.window, c)",
+        "self.window = window",
+        signature="window=5",
+    )
+    assert climb(block)["level"] == "backward"
+
+
+def test_settings_that_forward_needs(climb: Climb) -> None:
+    init = "self.a = nn.Linear(config.hidden_size, config.hidden_size)\nself.config = config"
+    found = climb(
+        text("y = self.a(x) / self.config.num_heads\nreturn y * self.config.num_groups", init, signature="config")
+    )
+    assert found["level"] == "backward"
+    assert found["arguments"]["init"]["kwargs"] == {
+        "config": "types.SimpleNamespace(hidden_size=32, num_heads=4, num_groups=1)"
+    }
+
+
+def test_a_lazy_block(climb: Climb) -> None:
+    assert climb(text("return self.a(x)", "self.a = nn.LazyConv2d(4, 1)"))["level"] == "backward"
+
+
+def test_a_block_that_is_lazy_itself(climb: Climb) -> None:
+    assert (
+        climb("class A(nn.LazyLinear):\n    def __init__(self):\n        super().__init__(4)\n")["level"] == "backward"
+    )
+
+
+def test_a_model_that_is_too_large_to_run(climb: Climb) -> None:
+    found = climb(text("return self.a(x)", "self.a = nn.Linear(20000, 20000)"))
+    assert (found["level"], found["kind"]) == ("constructed", "too_large")
+    assert found["error"].startswith("400,020,000 elements")
+
+
+def test_the_origin_is_out_of_reach(tmp_path: Path) -> None:
+    (tmp_path / "home_of_a.py").write_text("X = 1\n")
+    code = "import home_of_a\nfrom torch import nn\nclass A(nn.Module): pass\n"
+    payload = {"code": code, "name": "A", "goal": "executed", "folders": [str(tmp_path)]}
+    assert entry.climb(payload)["level"] == "executed"
+    found = entry.climb({**payload, "origin": ["home_of_a"]})
+    assert (found["level"], found["kind"]) == ("compiled", "missing_dependency")
+    assert "the block's origin" in found["error"]
+    assert "home_of_a" not in sys.modules
+
+
+def test_compiling_is_left_out(climb: Climb) -> None:
+    block = "@torch.compile\ndef double(x):\n    return x * 2\n" + text("return double(x)")
+    if "torch._dynamo" not in sys.modules:
+        pytest.skip("the compiler is not imported in this process")
+    assert climb(block)["level"] == "backward"
+
+
+def test_torch_is_left_as_it_was(climb: Climb) -> None:
+    climb(text("return x * 2"))
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.is_grad_enabled()

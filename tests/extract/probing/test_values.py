@@ -1,0 +1,250 @@
+"""Values told from names and annotations, and configurations made small."""
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, Optional
+
+import pytest
+import torch
+from torch import nn
+
+from extract.probing import settings, values
+from extract.probing.running import Namespace
+from extract.probing.settings import Settings, configuration_expressions
+from extract.probing.values import SCALES, Scale, candidates, shrunk, shrunk_arguments, value_of
+
+EMPTY = inspect.Parameter.empty
+WIDE = Scale(64, 16, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "first"),
+    [
+        ("in_channels", EMPTY, "64"),
+        ("in_planes", EMPTY, "64"),
+        ("inplanes", EMPTY, "64"),
+        ("out_channels", EMPTY, "16"),
+        ("planes", EMPTY, "16"),
+        ("mid_channels", EMPTY, "16"),
+        ("hidden_dim", EMPTY, "16"),
+        ("c2", EMPTY, "16"),
+        ("dim", EMPTY, "64"),
+        ("embed_dim", int, "64"),
+        ("d_model", EMPTY, "64"),
+        ("num_heads", EMPTY, "4"),
+        ("n_head", EMPTY, "4"),
+        ("head_dim", EMPTY, "8"),
+        ("num_groups", EMPTY, "1"),
+        ("kernel_size", EMPTY, "3"),
+        ("stride", EMPTY, "1"),
+        ("padding", EMPTY, "1"),
+        ("dilation", EMPTY, "1"),
+        ("num_classes", EMPTY, "10"),
+        ("vocab_size", EMPTY, "64"),
+        ("pad_token_id", EMPTY, "1"),
+        ("depth", EMPTY, "2"),
+        ("depths", EMPTY, "[2, 2, 2, 2]"),
+        ("img_size", EMPTY, "128"),
+        ("patch_size", EMPTY, "4"),
+        ("window_size", EMPTY, "4"),
+        ("input_resolution", EMPTY, "(8, 8)"),
+        ("seq_len", EMPTY, "16"),
+        ("drop_path", float, "0.0"),
+        ("attn_drop_prob", EMPTY, "0.0"),
+        ("eps", EMPTY, "1e-05"),
+        ("mlp_ratio", float, "2"),
+        ("reduction_ratio", EMPTY, "4"),
+        ("norm_layer", EMPTY, "nn.LayerNorm"),
+        ("act_layer", EMPTY, "nn.ReLU"),
+        ("conv_layer", EMPTY, "nn.Conv2d"),
+        ("block", EMPTY, "@block"),
+        ("block_type", EMPTY, "@block"),
+        ("config", EMPTY, "@settings"),
+        ("cfg", EMPTY, "@settings"),
+        ("_config", EMPTY, "@settings"),
+        ("bias", EMPTY, "False"),
+        ("zzz", bool, "False"),
+        ("zzz", float, "0.5"),
+        ("zzz", str, "'mean'"),
+        ("zzz", "int", "64"),
+        ("zzz", Optional[int], "64"),  # noqa: UP045 - as files of the corpus spell it
+        ("zzz", type[nn.Module], "nn.Identity"),
+        ("zzz", nn.Module, "nn.Identity()"),
+        ("zzz", tuple[int, int], "[64, 64]"),
+        ("zzz", torch.Tensor, "torch.ones(64)"),
+        ("zzz", dict[str, int], "{}"),
+        ("zzz", EMPTY, "64"),
+    ],
+)
+def test_the_likeliest_value(name: str, annotation: object, first: str) -> None:
+    assert candidates(name, annotation, WIDE)[0] == first
+
+
+KNOWN = ("in_channels", "num_heads", "kernel_size", "config", "norm_layer", "act", "block", "anchors", "zzz", "mode",
+         "depths", "img_size", "dropout", "head", "pool", "loss_weight", "rope_scaling", "init_values", "backbone")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: f"{scale.width}-{scale.inner}-{scale.image}")
+def test_candidates_are_distinct_and_can_be_evaluated(name: str, scale: Scale) -> None:
+    found = candidates(name, EMPTY, scale)
+    assert found
+    assert len(set(found)) == len(found)
+    for text in found:
+        if text.startswith("@"):
+            assert text in {"@block", "@settings"}
+        else:
+            eval(text, {"torch": torch, "nn": nn, "F": nn.functional, "types": types})
+
+
+@pytest.mark.parametrize("name", ["embed_dim", "in_channels", "d_model", "num_features"])
+def test_heads_and_groups_divide_every_width(name: str) -> None:
+    for scale in SCALES:
+        width = int(candidates(name, EMPTY, scale)[0])
+        for parts in ("num_heads", "num_groups", "num_experts"):
+            assert width % int(candidates(parts, EMPTY, scale)[0]) == 0
+
+
+def test_every_pattern_is_reached_by_some_name() -> None:
+    """A pattern and its values belong together: each has at least one value, and compiles."""
+    for pattern, found in values._RULES:
+        assert pattern
+        assert all(found.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("hidden_size", "32"), ("act_layer", "'relu'"), ("block_type", "'basic'"), ("use_bias", "False")],
+)
+def test_settings_hold_plain_values(name: str, text: str) -> None:
+    assert value_of(name, Scale()) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "small"),
+    [
+        ("embed_dim", 768, "32"),
+        ("embed_dim", 64, None),
+        ("depth", 12, "2"),
+        ("depth", 2, None),
+        ("num_heads", 12, "4"),
+        ("img_size", 224, "32"),
+        ("patch_size", 16, "4"),
+        ("vocab_size", 30522, "128"),
+        ("num_classes", 1000, "10"),
+        ("max_position_embeddings", 512, "64"),
+        ("intermediate_size", 3072, "64"),
+        ("num_experts", 64, "4"),
+        ("depths", (2, 2, 6, 2), "(2, 2, 2, 2)"),
+        ("depths", [2, 2, 2, 2], None),
+        ("embed_dims", [96, 192, 384], "[32, 32, 32]"),
+        ("channels", (16, 32), None),
+        ("bias", True, None),
+        ("dropout", 0.1, None),
+        ("embed_dim", None, None),
+        ("embed_dim", "768", None),
+        ("dims", (), None),
+        ("dims", (0.5, 96), None),
+        ("kernel", 7, None),
+        ("sizes", (512, 512), None),
+    ],
+)
+def test_shrunk(name: str, default: object, small: str | None) -> None:
+    assert shrunk(name, default) == small
+
+
+def test_shrunk_arguments() -> None:
+    def build(dim, embed_dim=768, depths=(2, 2, 18, 2), act="relu", *, num_heads=12):  # type: ignore[no-untyped-def]
+        return None
+
+    found = shrunk_arguments(inspect.signature(build).parameters)
+    assert found == {"embed_dim": "32", "depths": "(2, 2, 2, 2)", "num_heads": "4"}
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def traced() -> Settings:
+    return Settings(Namespace({"nn": nn, "torch": torch, "F": nn.functional, "types": types}).value, Scale())
+
+
+def test_settings_answer_and_remember(traced: Settings) -> None:
+    assert traced.hidden_size == 32
+    assert traced.num_attention_heads == 4
+    assert traced.hidden_size == 32
+    assert traced.expression() == "types.SimpleNamespace(hidden_size=32, num_attention_heads=4)"
+    made = eval(traced.expression(), {"types": types})
+    assert (made.hidden_size, made.num_attention_heads) == (32, 4)
+
+
+def test_settings_like_a_dict(traced: Settings) -> None:
+    assert traced["hidden_size"] == 32
+    assert traced.get("num_heads") == 4
+    assert traced.get("depth", 7) == 7
+
+
+def test_settings_answer_no_protocol_of_python(traced: Settings) -> None:
+    assert not hasattr(traced, "__len__")
+    assert not hasattr(traced, "__array__")
+    assert traced.expression() == "types.SimpleNamespace()"
+
+
+def test_settings_end(traced: Settings) -> None:
+    for number in range(settings._MOST + 1):
+        getattr(traced, f"layer_{number}")
+    with pytest.raises(AttributeError):
+        traced.one_more  # noqa: B018
+
+
+class PlainConfig:
+    def __init__(self, hidden_size: int = 768, num_hidden_layers: int = 12, eps: float = 1e-6) -> None:
+        self.hidden_size, self.num_hidden_layers, self.eps = hidden_size, num_hidden_layers, eps
+
+
+class OpenConfig:
+    """Keeps what it is given, as those of pretrained models do."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.embed_dim = kwargs.pop("embed_dim", 1024)
+        self.num_hidden_layers = kwargs.pop("num_hidden_layers", 24)
+        self._private = 4096
+
+
+class NestedConfig:
+    def __init__(self, text_config: object = None, num_labels: int = 1000) -> None:
+        self.text_config = text_config or {"hidden_size": 4096, "num_layers": 40}
+        self.num_labels = num_labels
+
+
+@dataclasses.dataclass
+class NeedyConfig:
+    hidden_size: int
+    num_layers: int = 24
+
+
+class BrokenConfig:
+    def __init__(self, vocab_size: int = 50000) -> None:
+        raise RuntimeError("not here")
+
+
+@pytest.mark.parametrize(
+    ("cls", "first", "last"),
+    [
+        (PlainConfig, "C(hidden_size=32, num_hidden_layers=2)", "C()"),
+        (OpenConfig, "C(embed_dim=32, num_hidden_layers=2)", "C()"),
+        (NestedConfig, "C(num_labels=10, text_config={'hidden_size': 32, 'num_layers': 2})", "C()"),
+        (NeedyConfig, "C(hidden_size=32, num_layers=2)", "C(hidden_size=32)"),
+        (BrokenConfig, "C(vocab_size=128)", "C()"),
+    ],
+)
+def test_configurations(cls: Callable[..., object], first: str, last: str) -> None:
+    found = configuration_expressions("C", cls)  # type: ignore[arg-type]
+    assert found[0] == first
+    assert found[-1] == last
+    assert len(set(found)) == len(found)
+    if cls is not BrokenConfig:
+        for text in found:
+            eval(text, {"C": cls})

@@ -1,0 +1,300 @@
+"""Fidelity: closed files against the originals of small packages, and of torch and torchvision as they are installed."""
+
+import importlib.metadata
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from extract import fidelity
+from extract.extractor import BlockExtractor
+from extract.fidelity import Comparison, Pair, compare, compare_all
+from extract.index import Index
+from extract.originals import environment_of
+from extract.probing.fidelity import digest
+from extract.sources import open_source
+from manifests.errors import UserError
+
+IMPORTS = "import torch\nfrom torch import nn\n\n\n"
+GATE = (
+    IMPORTS
+    + """class Gate(nn.Module):
+    def __init__(self, dim=4):
+        super().__init__()
+        self.fc = nn.Linear(dim, dim)
+        self.scale = nn.Parameter(torch.ones(dim))
+        self.lost = nn.Parameter(torch.empty(dim))
+        self.norm = nn.BatchNorm1d(dim, momentum=0.1)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(self.norm(self.fc(x))) * self.scale + self.lost
+"""
+)
+DIES = IMPORTS + "import os\n\n\nclass Dies(nn.Module):\n    def forward(self, x):\n        os.abort()\n"
+QUIET = DIES.replace("os.abort()", "return x")
+FUSSY = IMPORTS + "class Fussy(nn.Module):\n    def __init__(self):\n        raise ValueError('not here')\n"
+EASY = IMPORTS + "class Fussy(nn.Module):\n    def forward(self, x):\n        return x\n"
+COUNTED = (
+    IMPORTS
+    + """COUNT = [0]
+
+
+class One(nn.Module):
+    def __init__(self):
+        super().__init__()
+        COUNT[0] += 1
+        self.register_buffer("number", torch.tensor(COUNT[0]))
+
+    def forward(self, x):
+        return x
+
+
+class Two(One):
+    pass
+"""
+)
+NAMED = IMPORTS + "class Named(nn.Module):\n    __module__ = 'lib'\n\n    def forward(self, x):\n        return x\n"
+
+PACKAGES = {
+    "lib/__init__.py": "",
+    "lib/gates.py": GATE,
+    "lib/dies.py": DIES,
+    "lib/fussy.py": FUSSY,
+    "lib/counted.py": COUNTED,
+    "lib/named.py": NAMED,
+    "lib/broken.py": "import no_such_package\n",
+    "lib/ends.py": "raise SystemExit(2)\n",
+    "other/__init__.py": "from torch import nn\n\n\nclass Gate(nn.Identity):\n    pass\n",
+}
+
+
+def swapped(old: str, new: str) -> str:
+    assert GATE.count(old) == 1
+    return GATE.replace(old, new)
+
+
+#: The copy, its class and module, then what comes of it and a part of what is said.
+CASES: dict[str, tuple[str, str, str, str | None, str]] = {
+    "the same": (GATE, "Gate", "lib.gates", "match", ""),
+    "the same text, told otherwise": ("# A comment\n" + GATE.replace("dim=4", "dim = 4"), "Gate", "lib.gates", "match", ""),
+    "a parameter's name": (GATE.replace("self.fc", "self.fd"), "Gate", "lib.gates", "mismatch", "state: fd.weight (4, 4) here, fc.weight (4, 4) there"),
+    "a shape": (swapped("torch.ones(dim)", "torch.ones(1, dim)"), "Gate", "lib.gates", "mismatch", "state: scale (1, 4) here, scale (4,) there"),
+    "one parameter more": (swapped("        self.drop =", "        self.more = nn.Parameter(torch.ones(2))\n        self.drop ="), "Gate", "lib.gates", "mismatch", "state: more (2,) here"),
+    "an initial value": (swapped("torch.ones(dim)", "torch.ones(dim) * 2"), "Gate", "lib.gates", "mismatch", "values: "),
+    "the order of random numbers": (swapped("        self.fc = ", "        torch.rand(1)\n        self.fc = "), "Gate", "lib.gates", "mismatch", "values: "),
+    "an eval output": (swapped("* self.scale", "* (self.scale if self.training else 2 * self.scale)"), "Gate", "lib.gates", "mismatch", "eval: "),
+    "a train output": (swapped("Dropout(0.5)", "Dropout(0.25)"), "Gate", "lib.gates", "mismatch", "train: "),
+    "the state after training": (swapped("momentum=0.1", "momentum=0.2"), "Gate", "lib.gates", "mismatch", "after: "),
+    "another type of numbers": (swapped("+ self.lost", "+ self.lost.double()"), "Gate", "lib.gates", "mismatch", "eval: "),
+    "a copy that raises": (swapped("super().__init__()", "raise ValueError('lost a helper')"), "Gate", "lib.gates", "mismatch", "only the original runs: ValueError: lost a helper"),
+    "a copy that asks for its origin": ("import lib.gates\n" + GATE, "Gate", "lib.gates", "mismatch", "only the original runs: ModuleNotFoundError"),
+    "a copy that dies": (swapped("super().__init__()", "import os; os.abort()"), "Gate", "lib.gates", "mismatch", "only the original runs: "),
+    "an original that dies": (QUIET, "Dies", "lib.dies", None, "the original does not run: "),
+    "an original that cannot be constructed": (EASY, "Fussy", "lib.fussy", None, "the original does not run: ValueError: not here"),
+    "an original that cannot be imported": (GATE, "Gate", "lib.broken", None, "no original: Mistake: No module named 'no_such_package'"),
+    "an original whose import ends the process": (GATE, "Gate", "lib.ends", None, "no original: "),
+    "a module that is not there": (GATE, "Gate", "lib.absent", None, "no original: "),
+    "a class that is not there": (GATE.replace("Gate", "Hate"), "Hate", "lib.gates", None, "no original: AttributeError"),
+    "a class of another package": (GATE, "Gate", "other", "mismatch", "state: scale (4,) here, nothing there"),
+    "a count of all modules": (COUNTED, "One", "lib.counted", "match", ""),
+    "a class that names another module": (NAMED, "Named", "lib.named", "match", ""),
+}  # fmt: skip
+
+ARGUMENTS = {
+    "init": {"args": [], "kwargs": {}},
+    "forward": {"args": ["torch.randn((3, 4))"], "kwargs": {}},
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    for path, text in PACKAGES.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as opened:
+        yield opened
+
+
+def pair(site: Path, case: str) -> Pair:
+    code, name, module, _, _ = CASES[case]
+    return Pair(case, name, code, module, ("lib", "other"), (site,), ARGUMENTS)
+
+
+@pytest.fixture(scope="module")
+def compared(site: Path, index: Index) -> dict[str, Comparison]:
+    found = list(compare_all([pair(site, case) for case in CASES], index, jobs=1))
+    assert sorted(comparison.block for comparison in found) == sorted(CASES)
+    return {comparison.block: comparison for comparison in found}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", list(CASES))
+def test_a_copy_against_its_original(compared: Mapping[str, Comparison], case: str) -> None:
+    _, _, _, expected, said = CASES[case]
+    assert compared[case].fidelity == expected, compared[case].detail
+    assert said in compared[case].detail
+    assert "\n" not in compared[case].detail
+    assert (compared[case].detail == "") == (expected == "match")
+
+
+@pytest.mark.slow
+def test_what_was_compared_is_not_compared_again(
+    compared: Mapping[str, Comparison], site: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise AssertionError("a sandbox was started")
+
+    monkeypatch.setattr(fidelity, "Sandbox", refuse)
+    again = list(compare_all([pair(site, case) for case in CASES], index, jobs=1))
+    assert {comparison.block: comparison for comparison in again} == compared
+    with pytest.raises(AssertionError, match="was started"):
+        list(compare_all([Pair("new", "Gate", GATE + "\n", "lib.gates", ("lib",), (site,), ARGUMENTS)], index, jobs=1))
+
+
+@pytest.mark.slow
+def test_twice_the_same(compared: Mapping[str, Comparison], site: Path, tmp_path: Path) -> None:
+    """Also in another order, in other processes, and with nothing kept."""
+    chosen = ["the state after training", "an initial value", "a train output", "the same"]
+    with Index(tmp_path / "facts.sqlite") as empty:
+        again = list(compare_all([pair(site, case) for case in chosen], empty, jobs=1))
+    assert {comparison.block: comparison for comparison in again} == {case: compared[case] for case in chosen}
+
+
+@pytest.mark.slow
+def test_originals_do_not_disturb_each_other(site: Path, tmp_path: Path) -> None:
+    pairs = [Pair(name, name, COUNTED, "lib.counted", ("lib",), (site,), ARGUMENTS) for name in ("One", "Two")]
+    with Index(tmp_path / "facts.sqlite") as empty:
+        found = {comparison.block: comparison.fidelity for comparison in compare_all(pairs, empty, jobs=1)}
+    assert found == {"One": "match", "Two": "match"}
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+SIGNED = {"state": ["a (2,)"], "values": "1" * 64, "eval": "2" * 64, "train": "3" * 64, "after": "4" * 64}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected", "detail"),
+    [
+        (SIGNED, SIGNED, "match", ""),
+        ({**SIGNED, "state": ["b (2,)"]}, SIGNED, "mismatch", "state: b (2,) here, a (2,) there"),
+        ({**SIGNED, "state": []}, SIGNED, "mismatch", "state: nothing here, a (2,) there"),
+        ({**SIGNED, "state": ["a (2,)", "b ()"]}, SIGNED, "mismatch", "state: b () here, nothing there"),
+        ({**SIGNED, "values": "5" * 64}, SIGNED, "mismatch", f"values: {'5' * 24} here, {'1' * 24} there"),
+        ({**SIGNED, "eval": "5", "after": "6"}, SIGNED, "mismatch", f"eval: 5 here, {'2' * 24} there"),
+        ({**SIGNED, "train": "raises ValueError"}, SIGNED, "mismatch", f"train: raises ValueError here, {'3' * 24} there"),
+        ({**SIGNED, "after": "5"}, SIGNED, "mismatch", f"after: 5 here, {'4' * 24} there"),
+        ({"error": "E"}, SIGNED, "mismatch", "only the original runs: E"),
+        (SIGNED, {"error": "E"}, None, "the original does not run: E"),
+        ({"error": "E"}, {"error": "F"}, None, "the original does not run: F"),
+        (SIGNED, {"missing": "no module"}, None, "no original: no module"),
+        (None, {"missing": "no module"}, None, "no original: no module"),
+    ],
+)  # fmt: skip
+def test_compare(ours: Any, theirs: Any, expected: Any, detail: str) -> None:
+    assert compare("b", ours, theirs) == Comparison("b", expected, detail)
+
+
+X = torch.tensor([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (X, X.clone(), True),
+        (X, [X], True),  # how outputs are packed does not matter, their tensors do
+        ({"b": X}, {"a": X}, True),
+        (X, X.double(), False),
+        (X, X.view(2, 1), False),
+        ([X, X + 1], [X + 1, X], False),
+        (X, X + torch.tensor([0.0, 2.4e-7]), False),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),
+        (torch.eye(3), torch.eye(3).t().contiguous().t(), True),
+        (torch.ones(2, 2).t(), torch.ones(2, 2), True),
+        (X.bfloat16(), X.bfloat16(), True),
+        (torch.tensor([1j]), torch.tensor([1j]).conj().conj(), True),
+        (torch.tensor([1j]).conj(), torch.tensor([complex(0.0, -1.0)]), True),
+        (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), True),
+        (torch.eye(2).to_sparse(), 2 * torch.eye(2).to_sparse(), False),
+        (torch.ones(()), torch.ones(1), False),
+        (torch.ones(0, 2), torch.ones(0, 3), False),
+        (torch.tensor([True]), torch.tensor([False]), False),
+    ],
+)
+def test_digests(one: object, other: object, equal: bool) -> None:
+    assert (digest(one) == digest(other)) == equal
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({}, False),
+        ({"block": "another"}, False),
+        ({"code": "Y"}, True),
+        ({"name": "B"}, True),
+        ({"module": "m.n"}, True),
+        ({"folders": (Path("g"),)}, True),
+        ({"arguments": {"init": {}}}, True),
+        ({"companions": ({"name": "C", "qualname": "m.C", "code": ""},)}, True),
+    ],
+)
+def test_what_a_comparison_is_kept_by(changes: dict[str, Any], differs: bool) -> None:
+    given: dict[str, Any] = {
+        "block": "b", "name": "A", "code": "X", "module": "m", "origin": ("m",), "folders": (Path("f"),), "arguments": {}
+    }  # fmt: skip
+    assert (fidelity._key(Pair(**given), []) != fidelity._key(Pair(**{**given, **changes}), [])) == differs
+
+
+def test_an_original_that_is_mended_is_compared_again(tmp_path: Path) -> None:
+    keys = []
+    for text in ("import no_such_package\n", "X = 1\n"):
+        (tmp_path / "lib").mkdir(exist_ok=True)
+        (tmp_path / "lib" / "__init__.py").write_text(text)
+        (tmp_path / "lib" / "gates.py").write_text(GATE)
+        source = open_source(f"{tmp_path / 'lib'}")
+        folders = environment_of(source).folders
+        keys.append(
+            fidelity._key(Pair("b", "Gate", GATE, "lib.gates", ("lib",), folders, ARGUMENTS, source.digest), [])
+        )
+    assert keys[0] != keys[1]
+
+
+# --- real classes -----------------------------------------------------------------------------------------------------
+
+REAL = {
+    "torchvision": (["torchvision/ops", "torchvision/models/resnet.py"], ["SqueezeExcitation", "FrozenBatchNorm2d", "BasicBlock"]),
+    "torch": (["torch/nn/modules"], ["LayerNorm", "GLU", "BatchNorm2d"]),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_real_classes_are_faithful(tmp_path: Path) -> None:
+    sources = [
+        {"name": name, "source": f"{name}@{importlib.metadata.version(name).partition('+')[0]}", "paths": paths}
+        for name, (paths, _) in REAL.items()
+    ]
+    corpus = tmp_path / "corpus.json"
+    corpus.write_text(json.dumps({"name": "real", "sources": sources}))
+    names = sorted(name for _, chosen in REAL.values() for name in chosen)
+    try:
+        extractor = BlockExtractor(str(corpus), level="backward", fidelity=True, jobs=1)
+    except UserError as error:
+        pytest.skip(f"needs the releases that are installed: {error}")
+    with extractor:
+        if extractor.unopened:
+            pytest.skip(f"needs the releases that are installed: {extractor.unopened}")
+        rows = [result.row for result in extractor.extract_multiple_blocks(names)]
+    assert sorted(row.name for row in rows) == names
+    assert {row.name: (row.level, row.error) for row in rows if row.level != "backward"} == {}
+    assert {row.name: row.fidelity for row in rows} == dict.fromkeys(names, "match"), extractor.notes
