@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ from manifests.records import Block, Level
 from manifests.workers import available_cores
 
 DISCOVERY_VERSION = 1
+_REASON = 120  # characters of why a block was not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class BlockExtractor:
         self.library = Library(self.sources, self.index.facts)
         self.runtime: Runtime | None = None
         self.notes: list[str] = []
+        self.not_compared: Counter[str] = Counter()
         self.validations_run = 0
         self.validations_reused = 0
         self._found: tuple[Found, ...] | None = None
@@ -259,6 +262,7 @@ class BlockExtractor:
                 advance(1)
         wrong = [f"{c.block}: not as the original: {c.detail}" for c in found.values() if c.fidelity == "mismatch"]
         self.notes += sorted(wrong)
+        self.not_compared = Counter(c.detail[:_REASON] for c in found.values() if c.fidelity is None)
         return found
 
     def _pair(self, item: Emitted, verdict: Verdict, places: Mapping[str, Environment]) -> Pair:
@@ -371,7 +375,10 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
             validations_reused=extractor.validations_reused,
             validations_run=extractor.validations_run,
             timings=options.timings,
-            details={"installed_for_execution": list(installed)},
+            details={
+                "installed_for_execution": list(installed),
+                "not_compared": dict(sorted(extractor.not_compared.items(), key=lambda item: (-item[1], item[0]))),
+            },
         )
         return write_extraction(out, results, facts, extractor.watch, force=force)
 

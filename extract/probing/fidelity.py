@@ -44,11 +44,14 @@ def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: `folders`, for the beginning of sys.path: the packages and what they need; `blocks`, each with `block`,
-            its id, `module` and `name` to import, `arguments`, and `companions` with their `qualname`.
+            its id, `module` and `name` to import, `arguments`, and `companions` with their `qualname`; `stir` leaves
+            other bytes in free memory, so that what reads memory that nobody wrote to gives another signature.
 
     Returns: by block id, a signature, or `missing` with the reason why there is no original.
     """
     compile_nothing()
+    if payload.get("stir"):
+        _stir_memory()
     sys.path[:0] = payload["folders"]
     found: dict[str, Any] = {}
     for item in payload["blocks"]:
@@ -60,6 +63,11 @@ def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
             continue
         found[item["block"]] = signature(cls, item["arguments"], _original_names(module, item["companions"]))
     return found
+
+
+def _stir_memory() -> None:
+    junk = [torch.full((1 << bits,), 100 + bits, dtype=torch.uint8) for bits in range(6, 23) for _ in range(8)]
+    junk.clear()
 
 
 _IMPORT_SECONDS = 120.0
