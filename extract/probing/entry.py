@@ -19,7 +19,7 @@ from torch import nn
 from extract.probe import MODULE_NAME, hide, kind_of, load, one_line
 from extract.probing.budget import Budget
 from extract.probing.constructing import TOO_LARGE, Arguments, Constructor, Made, confirm
-from extract.probing.forwarding import Called, Forward, evaluate, run
+from extract.probing.forwarding import Called, Forward, evaluate, run, told_call
 from extract.probing.observe import case_of, describe, further_cases, same
 from extract.probing.running import Mistake, Namespace, attempt, differentiate, seed_all
 from extract.probing.tensors import change_nested, flatten
@@ -129,15 +129,14 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     constructor = Constructor(cls, names, hints, budget, blocks)
     best: dict[str, Any] | None = None
     goal = payload["goal"]
-    for made in _all(constructor, goal):
+    for plan in _all(constructor):
         if goal == "constructed":
-            return _constructed(made.made) | {"kind": None, "error": None}
-        result, mistake = _run(constructor, made.made, goal)
+            return _constructed(plan.made) | {"kind": None, "error": None}
+        result, mistake = _run(constructor, plan.made, goal)
         best = _better(best, result)
         if best["level"] in ("forward", "backward"):
             break
-        if mistake is not None:
-            made.failed(mistake)
+        plan.mistake = mistake
     if best is not None:
         best.pop("progress", None)
         return best
@@ -158,11 +157,8 @@ class _Plan:
     made: Made
     mistake: Mistake | None = None
 
-    def failed(self, mistake: Mistake) -> None:
-        self.mistake = mistake
 
-
-def _all(constructor: Constructor, goal: str) -> Iterator[_Plan]:  # noqa: ARG001
+def _all(constructor: Constructor) -> Iterator[_Plan]:
     """Modules to try: of each plan, then what its failure suggests."""
     for made in constructor.plans():
         waiting = [made]
@@ -231,7 +227,10 @@ def _confirmed(constructor: Constructor, made: Made, called: Called, goal: str) 
         module.eval()
         output = run(module, called, names)
     except Mistake as mistake:
-        return found | {"kind": mistake.kind, "error": f"forward({_brief(called)}): {mistake.message}{mistake.where()}"}
+        return found | {
+            "kind": mistake.kind,
+            "error": f"forward({told_call(called)}): {mistake.message}{mistake.where()}",
+        }
     first = flatten(output)
     found |= {"level": "forward", "kind": None, "error": None}
     found["arguments"]["forward"] = called.as_json()
@@ -270,7 +269,7 @@ def _backward(
                 observed["train_differs"] = not same([t.detach() for t in flatten(output)], stable)
             reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
         except Mistake as mistake:
-            problem = problem or f"backward({_brief(called)}): {mistake.message}{mistake.where()}"
+            problem = problem or f"backward({told_call(called)}): {mistake.message}{mistake.where()}"
             found |= {
                 "kind": "not_differentiable" if isinstance(mistake.error, ValueError) else mistake.kind,
                 "error": problem,
@@ -297,10 +296,6 @@ def _run_with_gradients(module: nn.Module, called: Called, names: Namespace) -> 
 
     seed_all()
     return attempt(action), inputs
-
-
-def _brief(called: Called) -> str:
-    return ", ".join([*called.args, *(f"{n}={t}" for n, t in called.kwargs)])[:200]
 
 
 def _told(arguments: Arguments) -> str:
