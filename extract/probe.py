@@ -1,4 +1,4 @@
-"""What runs inside the sandbox: a block's file is executed, and its class looked at. Nothing else is imported here."""
+"""How a block's file is executed inside the sandbox, and its errors told. Nothing else is imported here."""
 
 import importlib.util
 import sys
@@ -7,36 +7,8 @@ import warnings
 from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import torch
 
 MODULE_NAME = "block"
-
-
-def execute(payload: dict[str, Any]) -> dict[str, Any]:
-    """Run a block's file and check that it defines its class, an nn.Module.
-
-    Args:
-        payload: `code`; `name` of the class; `folders` to add at the end of sys.path; `origin`, the packages that
-            the block comes from, which are out of reach here even where they are installed.
-
-    Returns: `{"ok": true}`, or `{"ok": false, "kind": …, "error": …}` with the error in one line.
-    """
-    sys.path += payload.get("folders", [])
-    hide(payload.get("origin", []))
-    try:
-        module = load(payload["code"])
-        found = getattr(module, payload["name"], None)
-    except (MemoryError, PermissionError):
-        raise  # the sandbox tells what was exceeded or denied
-    except Exception as error:  # noqa: BLE001 - foreign code raises anything; every error is an outcome
-        return {"ok": False, "kind": kind_of(error), "error": one_line(error)}
-    if not isinstance(found, type):
-        return {"ok": False, "kind": "not_defined", "error": f"the file runs but defines no class {payload['name']}"}
-    if not issubclass(found, torch.nn.Module):
-        return {"ok": False, "kind": "not_a_module", "error": f"{payload['name']} is not a subclass of torch.nn.Module"}
-    return {"ok": True}
 
 
 class _Hidden:
