@@ -19,7 +19,7 @@ from extract.probing.values import SCALES, Scale, candidates, shrunk_arguments, 
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-_TRIES = 40  # of one scale
+_TRIES = 40  # of one start at one scale
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
 TOO_LARGE = 300_000_000
 
@@ -141,11 +141,11 @@ class Constructor:
             dict(call["kwargs"]) for call in self.hints.get("init", ()) if call.get("partial") and not call["args"]
         ]
         small = shrunk_arguments(self.parameters)
-        starts: list[dict[str, str]] = [p for p in partial[:2] if p]
-        starts += [] if small and not self.required else [{}]
+        starts: list[dict[str, str]] = [] if small and not self.required else [{}]
+        starts += [p for p in partial[:2] if p]
         counter = itertools.count()
-        tries = _TRIES
         for start in starts:
+            tries = _TRIES
             choices = {name: self._choices(name, scale) for name in self.required if name not in start}
             heap: list[tuple[tuple[int, ...], int, dict[str, int], dict[str, str]]] = []
             heapq.heappush(heap, ((0, 0), next(counter), dict.fromkeys(choices, 0), start or dict(small)))

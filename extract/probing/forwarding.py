@@ -31,7 +31,8 @@ from extract.probing.tensors import Inputs, Items, Literal, Tensor, Value, chang
 
 _TRIES = 70  # with one module
 _SECONDS = 1.0  # of CPU for one attempt
-_MOST_ELEMENTS = 500_000  # of all inputs together
+_MOST_ELEMENTS = 500_000  # of all inputs together, where a repair made them
+_MOST_AT_START = 8_000_000
 _REPAIRS = 16  # taken from one failure
 
 
@@ -84,7 +85,9 @@ class Forward:
                 return
             inputs = None
             if turn % 3 == 0 or not heap:
-                inputs = next((start for start in starts if start not in seen and _is_small(start)), None)
+                inputs = next(
+                    (start for start in starts if start not in seen and _is_small(start, _MOST_AT_START)), None
+                )
             while inputs is None and heap:
                 inputs = heapq.heappop(heap)[2]
                 inputs = None if inputs in seen else inputs
@@ -233,8 +236,8 @@ def evaluate(called: Called, names: Namespace) -> tuple[list[Any], dict[str, Any
     return args, kwargs
 
 
-def _is_small(inputs: Inputs) -> bool:
-    return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= _MOST_ELEMENTS
+def _is_small(inputs: Inputs, most: int = _MOST_ELEMENTS) -> bool:
+    return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= most
 
 
 def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None) -> Called:
