@@ -21,7 +21,7 @@ from extract.emit import Emitted, Emitter
 from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder
 from extract.index import Index
-from extract.modules import FOUNDATION, Library
+from extract.modules import Library
 from extract.registry import Registries
 from extract.runtime import runtime_for
 from extract.sources import open_available
@@ -59,7 +59,7 @@ def main() -> None:
                 item.found.block,
                 item.found.name,
                 item.code,
-                tuple(name for name in library.packages(item.found.module.source) if name != FOUNDATION),
+                library.packages(item.found.module.source),
                 finder.hints_for(item.found).to_json(),
             )
             for item in emitted

@@ -21,7 +21,7 @@ from extract.folder import Result, RunFacts, code_columns, write_extraction
 from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder, Hints
 from extract.index import Index, Policy
-from extract.modules import FOUNDATION, Library, Module
+from extract.modules import Library, Module
 from extract.originals import Environment, environments
 from extract.registry import Registries
 from extract.runtime import Runtime, runtime_for
@@ -278,7 +278,7 @@ class BlockExtractor:
             name=item.found.name,
             code=item.code,
             module=item.found.qualname.rpartition(".")[0],
-            origin=tuple(name for name in self.library.packages(module.source) if name != FOUNDATION),
+            origin=self.library.packages(module.source),
             folders=places[module.source.name].folders,
             arguments=json.loads(verdict.arguments),
             digest=module.source.digest,

@@ -10,10 +10,9 @@ from extract.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Folders for the beginning of `sys.path`: a source and what it needs; or why there are none."""
+    """Folders for the beginning of `sys.path`: a source and what it needs; none for what the runtime has."""
 
     folders: tuple[Path, ...]
-    lacking: tuple[tuple[str, str], ...] = ()  # what the source needs and cannot be had
 
 
 def environment_of(source: Source) -> Environment:
@@ -27,9 +26,9 @@ def environment_of(source: Source) -> Environment:
     if source.kind == "package":
         runtime = runtime_for([f"{name}=={version}"])
         if any(item.partition("==")[0] == name for item in runtime.installed):
-            return Environment(_folders(runtime), runtime.unavailable)
+            return Environment(_folders(runtime))
     runtime = runtime_for(source.requires)
-    return Environment((source.root, *_folders(runtime)), runtime.unavailable)
+    return Environment((source.root, *_folders(runtime)))
 
 
 def _folders(runtime: Runtime) -> tuple[Path, ...]:

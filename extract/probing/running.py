@@ -28,7 +28,7 @@ class Mistake(Exception):  # noqa: N818 - not an error of ours
         error: what was raised.
         progress: how many submodules had finished, and the line that the outermost frame of the block had reached.
         lines: source lines of the block's frames, outermost first.
-        names: local names that these lines mention.
+        numbers: of these lines.
     """
 
     def __init__(self, error: BaseException, finished: int = 0) -> None:
