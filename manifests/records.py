@@ -202,7 +202,59 @@ class Spec(Record):
     file: str | None = Field(description="where the code lies in the extraction folder")
 
 
-RECORD_TYPES: tuple[type[Record], ...] = (LemurRecord, Decision, Stat, Removed, Block, Observed, Spec)
+class Ingredient(Record):
+    """One block that went into an assembled network."""
+
+    slot: str = Field(min_length=1)
+    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    source: str
+    path: str
+    swhid: str
+    license: str
+    code_sha256: Sha256
+
+
+class TrainingRecord(Record):
+    """One training run, whatever became of it: what was trained, on what, how, and what came out."""
+
+    name: str = Field(min_length=1, description="of the network, as LEMUR would know it")
+    status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"]
+    error: str | None = Field(description="why the status is not ok, in one line")
+    code_sha256: Sha256 = Field(description="SHA-256 of the network's file, UTF-8")
+    ingredients: tuple[Ingredient, ...] = Field(description="blocks of an assembled network; empty for other networks")
+    recipe: str = Field(description="the whole recipe, as JSON with sorted keys; model and slots null for other networks")
+    recipe_sha256: Sha256 = Field(description="SHA-256 of that JSON")
+    prm: str = Field(description="hyperparameters that the network was constructed with, a JSON object")
+    seed: int = Field(ge=0)
+    data: str = Field(description="which images: cifar-10, cifar-10 (JPEG copy, harder), synthetic (smoke test only)")
+    data_sha256: Sha256 = Field(description="digest of the decoded images and labels")
+    train_images: int = Field(ge=0, description="that it was trained on")
+    epochs: int = Field(ge=0, description="whole epochs trained")
+    steps: int = Field(ge=0)
+    parameters: int | None = Field(ge=0)
+    train_loss: float | None = Field(description="mean over the last epoch, augmented images", allow_inf_nan=False)
+    val_accuracy: Ratio | None = Field(description="on held-out training images; null when all were trained on")
+    test_accuracy: Ratio | None = Field(description="on the test images, read once after the last epoch")
+    train_seconds: Seconds = Field(description="of the steps, their data included; no warm-up, no evaluation")
+    data_seconds: Seconds = Field(description="part of train_seconds that steps waited for data")
+    peak_bytes: int | None = Field(ge=0, description="largest resident set of the training process")
+    device: str = Field(description="kind, model, threads")
+    precision: Literal["float32", "bfloat16"]
+    torch: str
+    torchvision: str
+
+
+RECORD_TYPES: tuple[type[Record], ...] = (
+    LemurRecord,
+    Decision,
+    Stat,
+    Removed,
+    Block,
+    Observed,
+    Spec,
+    Ingredient,
+    TrainingRecord,
+)
 
 
 def arrow_schema(record: type[Record]) -> pa.Schema:

@@ -1,0 +1,77 @@
+"""Recipes: what TOML gives, what is refused and in which words, and the digest."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manifests.errors import UserError
+from train.recipe import Recipe, Slot, load_recipe
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_an_empty_file_is_the_default_recipe(tmp_path: Path) -> None:
+    assert load_recipe(written(tmp_path, "")) == Recipe()
+
+
+def test_a_slot_is_a_name_or_a_table(tmp_path: Path) -> None:
+    text = '[slots]\nattention = "timm::SEModule"\nresidual = { use = "B", arguments = { norm_layer = "$norm" } }\n'
+    slots = load_recipe(written(tmp_path, text)).slots
+    assert slots.attention == Slot(use="timm::SEModule")
+    assert slots.residual == Slot(use="B", arguments={"norm_layer": "$norm"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[training]\nepohs = 3", "no key training.epohs; did you mean 'epochs'?"),
+        ("[slots]\nattenton = 'x'", "no key slots.attenton; did you mean 'attention'?"),
+        ("[slots]\nnorm = { use = 'a', argumets = 1 }", "no key slots.norm.argumets; did you mean 'arguments'?"),
+        ("[mdel]\nname = 'x'", "no key mdel; did you mean 'model'?"),
+        ("[augmentation]\nzzz = 1", "no key augmentation.zzz; there are: crop_padding, flip"),
+        ("[training]\nepochs = 0", "training.epochs: Input should be greater than or equal to 1, not 0"),
+        ("[training]\nlearning_rate = inf", "training.learning_rate: "),
+        ("[training]\noptimizer = 'sdg'", "training.optimizer: Input should be 'sgd' or 'adamw', not 'sdg'"),
+        ("[model]\nwidths = [1, 2]", "model: widths has 2 stages and depths 3; give both as many"),
+        ("[model]\ndepths = [0, 0, 0]", "model: depths: all 0"),
+        ("[model", "not TOML: "),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        load_recipe(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.toml: No such file"):
+        load_recipe(tmp_path / "missing.toml")
+    (tmp_path / "recipe.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="not UTF-8 text"):
+        load_recipe(tmp_path / "recipe.toml")
+
+
+def test_changes_are_checked_too() -> None:
+    changed = Recipe().changed(training__epochs=3, slots__attention="none")
+    assert changed.training.epochs == 3
+    assert changed.model == Recipe().model
+    with pytest.raises(UserError, match=re.escape("no key training.epoch; did you mean 'epochs'?")):
+        Recipe().changed(training__epoch=3)
+
+
+@given(st.integers(1, 500), st.floats(1e-6, 10))
+def test_the_digest_tells_recipes_apart(epochs: int, rate: float) -> None:
+    one = Recipe().changed(training__epochs=epochs, training__learning_rate=rate)
+    again = Recipe.model_validate_json(one.to_json())
+    assert again == one
+    assert again.sha256 == one.sha256
+    assert (one.sha256 == Recipe().sha256) == (one == Recipe())

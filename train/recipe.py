@@ -1,0 +1,171 @@
+"""Recipes: what a network is made of and how it is trained, as TOML; every key known, every value checked."""
+
+import difflib
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from manifests.errors import UserError
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Slot(_Part):
+    """What fills a slot: a block's id or a built-in's name, and constructor arguments where the found ones will not do.
+
+    Arguments are TOML values; strings that start with `$` stand for what the network knows there: `$channels`,
+    `$out_channels`, `$rate`, `$norm`, `$activation`, `$norm_activation` (a factory of both in a row).
+    """
+
+    use: str = Field(min_length=1)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class Slots(_Part):
+    """The places of the network; `none` leaves attention or stochastic depth out."""
+
+    stem: Slot = Slot(use="conv3x3")
+    residual: Slot = Slot(use="preact_basic")
+    attention: Slot = Slot(use="none")
+    downsample: Slot = Slot(use="strided_conv")
+    norm: Slot = Slot(use="batch_norm")
+    activation: Slot = Slot(use="relu")
+    stochastic_depth: Slot = Slot(use="none")
+    head: Slot = Slot(use="linear")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"use": value} if isinstance(value, str) else value
+
+
+class Model(_Part):
+    """The shape of the network: stages of residual blocks, the map halved between two stages."""
+
+    name: str = Field(default="assembled", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    widths: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (32, 128, 256)
+    depths: tuple[Annotated[int, Field(ge=0, le=200)], ...] = (0, 2, 2)
+    stochastic_depth_rate: Rate = Field(default=0.1, description="of the last block; grows linearly from 0")
+
+    @model_validator(mode="after")
+    def _stages(self) -> Self:
+        if len(self.widths) != len(self.depths) or not self.widths:
+            raise ValueError(f"widths has {len(self.widths)} stages and depths {len(self.depths)}; give both as many")
+        if sum(self.depths) == 0:
+            raise ValueError("depths: all 0; at least one block is needed")
+        return self
+
+
+class Training(_Part):
+    """The optimiser and its schedule. Learning rate and weight decay as the optimiser of torch takes them."""
+
+    epochs: int = Field(default=20, ge=1)
+    batch_size: int = Field(default=128, ge=2)
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: Positive = 0.1
+    momentum: Rate = Field(default=0.9, description="of SGD with Nesterov momentum")
+    weight_decay: NotNegative = Field(default=5e-4, description="of weights with two or more dimensions")
+    schedule: Literal["cosine", "onecycle", "linear", "constant"] = "cosine"
+    warmup_fraction: Fraction = Field(default=0.1, description="part of all steps in which the rate grows from near 0")
+    label_smoothing: Rate = 0.1
+    ema_decay: Rate = Field(default=0.0, description="of the averaged weights, a step; 0: none are kept")
+    clip_norm: NotNegative = Field(default=0.0, description="of the whole gradient; 0: not clipped")
+
+
+class Augmentation(_Part):
+    """What is done to training images; all of it from torchvision.transforms.v2."""
+
+    crop_padding: int = Field(default=4, ge=0, le=16)
+    flip: bool = True
+    randaugment_ops: int = Field(default=0, ge=0, le=8)
+    randaugment_magnitude: int = Field(default=5, ge=0, le=30)
+    cutout: int = Field(default=0, ge=0, le=32, description="side of the square that is erased, pixels")
+    mixup_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
+    cutmix_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
+    mix_probability: Fraction = Field(default=0.5, description="part of the batches that are mixed, when one is on")
+    plain_fraction: Fraction = Field(default=0.0, description="last part of all steps, with crop and flip alone")
+
+
+class Recipe(_Part):
+    """A whole recipe."""
+
+    model: Model = Model()
+    slots: Slots = Slots()
+    training: Training = Training()
+    augmentation: Augmentation = Augmentation()
+
+    def to_json(self) -> str:
+        """The recipe as JSON with sorted keys."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of that JSON, hex."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def changed(self, **changes: object) -> "Recipe":
+        """A recipe with other values, checked again; keys are dotted with two underscores: `training__epochs=3`.
+
+        Raises: UserError for an unknown key or a value out of range.
+        """
+        data = self.model_dump()
+        for key, value in changes.items():
+            part, _, name = key.partition("__")
+            data.setdefault(part, {})[name] = value
+        return _validated(data, "changed recipe")
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The recipe in a TOML file.
+
+    Raises: UserError if it cannot be read, is not TOML, has an unknown key (the nearest known one is named) or a value
+        out of range.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give a recipe (TOML)") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text; give a recipe (TOML)") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not TOML: {error}") from error
+    return _validated(data, str(path))
+
+
+def _validated(data: dict[str, Any], where: str) -> Recipe:
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{where}: " + "; ".join(_describe(found) for found in error.errors())) from error
+
+
+def _describe(found: Any) -> str:
+    place = [str(part) for part in found["loc"]]
+    name = ".".join(place)
+    if found["type"] == "extra_forbidden":
+        known = _keys(place[:-1])
+        near = difflib.get_close_matches(place[-1], known, 1, 0.5)
+        return f"no key {name}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}")
+    said = str(found["msg"]).removeprefix("Value error, ")
+    return f"{name}: {said}" + ("" if isinstance(found["input"], dict) else f", not {found['input']!r}")
+
+
+def _keys(place: list[str]) -> list[str]:
+    model: Any = Recipe
+    for part in place:
+        field = model.model_fields.get(part)
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        model = field.annotation
+    return list(model.model_fields)
