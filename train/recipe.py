@@ -109,6 +109,14 @@ class Recipe(_Part):
         """The recipe as JSON with sorted keys."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
+    def to_toml(self) -> str:
+        """The recipe as TOML that `load_recipe` reads back to an equal one."""
+        parts = self.model_dump(mode="json").items()
+        return "\n".join(
+            f"[{part}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+            for part, values in parts
+        )
+
     @property
     def sha256(self) -> str:
         """SHA-256 of that JSON, hex."""
@@ -141,6 +149,52 @@ def load_recipe(path: Path) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from error
     return _validated(data, str(path))
+
+
+def read_changes(text: str) -> dict[str, object]:
+    """Changes for `Recipe.changed` from text: `training.epochs=3, slots.attention="none"`, values as in TOML.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        table = tomllib.loads("\n".join(_assignments(text)))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(
+            f"{text.strip()!r}: write KEY=VALUE, the values as in TOML, texts in quotes: {error}"
+        ) from error
+    changes: dict[str, object] = {}
+    for part, values in table.items():
+        if not isinstance(values, dict):
+            raise UserError(f"{part}: is no key of a recipe; keys are PART.NAME, for example training.epochs")
+        changes.update({f"{part}__{key}": value for key, value in values.items()})
+    return changes
+
+
+def _assignments(text: str) -> list[str]:
+    """The assignments, one each: split at the commas that stand outside of brackets and quotes."""
+    found, depth, quoted, current = [], 0, "", ""
+    for char in text:
+        if quoted:
+            quoted = "" if char == quoted else quoted
+        elif char in "\"'":
+            quoted = char
+        else:
+            depth += (char in "[{") - (char in "]}")
+        if char == "," and not depth and not quoted:
+            found.append(current)
+            current = ""
+        else:
+            current += char
+    return [part.strip() for part in (*found, current)]
+
+
+def _toml(value: object) -> str:
+    """A value of JSON in TOML; JSON's own notation for all but tables, which TOML writes with `=`."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _validated(data: dict[str, Any], where: str) -> Recipe:

@@ -1,6 +1,7 @@
 """Recipes: what TOML gives, what is refused and in which words, and the digest."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,9 @@ def test_the_digest_tells_recipes_apart(epochs: int, rate: float) -> None:
     assert again == one
     assert again.sha256 == one.sha256
     assert (one.sha256 == Recipe().sha256) == (one == Recipe())
+
+
+@given(st.text(min_size=1), st.dictionaries(st.text(), st.one_of(st.integers(-9, 9), st.booleans(), st.text())))
+def test_toml_reads_back_to_the_same(use: str, arguments: dict[str, object]) -> None:
+    recipe = Recipe().changed(slots__attention={"use": use, "arguments": arguments})
+    assert Recipe.model_validate(tomllib.loads(recipe.to_toml())) == recipe

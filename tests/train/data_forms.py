@@ -1,0 +1,108 @@
+"""Small data sets in every form that CIFAR-10 comes in, written for the tests."""
+
+import io
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+TRAIN, TEST = 50, 20
+CELL = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@dataclass(frozen=True)
+class Made:
+    train_images: NDArray[np.uint8]
+    train_labels: NDArray[np.int64]
+    test_images: NDArray[np.uint8]
+    test_labels: NDArray[np.int64]
+
+
+def make(seed: int = 0) -> Made:
+    random = np.random.RandomState(seed)
+    train, test = (random.randint(0, 256, (count, 3, 32, 32)).astype(np.uint8) for count in (TRAIN, TEST))
+    return Made(train, np.arange(TRAIN) % 10, test, np.arange(TEST)[::-1] % 10)
+
+
+def encode(image: NDArray[np.uint8], kind: str = "PNG", mode: str = "RGB") -> bytes:
+    made = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).convert(mode)
+    made.save(out := io.BytesIO(), kind)
+    return out.getvalue()
+
+
+def table(images: list[bytes | None], labels: list[Any], column: str = "img") -> pa.Table:
+    cells = [None if image is None else {"bytes": image, "path": f"{row}.png"} for row, image in enumerate(images)]
+    return pa.table({column: pa.array(cells, CELL), "label": pa.array(labels)})
+
+
+def write_parquet(folder: Path, made: Made, *, kind: str = "PNG", column: str = "img", shards: int = 1) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "test"):
+        images, labels = getattr(made, f"{split}_images"), getattr(made, f"{split}_labels")
+        for shard, rows in enumerate(np.array_split(np.arange(len(labels)), shards)):
+            part = table([encode(images[row], kind) for row in rows], labels[rows].tolist(), column)
+            pq.write_table(part, folder / f"{split}-{shard:05}-of-{shards:05}.parquet")
+    return folder
+
+
+class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
+    """Writes bytes as Python 2 wrote its strings, which is how the original files hold keys and pixels."""
+
+    dispatch = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+
+    def save_bytes(self, value: bytes) -> None:
+        short = len(value) < 256
+        self.write(b"U" + bytes([len(value)]) + value if short else b"T" + struct.pack("<i", len(value)) + value)
+        self.memoize(value)
+
+    dispatch[bytes] = save_bytes
+
+
+def to_pickle(value: object, module: bytes = b"numpy.core.multiarray") -> bytes:
+    """Protocol 2, as in the original files; `module` is where numpy's `_reconstruct` was at the time."""
+    Python2Pickler(out := io.BytesIO(), 2).dump(value)
+    return out.getvalue().replace(b"cnumpy._core.multiarray\n", b"c" + module + b"\n")
+
+
+def batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> dict[bytes, object]:
+    return {
+        b"batch_label": b"training batch 1 of 5",
+        b"labels": labels.tolist(),
+        b"data": np.ascontiguousarray(images.reshape(len(images), -1)),
+        b"filenames": [b"%d.png" % row for row in range(len(images))],
+    }
+
+
+def write_python(root: Path, made: Made, dump: Callable[[object], bytes] = to_pickle) -> Path:
+    return _write_batches(root / "cifar-10-batches-py", "", made, lambda *rows: dump(batch(*rows)))
+
+
+def write_binary(root: Path, made: Made) -> Path:
+    return _write_batches(root / "cifar-10-batches-bin", ".bin", made, _records)
+
+
+def write_tar(path: Path, folder: Path, mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        archive.add(folder, folder.name)
+    return path
+
+
+def _write_batches(folder: Path, suffix: str, made: Made, dump: Callable[..., bytes]) -> Path:
+    folder.mkdir(parents=True)
+    for number, rows in enumerate(np.array_split(np.arange(TRAIN), 5), 1):
+        (folder / f"data_batch_{number}{suffix}").write_bytes(dump(made.train_images[rows], made.train_labels[rows]))
+    (folder / f"test_batch{suffix}").write_bytes(dump(made.test_images, made.test_labels))
+    return folder
+
+
+def _records(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
+    return np.hstack([labels[:, None].astype(np.uint8), images.reshape(len(images), -1)]).tobytes()

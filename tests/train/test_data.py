@@ -1,0 +1,369 @@
+"""CIFAR-10 in all its forms gives the same arrays; the cache is believed only when whole; held-out images; real data."""
+
+import pickle
+import runpy
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manifests.errors import RetryableError, UserError
+from train.data import Cifar10, load_cifar10, open_cache, split
+
+forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
+MADE = forms.make()
+REAL = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg"
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+def same(data: Cifar10) -> bool:
+    return all(np.array_equal(getattr(data, name).numpy(), getattr(MADE, name)) for name in ARRAYS)
+
+
+def original_root(tmp: Path) -> Path:
+    forms.write_python(tmp, MADE)
+    return tmp
+
+
+def protocol_4(tmp: Path) -> Path:
+    return forms.write_python(tmp, MADE, lambda batch: pickle.dumps(batch, 4))  # type: ignore[no-any-return]
+
+
+def fortran(tmp: Path) -> Path:
+    def dump(batch: dict[bytes, object]) -> bytes:
+        return forms.to_pickle(batch | {b"data": np.asfortranarray(batch[b"data"])})  # type: ignore[no-any-return]
+
+    return forms.write_python(tmp, MADE, dump)  # type: ignore[no-any-return]
+
+
+FORMS: dict[str, Callable[[Path], Path | str]] = {
+    "parquet": lambda tmp: forms.write_parquet(tmp, MADE),
+    "parquet, shards below data": lambda tmp: forms.write_parquet(tmp / "data", MADE, shards=3).parent,
+    "parquet, column image": lambda tmp: forms.write_parquet(tmp / "plain_text", MADE, column="image").parent,
+    "python": lambda tmp: forms.write_python(tmp, MADE),
+    "python, numpy 2": lambda tmp: forms.write_python(
+        tmp, MADE, lambda batch: forms.to_pickle(batch, b"numpy._core.multiarray")
+    ),
+    "python, protocol 4": protocol_4,
+    "python, Fortran order": fortran,
+    "root": original_root,
+    "torchvision": lambda tmp: f"torchvision:{original_root(tmp)}",
+    "python, tar.gz": lambda tmp: forms.write_tar(tmp / "cifar-10-python.tar.gz", forms.write_python(tmp, MADE)),
+    "binary": lambda tmp: forms.write_binary(tmp, MADE),
+    "binary, root": lambda tmp: forms.write_binary(tmp, MADE).parent,
+    "binary, tar": lambda tmp: forms.write_tar(tmp / "binary.tar", forms.write_binary(tmp, MADE), "w"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_arrays(tmp_path: Path, form: str) -> None:
+    source = FORMS[form](tmp_path / "in")
+    if isinstance(source, Path) and source.is_dir():
+        source.chmod(0o555)  # nothing is written there
+    first = load_cifar10(source, cache=tmp_path / "cache", partial=True)
+    assert same(first)
+    assert first.label == "cifar-10 (part)"
+    assert first.train_images.dtype == torch.uint8
+    assert first.train_labels.dtype == torch.int64
+    written = (first.folder / "meta.json").stat().st_mtime_ns
+    second = load_cifar10(source, cache=tmp_path / "cache", partial=True)
+    assert same(second)
+    assert (second.sha256, second.folder) == (first.sha256, first.folder)
+    assert (first.folder / "meta.json").stat().st_mtime_ns == written
+    assert str(tmp_path) not in (first.folder / "meta.json").read_text()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.folder.name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return forms.write_parquet(tmp_path / "in", MADE)  # type: ignore[no-any-return]
+
+
+def test_digest_is_of_the_pixels_and_the_folder_of_the_input(folder: Path, tmp_path: Path) -> None:
+    def load(source: Path) -> Cifar10:
+        return load_cifar10(source, cache=tmp_path / "cache", partial=True)
+
+    parquet, binary = load(folder), load(forms.write_binary(tmp_path, MADE))
+    assert parquet.sha256 == binary.sha256
+    assert parquet.folder != binary.folder
+    other = load(forms.write_parquet(tmp_path / "other", forms.make(1)))
+    assert other.sha256 != parquet.sha256
+    moved = load(folder.rename(tmp_path / "moved"))
+    assert moved.folder == parquet.folder
+
+
+def test_jpeg_is_named_a_copy(tmp_path: Path) -> None:
+    data = load_cifar10(forms.write_parquet(tmp_path / "in", MADE, kind="JPEG"), cache=tmp_path, partial=True)
+    assert data.label == "cifar-10 (JPEG copy, harder) (part)"
+    assert np.array_equal(data.test_labels.numpy(), MADE.test_labels)
+
+
+def test_default_cache_is_the_users(folder: Path, curator_cache: Path) -> None:
+    assert load_cifar10(folder, partial=True).folder.parent == curator_cache / "cifar10"
+
+
+# --- the cache --------------------------------------------------------------------------------------------------
+
+
+def test_writing_to_the_tensors_does_not_reach_the_files(folder: Path, tmp_path: Path) -> None:
+    data = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+    data.train_images.zero_()
+    assert same(open_cache(data.folder))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def halve(path: Path) -> None:
+    path.write_text(path.read_text()[:80])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def lie(path: Path) -> None:
+    path.write_text(path.read_text().replace('"train": 50', '"train": 49'))
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
+    "short array": ("train_images.npy", cut, "train_images.npy has 153,727 bytes, not 153,728; delete it"),
+    "flipped bit": ("test_images.npy", flip, None),  # found by the digest, not by a look at the sizes
+    "another header": (
+        "test_labels.npy",
+        lambda path: path.write_bytes(b"\x93NUMPY" + b" " * 282),
+        "does not hold (20,) of int64",
+    ),
+    "array is gone": ("train_labels.npy", Path.unlink, "No such file or directory"),
+    "no meta": ("meta.json", Path.unlink, "No such file or directory"),
+    "half a meta": ("meta.json", halve, "Unterminated string"),
+    "meta of another format": ("meta.json", lambda path: path.write_text('{"format": 99}'), "format 99, not 1"),
+    "meta that is a list": ("meta.json", lambda path: path.write_text("[]"), "list indices must be integers"),
+    "wrong counts": ("meta.json", lie, "train_images.npy does not hold (49, 3, 32, 32) of uint8"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_cache_is_built_anew(folder: Path, tmp_path: Path, damage: str) -> None:
+    data = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+    before = {path.name: path.read_bytes() for path in data.folder.iterdir()}
+    name, harm, said = DAMAGE[damage]
+    harm(data.folder / name)
+    if said:
+        with pytest.raises(UserError, match=f"^{data.folder}: not a whole cache of CIFAR-10: ") as caught:
+            open_cache(data.folder)
+        assert said in str(caught.value)
+    again = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+    assert same(again)
+    assert {path.name: path.read_bytes() for path in data.folder.iterdir()} == before
+
+
+def test_loads_side_by_side_agree(folder: Path, tmp_path: Path) -> None:
+    found: list[Cifar10] = []
+    load = lambda: found.append(load_cifar10(folder, cache=tmp_path / "cache", partial=True))  # noqa: E731
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(same(data) for data in found)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_cache_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match=r"cannot be written: .*; make room, or set LEMUR_CURATOR_CACHE"):
+        load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+
+
+def test_opening_needs_torch_and_numpy_only(folder: Path, tmp_path: Path) -> None:
+    data = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
+    code = (
+        "import sys; from pathlib import Path; from train.data import open_cache; "
+        f"data = open_cache(Path({str(data.folder)!r})); assert data.verify(); print(data.label, len(data.test_labels)); "
+        "print([name for name in ('PIL', 'pyarrow', 'datasets', 'pandas') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "cifar-10 (part) 20\n[]\n"
+
+
+# --- generated data ---------------------------------------------------------------------------------------------
+
+
+def test_synthetic_counts_and_label(tmp_path: Path) -> None:
+    data = load_cifar10("synthetic:40", cache=tmp_path)
+    assert (len(data.train_images), len(data.test_images)) == (40, 10)
+    assert data.label == "synthetic (smoke test only)"
+    assert torch.bincount(data.train_labels).tolist() == [4] * 10
+    assert not torch.equal(data.train_images[:10], data.test_images)
+
+
+def test_synthetic_is_the_same_everywhere(tmp_path: Path) -> None:
+    data = load_cifar10("synthetic", cache=tmp_path)
+    assert (len(data.train_images), len(data.test_images)) == (2_000, 500)
+    assert data.sha256 == "4a9170daf130631eec2b0f937c0f978ffedfa520a10d26ae1129de31cc609067"
+    assert load_cifar10("synthetic:2000", cache=tmp_path).folder == data.folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_synthetic_is_learned_by_a_small_network_and_not_by_a_linear_one(tmp_path: Path) -> None:
+    data = load_cifar10("synthetic", cache=tmp_path)
+    torch.manual_seed(0)
+    layers: list[torch.nn.Module] = []
+    for before, after in ((3, 16), (16, 32), (32, 64)):
+        layers += [torch.nn.Conv2d(before, after, 3, 2, 1), torch.nn.BatchNorm2d(after), torch.nn.ReLU()]
+    small = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
+    assert accuracy_after(small, data, epochs=1, learning_rate=1e-2) > 0.6
+    assert accuracy_after(linear, data, epochs=5, learning_rate=1e-4) < 0.4
+
+
+def accuracy_after(net: torch.nn.Module, data: Cifar10, *, epochs: int, learning_rate: float) -> float:
+    optimizer = torch.optim.Adam(net.parameters(), learning_rate)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(data.train_labels)).split(64):
+            loss = torch.nn.functional.cross_entropy(net(scale(data.train_images[rows])), data.train_labels[rows])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        return float((net(scale(data.test_images)).argmax(1) == data.test_labels).float().mean())
+
+
+def scale(images: torch.Tensor) -> torch.Tensor:
+    return images.float() / 64 - 2
+
+
+# --- the Hub ----------------------------------------------------------------------------------------------------
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., object]) -> None:
+    """The Hub's answers from memory: what the library makes of them is its own."""
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", answer)
+
+
+def hub_split(split: str) -> object:
+    import datasets
+
+    images, labels = getattr(MADE, f"{split}_images"), getattr(MADE, f"{split}_labels")
+    cells = [{"bytes": forms.encode(image), "path": None} for image in images]
+    names = datasets.ClassLabel(names=list("abcdefghij"))
+    features = datasets.Features({"img": datasets.Image(), "label": names, "note": datasets.Value("string")})
+    rows = {"img": cells, "label": labels.tolist(), "note": ["x"] * len(labels)}
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[object] = []
+    loaded = {split: hub_split(split) for split in ("test", "train")}
+    serve(monkeypatch, lambda *args, **named: asked.append((args, named)) or loaded)  # type: ignore[func-returns-value]
+    for _ in range(2):
+        data = load_cifar10("hf://datasets/uoft-cs/cifar10@main", cache=tmp_path, partial=True)
+        assert same(data)
+        assert data.label == "cifar-10 (part)"
+    assert asked == [(("uoft-cs/cifar10",), {"revision": "main"})] * 2
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_hub_without_a_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    serve(monkeypatch, lambda *_, **__: {"train": hub_split("train"), "dev": hub_split("test")})
+    with pytest.raises(UserError, match=r"^hf://datasets/o/n: no split test; it has dev, train$"):
+        load_cifar10("hf://datasets/o/n", cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        (
+            ConnectionError("no route\nto host"),
+            RetryableError,
+            "the Hub cannot be read: no route; check the network, run again, or give a folder",
+        ),
+        (
+            ValueError("Config name is missing."),
+            UserError,
+            "Config name is missing.; check the name, the revision, and that `hf auth login` was done",
+        ),
+    ],
+)
+def test_hub_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raised: Exception, kind: type[UserError], said: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    serve(monkeypatch, fail)
+    with pytest.raises(UserError) as caught:
+        load_cifar10("hf://datasets/o/n", cache=tmp_path)
+    assert type(caught.value) is kind
+    assert str(caught.value) == f"hf://datasets/o/n: {said}"
+
+
+# --- held-out images --------------------------------------------------------------------------------------------
+
+
+@given(st.data(), st.integers(1, 300), st.integers(-(2**63), 2**63 - 1))
+def test_split_is_disjoint_complete_sorted_and_repeatable(data: st.DataObject, count: int, seed: int) -> None:
+    held_out = data.draw(st.integers(0, count - 1))
+    kept, held = split(count, held_out, seed)
+    assert (len(kept), len(held)) == (count - held_out, held_out)
+    assert sorted([*kept.tolist(), *held.tolist()]) == list(range(count))
+    assert kept.tolist() == sorted(kept.tolist())
+    assert held.tolist() == sorted(held.tolist())
+    again = split(count, held_out, seed)
+    assert torch.equal(kept, again[0])
+    assert torch.equal(held, again[1])
+
+
+def test_split_depends_on_the_seed_and_leaves_the_global_one() -> None:
+    before = torch.get_rng_state()
+    assert not torch.equal(split(50_000, 5_000, 0)[1], split(50_000, 5_000, 1)[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(10, 10), (10, 11), (10, -1), (0, 0)])
+def test_split_that_leaves_nothing(count: int, held_out: int) -> None:
+    with pytest.raises(UserError, match=f"^held out: {held_out} of {count} images; hold out at least 0"):
+        split(count, held_out, 0)
+
+
+# --- real data --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/cifar10-jpeg")
+def test_real_data(tmp_path: Path) -> None:
+    first = load_cifar10(REAL, cache=tmp_path)
+    started = time.process_time()
+    data = load_cifar10(REAL, cache=tmp_path)
+    assert time.process_time() - started < 1
+    assert data.label == first.label == "cifar-10 (JPEG copy, harder)"
+    assert data.train_images.shape == (50_000, 3, 32, 32)
+    assert data.test_images.shape == (10_000, 3, 32, 32)
+    assert torch.bincount(data.train_labels).tolist() == [5_000] * 10
+    mean = data.train_images[:5_000].float().mean((0, 2, 3)) / 255
+    assert mean.tolist() == pytest.approx([0.491, 0.482, 0.447], abs=0.02)  # of CIFAR-10's training images

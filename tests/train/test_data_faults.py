@@ -1,0 +1,404 @@
+"""What is said of data that are missing, broken or something else: one line with the file, the row and what to do."""
+
+import os
+import pickle
+import runpy
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manifests.errors import UserError
+from train.data import load_cifar10
+from train.data.decode import Cells, decode_cells
+from train.data.pickled import read_pickled
+
+forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
+MADE = forms.make()
+TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
+FORMS = (
+    "give a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
+    "folder in it, torchvision:ROOT, hf://datasets/uoft-cs/cifar10, or synthetic"
+)
+
+
+def error_of(source: Path | str, tmp: Path, *, partial: bool = True) -> str:
+    cache = tmp / "cache"
+    with pytest.raises(UserError) as caught:
+        load_cifar10(source, cache=cache, partial=partial)
+    assert "\n" not in str(caught.value)
+    assert not cache.exists() or not any(cache.iterdir())  # nothing half is left
+    return str(caught.value)
+
+
+# --- nothing that is known --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("missing", f"missing: No such file or directory; {FORMS}"),
+        ("", f": holds no CIFAR-10; {FORMS}"),
+        ("a\0b", f"'a\\x00b': no such file or folder; {FORMS}"),
+        ("notes.txt", f"notes.txt: unknown kind of file; {FORMS}"),
+        ("torchvision:missing", f"torchvision:missing: No such file or directory; {FORMS}"),
+        ("torchvision:notes.txt", "torchvision:notes.txt: notes.txt is not a folder; give the root folder that torchvision's CIFAR10 was given"),
+        ("torchvision:.", "torchvision:.: no folder cifar-10-batches-py there; give the root that torchvision's CIFAR10 was given"),
+        ("synthetic:10", "synthetic:10: write synthetic, or synthetic:COUNT with COUNT from 20 to 100,000"),
+        ("synthetic:many", "synthetic:many: write synthetic, or synthetic:COUNT with COUNT from 20 to 100,000"),
+        ("hf://uoft-cs/cifar10", "hf://uoft-cs/cifar10: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION"),
+    ],
+)  # fmt: skip
+def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    assert error_of(source, tmp_path) == said
+
+
+# --- Parquet ----------------------------------------------------------------------------------------------------
+
+
+def test_one_file_is_one_split(tmp_path: Path) -> None:
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    assert error_of(folder / TRAIN, tmp_path) == (
+        f"{folder / TRAIN}: holds the train split only, the test split is missing; "
+        "give the folder that has test-*.parquet as well"
+    )
+    (folder / TRAIN).rename(folder / "all.parquet")
+    assert error_of(folder / "all.parquet", tmp_path) == (
+        f"{folder / 'all.parquet'}: one file holds one split; give a folder with train-*.parquet and test-*.parquet"
+    )
+    assert error_of(folder, tmp_path) == (
+        f"{folder}: holds test-*.parquet and no train-*.parquet; put the files of both splits there"
+    )
+
+
+IMAGES = [forms.encode(image) for image in MADE.train_images[:3]]
+GREY = forms.encode(MADE.train_images[0], mode="L")
+LARGE = forms.encode(np.zeros((3, 40, 36), np.uint8))
+BROKEN: dict[str, tuple[bytes | None, str]] = {
+    "missing": (None, "row 1: img holds no bytes; get the file again"),
+    "empty": (b"", "row 1: the image is empty, neither PNG nor JPEG; get the file again"),
+    "GIF": (b"GIF89a", "row 1: the image begins with 47 49 46 38, neither PNG nor JPEG; get the file again"),
+    "cut PNG": (IMAGES[1][:-600], "row 1: broken image: image file is truncated; get the file again"),
+    "cut JPEG": (
+        forms.encode(MADE.train_images[1], "JPEG")[:-300],
+        "row 1: broken image: image file is truncated (",
+    ),
+    "only the first bytes": (IMAGES[1][:9], "row 1: broken image: cannot be identified; get the file again"),
+    "greyscale": (GREY, "row 1: the image is greyscale (mode L), those of CIFAR-10 are RGB"),
+    "palette": (
+        forms.encode(MADE.train_images[1], mode="P"),
+        "row 1: the image is with a palette (mode P), those of CIFAR-10 are RGB",
+    ),
+    "size": (LARGE, "row 1: the image is 36 x 40, those of CIFAR-10 are 32 x 32"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_image_is_named_by_file_and_row(tmp_path: Path, fault: str) -> None:
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    image, said = BROKEN[fault]
+    pq.write_table(forms.table([IMAGES[0], image, LARGE], [0, 1, 2]), folder / TEST)
+    assert error_of(folder, tmp_path).startswith(f"{folder / TEST}, {said}")
+
+
+def test_the_first_of_many_broken_images_is_named(tmp_path: Path) -> None:
+    images: list[bytes] = [IMAGES[0]] * 1_200
+    images[1_100] = images[701] = images[650] = GREY
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    pq.write_table(forms.table(images, [0] * 1_200), folder / TRAIN)
+    assert error_of(folder, tmp_path).startswith(f"{folder / TRAIN}, row 650: the image is greyscale")
+
+
+def labels_of(*labels: Any) -> pa.Table:
+    return forms.table(IMAGES, list(labels))
+
+
+GOOD = labels_of(0, 1, 2)
+TABLES: dict[str, tuple[pa.Table, str]] = {
+    "label 10": (labels_of(0, 1, 10), ", row 2: label 10; those of CIFAR-10 are 0 to 9: is it another data set?"),
+    "label -1": (labels_of(0, -1, 10), ", row 1: label -1; those of CIFAR-10 are 0 to 9: is it another data set?"),
+    "no label": (labels_of(0, None, 2), ", row 1: label is missing; get the file again"),
+    "text": (labels_of("0", "1", "2"), ": column label holds string, not integers from 0 to 9"),
+    "fractions": (labels_of(0.0, 1.0, 2.0), ": column label holds double, not integers from 0 to 9"),
+    "other columns": (
+        GOOD.rename_columns(["img", "fine_label"]),
+        ": no column label; it has img, fine_label: is it another data set?",
+    ),
+    "no images": (GOOD.select(["label"]), ": no column img or image; it has label: is it another data set?"),
+    "img and image": (
+        GOOD.append_column("image", GOOD["img"]),
+        ": columns img and image may both hold the images; keep one of them",
+    ),
+    "img twice": (
+        GOOD.append_column("img", GOOD["img"]),
+        ": columns img and img may both hold the images; keep one of them",
+    ),
+    "label twice": (
+        GOOD.append_column("label", GOOD["label"]),
+        ": 2 columns are called label; keep one of them",
+    ),
+    "paths only": (
+        pa.table({"img": ["a.png"], "label": [1]}),
+        ": column img holds string, not images as PNG or JPEG bytes",
+    ),
+    "no rows": (GOOD.slice(0, 0).cast(labels_of(0, 1, 2).schema), "the test split holds no images"),
+}
+
+
+@pytest.mark.parametrize("fault", TABLES)
+def test_wrong_tables(tmp_path: Path, fault: str) -> None:
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    table, said = TABLES[fault]
+    pq.write_table(table, folder / TEST)
+    where = f"{folder}: " if fault == "no rows" else f"{folder / TEST}"
+    assert error_of(folder, tmp_path) == where + said
+
+
+@pytest.mark.parametrize("kept", [0, 4, 3_000, -1])
+def test_truncated_parquet(tmp_path: Path, kept: int) -> None:
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    (folder / TRAIN).write_bytes((folder / TRAIN).read_bytes()[:kept])
+    found = error_of(folder, tmp_path)
+    assert found.startswith(f"{folder / TRAIN}: not a whole Parquet file: ")
+    assert found.endswith("; get it again")
+
+
+def test_a_damaged_page_of_a_parquet_file(tmp_path: Path) -> None:
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    content = (folder / TRAIN).read_bytes()
+    (folder / TRAIN).write_bytes(content[:4] + bytes(2_000) + content[2_004:])
+    assert error_of(folder, tmp_path).startswith(f"{folder / TRAIN}")
+
+
+# --- counts -----------------------------------------------------------------------------------------------------
+
+
+def test_wrong_counts(tmp_path: Path) -> None:
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    said = f"{folder}: the train split has 50 images, CIFAR-10 has 50,000; get the whole data set"
+    assert error_of(folder, tmp_path, partial=False) == said
+    cache = tmp_path / "cache"
+    assert load_cifar10(folder, cache=cache, partial=True).label == "cifar-10 (part)"
+    with pytest.raises(UserError) as caught:  # not from the cache either
+        load_cifar10(folder, cache=cache)
+    assert str(caught.value) == said
+
+
+def test_uneven_classes(tmp_path: Path) -> None:
+    folder = forms.write_parquet(tmp_path / "in", MADE)
+    labels = np.arange(50_000) % 10
+    labels[0] = 7
+    for name, count in ((TRAIN, 50_000), (TEST, 10_000)):
+        images = pa.repeat(pa.scalar(forms.encode(np.zeros((3, 32, 32), np.uint8)), pa.binary()), count)
+        pq.write_table(pa.table({"img": images, "label": labels[:count]}), folder / name)
+    assert error_of(folder, tmp_path, partial=False) == (
+        f"{folder}: the train split has 4,999 images of label 0 (2 labels are off), "
+        "CIFAR-10 has 5,000 of each; get the data set anew"
+    )
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+
+def test_missing_batches(tmp_path: Path) -> None:
+    folder = forms.write_python(tmp_path, MADE)
+    (folder / "data_batch_4").unlink()
+    (folder / "test_batch").unlink()
+    said = "data_batch_4, test_batch missing; get the whole Python version of CIFAR-10"
+    assert error_of(folder, tmp_path) == f"{folder}: {said}"
+    assert error_of(f"torchvision:{tmp_path}", tmp_path) == f"{folder}: {said}"
+    archive = forms.write_tar(tmp_path / "some.tar.gz", folder)
+    assert error_of(archive, tmp_path) == f"{archive}: {said}"
+
+
+def test_a_damaged_archive(tmp_path: Path) -> None:
+    path = forms.write_tar(tmp_path / "bad.tar.gz", forms.write_python(tmp_path, MADE))
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1  # the checksum; as if a bit of the pixels had changed
+    path.write_bytes(content)
+    assert error_of(path, tmp_path).startswith(f"{path}: not a whole tar archive: CRC check failed")
+
+
+def test_wrong_archives(tmp_path: Path) -> None:
+    whole = forms.write_tar(tmp_path / "whole.tar.gz", forms.write_python(tmp_path, MADE)).read_bytes()
+    for kept in (0, 10, 1_000, len(whole) - 3_000, len(whole) - 20):
+        path = tmp_path / "cut.tar.gz"
+        path.write_bytes(whole[:kept])
+        assert error_of(path, tmp_path).startswith(f"{path}: not a whole tar archive: "), kept
+    (tmp_path / "other").mkdir()
+    other = forms.write_tar(tmp_path / "other.tar", tmp_path / "other", "w")
+    assert error_of(other, tmp_path) == (
+        f"{other}: no data_batch_1 in it; give cifar-10-python.tar.gz or cifar-10-binary.tar.gz"
+    )
+
+
+def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
+    folder = forms.write_python(tmp_path, MADE)
+    (folder / "test_batch").rename(tmp_path / "outside")
+    (folder / "test_batch").symlink_to(tmp_path / "outside")
+    archive = forms.write_tar(tmp_path / "linked.tar", folder, "w")
+    assert error_of(archive, tmp_path).startswith(f"{archive}: test_batch missing")
+
+
+def test_an_archive_that_says_a_batch_is_huge(tmp_path: Path) -> None:
+    path = tmp_path / "huge.tar"
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo("data_batch_1")
+        member.size = 1 << 40
+        archive.fileobj.write(member.tobuf())  # type: ignore[union-attr]
+    assert error_of(path, tmp_path) == (
+        f"{path}: data_batch_1 has 1,099,511,627,776 bytes, a batch has 31 million; get it again"
+    )
+
+
+def test_wrong_binary_batches(tmp_path: Path) -> None:
+    folder = forms.write_binary(tmp_path, MADE)
+    file = folder / "data_batch_2.bin"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert error_of(folder, tmp_path) == (
+        f"{file}: 30,729 bytes are no whole number of records of 3,073; get the file again"
+    )
+    file.write_bytes(whole[: 3 * 3_073] + b"\x0a" + whole[3 * 3_073 + 1 :])
+    assert error_of(folder, tmp_path) == (
+        f"{file}, row 3: label 10; those of CIFAR-10 are 0 to 9: is it another data set?"
+    )
+
+
+ROWS = np.zeros((2, 3072), np.uint8)
+BATCHES: dict[str, tuple[Any, str]] = {
+    "a list": ([1], ": holds no dictionary; a batch of CIFAR-10 has data and labels: get the original file"),
+    "CIFAR-100": (
+        {b"data": ROWS, b"fine_labels": [1, 2], b"coarse_labels": [1, 2]},
+        ": no entry 'labels', it has 'data', 'fine_labels', 'coarse_labels': is it another data set?",
+    ),
+    "no data": ({b"labels": [1, 2]}, ": no entry 'data', it has 'labels': is it another data set?"),
+    "data in a list": ({b"data": [1], b"labels": [1]}, ": its data are no array; get the original file"),
+    "floats": ({b"data": ROWS.astype("f4"), b"labels": [1, 2]}, ": its data are not of type uint8; get the original file"),
+    "width": ({b"data": ROWS[:, :-1].copy(), b"labels": [1, 2]}, ": its data are not 3,072 values an image; get the original file"),
+    "fewer labels": ({b"data": ROWS, b"labels": [1]}, ": has 2 images and 1 labels; get the file again"),
+    "text labels": ({b"data": ROWS, b"labels": [b"1", b"2"]}, ": its labels are no list of integers; get the original file"),
+    "label 10": ({b"data": ROWS, b"labels": [1, 10]}, ", row 1: label 10; those of CIFAR-10 are 0 to 9: is it another data set?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BATCHES)
+def test_wrong_pickled_batches(tmp_path: Path, fault: str) -> None:
+    folder = forms.write_python(tmp_path, MADE)
+    value, said = BATCHES[fault]
+    (folder / "data_batch_3").write_bytes(forms.to_pickle(value))
+    assert error_of(folder, tmp_path) == f"{folder / 'data_batch_3'}{said}"
+
+
+# --- pickles that mean harm -------------------------------------------------------------------------------------
+
+
+class Attack:
+    """Calls a function when it is unpickled; here it makes a file, or asks for the time."""
+
+    def __init__(self, call: Callable[..., object], *arguments: object) -> None:
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call, self.arguments
+
+
+@pytest.mark.parametrize("where", ["folder", "archive"])
+@pytest.mark.parametrize("place", ["whole", "key", "data"])
+def test_code_in_a_pickle_is_refused(tmp_path: Path, where: str, place: str) -> None:
+    mark = tmp_path / "ran"
+    attack = Attack(os.system, f"touch '{mark}'")
+    value: object = {"whole": attack, "key": {b"x": attack}, "data": {b"data": attack, b"labels": [1]}}[place]
+    content = pickle.dumps(value, 4)
+    pickle.loads(content)
+    assert mark.exists()  # this is what plain unpickling does
+    mark.unlink()
+    folder = forms.write_python(tmp_path, MADE)
+    (folder / "data_batch_1").write_bytes(content)
+    source = folder if where == "folder" else forms.write_tar(tmp_path / "x.tar.gz", folder)
+    file = folder / "data_batch_1" if where == "folder" else f"{source}/data_batch_1"
+    assert error_of(source, tmp_path) == (
+        f"{file}: asks for 'posix.system', which no batch of CIFAR-10 needs; not loaded: get the original file"
+    )
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (pickle.dumps(Attack(eval, "1"), 4), "asks for 'builtins.eval'"),
+        (pickle.dumps(Attack(getattr, "", "join"), 2), "asks for '__builtin__.getattr'"),
+        (pickle.dumps(np.arange(3, dtype="u1"), 5), "asks for 'numpy._core.numeric._frombuffer'"),
+        (pickle.dumps(b"\xff", 2), "asks for '_codecs.encode'"),
+        (b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.data\x93.", "asks for 'numpy.ndarray.data'"),
+        (b"cos\nsystem\x1b[2J\n.", "asks for 'os.system\\x1b[2J'"),
+        (b"\x80\x02P1\n.", "not a whole pickle: "),  # an object kept elsewhere
+        (b"\x80\x02\x82\x01.", "not a whole pickle: "),  # an object of a registered extension
+        (b"", "not a whole pickle: "),
+        (b"\x80\x02" + b"]" * 10 + b"a" * 9 + b".", "holds no dictionary"),
+    ],
+)
+def test_other_requests_are_refused(content: bytes, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_pickled(content, "batch")
+    assert str(caught.value).startswith(f"batch: {said}")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_array_of_pointers_is_not_made() -> None:
+    class Pointers:
+        def __reduce__(self) -> tuple[object, ...]:
+            return np.ndarray, ((1,), "O", b"\x01" * 8)  # numpy makes this array, and reading it is a crash
+
+    with pytest.raises(UserError, match=r"^batch: its data are no array"):
+        read_pickled(pickle.dumps({"data": Pointers(), "labels": [1]}, 4), "batch")
+
+
+def test_the_names_that_stand_for_numpys_cannot_be_changed() -> None:
+    content = b"\x80\x02cnumpy\ndtype\nN}U\x09arguments)s\x86b."  # BUILD with attributes for the class itself
+    with pytest.raises(UserError, match=r"^batch: not a whole pickle: "):
+        read_pickled(content, "batch")
+
+
+# --- any damage at all ------------------------------------------------------------------------------------------
+
+PICKLED = forms.to_pickle(forms.batch(MADE.train_images[:1], MADE.train_labels[:1]))
+PIXELS = PICKLED.index(MADE.train_images[0].tobytes()[:50])
+OUTSIDE = [*range(PIXELS), *range(PIXELS + 3_072, len(PICKLED))]
+
+
+@given(st.sampled_from(OUTSIDE), st.integers(0, 255))
+def test_a_changed_byte_in_a_pickle(place: int, value: int) -> None:
+    said = "batch"
+    try:
+        pixels, labels = read_pickled(PICKLED[:place] + bytes([value]) + PICKLED[place + 1 :], "batch")
+        assert pixels.shape == (1, 3, 32, 32)
+        assert 0 <= labels[0] <= 9
+    except UserError as error:
+        said = str(error)
+    assert said.startswith("batch")
+    assert "\n" not in said
+
+
+@given(st.sampled_from(["PNG", "JPEG"]), st.integers(8, 700), st.integers(0, 255))
+def test_a_changed_byte_in_an_image(kind: str, place: int, value: int) -> None:
+    whole = forms.encode(MADE.train_images[0], kind)
+    changed = whole[:place] + bytes([value]) + whole[place + 1 :]
+    said = "file, row 0: "
+    try:
+        pixels = decode_cells([Cells("file", np.zeros(1, np.int64), [changed])])
+        assert pixels.shape == (1, 3, 32, 32)
+    except UserError as error:
+        said = str(error)
+    assert said.startswith("file, row 0: ")
+    assert "\n" not in said

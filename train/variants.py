@@ -1,0 +1,49 @@
+"""What an ablation leaves out: the recipe's own variants, and those that a user writes down."""
+
+from collections.abc import Sequence
+
+from manifests.errors import UserError
+from train.recipe import Recipe, read_changes
+
+FULL = "full"
+
+#: What each variant changes; a change that leaves the recipe as it is makes no variant.
+STANDARD: dict[str, dict[str, object]] = {
+    "no attention": {"slots__attention": "none"},
+    "strided convolution": {"slots__downsample": "strided_conv"},
+    "no stochastic depth": {"slots__stochastic_depth": "none"},
+    "plain augmentation": {
+        "augmentation__randaugment_ops": 0,
+        "augmentation__mixup_alpha": 0.0,
+        "augmentation__cutmix_alpha": 0.0,
+        "augmentation__cutout": 0,
+    },
+}
+
+
+def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
+    """Recipes by name: the full one, then the written variants, or the standard ones when none is written.
+
+    Args: written: each `NAME: KEY=VALUE, KEY=VALUE`, the keys as in a recipe (`slots.attention`), the values as in TOML.
+    Raises: UserError if one cannot be read, changes nothing, or makes no valid recipe.
+    """
+    changes = dict(_read(text) for text in written) if written else STANDARD
+    found = {FULL: recipe}
+    for name, change in changes.items():
+        changed = recipe.changed(**change)
+        if changed != recipe:
+            found[name] = changed
+        elif written:
+            raise UserError(f"variant {name!r}: changes nothing in this recipe; leave it out")
+    if len(found) == 1:
+        raise UserError("the recipe has no attention, anti-aliasing, stochastic depth or augmentation to leave out")
+    return found
+
+
+def _read(text: str) -> tuple[str, dict[str, object]]:
+    name, colon, rest = text.partition(":")
+    if not colon or not name.strip() or name.strip() == FULL:
+        raise UserError(
+            f"variant {text!r}: write NAME: KEY=VALUE, for example 'no attention: slots.attention=\"none\"'"
+        )
+    return name.strip(), read_changes(rest)
