@@ -1,0 +1,336 @@
+"""Inlining: texts before and after, and what is refused."""
+
+import pickle
+import re
+import sys
+import textwrap
+import types
+
+import pytest
+
+from manifests.errors import UserError
+from train.inline import Part, inline
+
+
+def part(key: str, code: str, name: str = "Main", *header: str) -> Part:
+    return Part(key, name, textwrap.dedent(code).lstrip("\n"), header)
+
+
+def second(code: str, *, first: str = "", name: str = "Main") -> str:
+    """The text of a part that follows another one, whose globals are `x`, `Foo`, `np` and what `first` has."""
+    clash = "import numpy as np\nx = 'first'\nmax = 1\ndef Foo(): pass\nclass First: pass\n" + textwrap.dedent(first)
+    text = inline([part("1", clash, "First"), part("2", code, name, "second")]).text
+    return text.split("# second\n\n")[1]
+
+
+#: Code of the second part, and its text where `x` and `Foo` are taken.
+RENAMED = {
+    "constant": ("x = 2\nclass Main: y = x\n", "x_2 = 2\n\n\nclass Main: y = x_2\n"),
+    "local": (
+        "x = 2\ndef f():\n    x = 3\n    return x\n\n\nclass Main: pass\n",
+        "x_2 = 2\n\n\ndef f():\n    x = 3\n    return x\n\n\nclass Main: pass\n",
+    ),
+    "bound after the read": (
+        "x = 2\ndef Main():\n    print(x)\n    for x in y(): pass\n",
+        "x_2 = 2\n\n\ndef Main():\n    print(x)\n    for x in y(): pass\n",
+    ),
+    "parameter, default, keyword, attribute": (
+        "x = 2\ndef Main(x=x, *, y: x = x):\n    return x.x(x=y)\n",
+        "x_2 = 2\n\n\ndef Main(x=x_2, *, y: x_2 = x_2):\n    return x.x(x=y)\n",
+    ),
+    "lambda": ("x = 2\nMain = lambda x=x: x\n", "x_2 = 2\nMain = lambda x=x_2: x\n"),
+    "nested function": (
+        "x = 2\ndef Main():\n    def g():\n        return x, (lambda: x)\n    return g\n",
+        "x_2 = 2\n\n\ndef Main():\n    def g():\n        return x_2, (lambda: x_2)\n    return g\n",
+    ),
+    "free variable": (
+        "x = 2\ndef Main(x):\n    class C:\n        def m(self):\n            return x\n    return C\n",
+        "x_2 = 2\n\n\ndef Main(x):\n    class C:\n        def m(self):\n            return x\n    return C\n",
+    ),
+    "nonlocal": (
+        "x = 2\ndef Main():\n    x = 1\n    def g():\n        nonlocal x\n        x += 1\n    return g\n",
+        "x_2 = 2\n\n\ndef Main():\n    x = 1\n    def g():\n        nonlocal x\n        x += 1\n    return g\n",
+    ),
+    "global": (
+        "x = 2\ndef Main():\n    global y, x  # x\n    x += 1\n    def g(): return x\n",
+        "x_2 = 2\n\n\ndef Main():\n    global y, x_2  # x\n    x_2 += 1\n    def g(): return x_2\n",
+    ),
+    "comprehension": (
+        "x = [2]\ndef Main():\n    return [x for x in x], {x: y for y in x for x in y}, x\n",
+        "x_2 = [2]\n\n\ndef Main():\n    return [x for x in x_2], {x: y for y in x_2 for x in y}, x_2\n",
+    ),
+    "walrus": (
+        "x = 2\ndef Main():\n    return [(x := y) for y in z], x\nif (x := 3): pass\n",
+        "x_2 = 2\n\n\ndef Main():\n    return [(x := y) for y in z], x\n\n\nif (x_2 := 3): pass\n",
+    ),
+    "class body binds the name": (
+        "x = 2\nclass Main:\n    x = x\n    y = x\n    z = [x for _ in x]\n    def m(self): return x, self.x\n",
+        "x_2 = 2\n\n\nclass Main:\n    x = x_2\n    y = x\n    z = [x_2 for _ in x]\n"
+        "    def m(self): return x_2, self.x\n",
+    ),
+    "class body in a function reads past the function": (
+        "x = 2\ndef Main(x):\n    class C:\n        y = x\n        z: x = 1\n    class D:\n        x = x\n",
+        "x_2 = 2\n\n\ndef Main(x):\n    class C:\n        y = x\n        z: x = 1\n    class D:\n        x = x_2\n",
+    ),
+    "decorator, base, keyword of a class": (
+        "def Foo(*a, **k): return object\n@Foo\nclass Main(Foo(), metaclass=Foo.x): pass\n",
+        "def Foo_2(*a, **k): return object\n\n\n@Foo_2\nclass Main(Foo_2(), metaclass=Foo_2.x): pass\n",
+    ),
+    "f-string": (
+        'x = 2\ndef Main(y):\n    return f\'x {{x}} {x!r:>{x}} {y:x} {y["x"]} {(lambda x: x)(x)} \\N{EM DASH}\' f"{x != x}"\n',
+        "x_2 = 2\n\n\ndef Main(y):\n    return f'x {{x}} {x_2!r:>{x_2}} {y:x} {y[\"x\"]} {(lambda x: x)(x_2)} \\N{EM DASH}' "
+        'f"{x_2 != x_2}"\n',
+    ),
+    "f-string over lines, not ASCII": (
+        'x = 2\nMain = f"""é {\n  x} {[x for x in x]}\n{x}""", x\n',
+        'x_2 = 2\nMain = f"""é {\n  x_2} {[x for x in x_2]}\n{x_2}""", x_2\n',
+    ),
+    "strings": ("x = 2\nMain = 'x', \"x\", b'x', x\n", "x_2 = 2\nMain = 'x', \"x\", b'x', x_2\n"),
+    "string annotations": (
+        "from typing import Literal, Optional, cast\n"
+        "class Foo:\n    y: 'Foo'\n    def m(self, a: \"Optional['Foo']\", b: Literal['Foo']) -> '''Foo''': pass\n"
+        "def Main(): return cast('Foo', 1)\n",
+        "class Foo_2:\n    y: 'Foo_2'\n    def m(self, a: \"Optional['Foo_2']\", b: Literal['Foo']) -> '''Foo_2''': pass\n\n\n"
+        "def Main(): return cast('Foo_2', 1)\n",
+    ),
+    "types at function level": (
+        "class Foo: pass\ndef Main():\n    y: Foo = Foo()\n    isinstance(y, Foo)\n",
+        "class Foo_2: pass\n\n\ndef Main():\n    y: Foo_2 = Foo_2()\n    isinstance(y, Foo_2)\n",
+    ),
+    "match": (
+        "class Foo: pass\nx = 1\nmatch x:\n    case Foo(x=1) as y: pass\n    case [*x]: pass\n    case {'x': 1, **x}: pass\n"
+        "def Main(v):\n    match v:\n        case x: return x\n",
+        "class Foo_2: pass\n\n\nx_2 = 1\nmatch x_2:\n    case Foo_2(x=1) as y: pass\n    case [*x_2]: pass\n"
+        "    case {'x': 1, **x_2}: pass\n\n\ndef Main(v):\n    match v:\n        case x: return x\n",
+    ),
+    "imports inside": (
+        "try:\n    import Foo\n    from a import Foo, x as y, z as x\nexcept ImportError as x:\n    Foo = x\n"
+        "def Main():\n    import Foo\n    return Foo, x\n",
+        "try:\n    import Foo as Foo_2\n    from a import Foo as Foo_2, x as y, z as x_2\nexcept ImportError as x_2:\n"
+        "    Foo_2 = x_2\n\n\ndef Main():\n    import Foo\n    return Foo, x_2\n",
+    ),
+    "loops, with, del, several on a line": (
+        "for x in range(3): y = x; del x\nwith Main as x, x as y: pass\nMain = x = 1; x += 1\n",
+        "for x_2 in range(3): y = x_2; del x_2\nwith Main as x_2, x_2 as y: pass\nMain = x_2 = 1; x_2 += 1\n",
+    ),
+    "type checking": (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a import Foo\ndef Main(a: 'Foo'): pass\n",
+        "if TYPE_CHECKING:\n    from a import Foo as Foo_2\n\n\ndef Main(a: 'Foo_2'): pass\n",
+    ),
+    "exports": (
+        "__all__ = ['Main', 'x']\nx = 2\n__all__ += ['y']\n__all__ = names = ['Main']\nclass Main: pass\n",
+        "x_2 = 2\nnames = ['Main']\n\n\nclass Main: pass\n",
+    ),
+    "torch.fx.wrap": (
+        "import torch\ntorch.fx.wrap('Foo')\ndef Foo(): return 1\nclass Main: pass\n",
+        "torch.fx.wrap('Foo_2')\n\n\ndef Foo_2(): return 1\n\n\nclass Main: pass\n",
+    ),
+    "comments and layout": (
+        "# header\n\n'''Docstring.'''\nimport math\n\n# of x\nx = (1,   # one\n     2)  # two\n# of y\ny = x\n\n\n\n\n# of Main\n@x\n"
+        "class Main: pass  # x\n",
+        "# of x\nx_2 = (1,   # one\n     2)  # two\n# of y\ny = x_2\n\n\n# of Main\n@x_2\nclass Main: pass  # x\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RENAMED)
+def test_what_is_renamed(case: str) -> None:
+    code, expected = RENAMED[case]
+    assert second(code) == expected
+
+
+def test_the_class_and_who_reads_it() -> None:
+    code = "class First:\n    def __init__(self):\n        super(First, self).__init__()\n        First.n = 1\n"
+    assert second(code, name="First") == code.replace("First", "First_2")
+
+
+def test_import_clashes() -> None:
+    one = "import torch.nn as nn\nfrom a import x\nimport xml.dom\nclass One: pass\n"
+    two = "from torch import nn\nfrom b import x\nfrom c import (\n    y as nn2,\n)\nclass Two(nn.Module): y = x, nn2\n"
+    three = "def nn(): pass\ndef xml(): pass\nclass Three: y = nn\n"
+    found = inline([part("1", one, "One"), part("2", two, "Two"), part("3", three, "Three")])
+    assert found.text == textwrap.dedent(
+        """\
+        import xml.dom
+
+        import torch.nn as nn
+        from a import x
+        from b import x as x_2
+        from c import y as nn2
+
+
+        class One: pass
+
+
+        class Two(nn.Module): y = x_2, nn2
+
+
+        def nn_2(): pass
+
+
+        def xml_2(): pass
+
+
+        class Three: y = nn_2
+        """
+    ).replace("\n\n\nclass One", "\n\n\nclass One")
+    turned = inline([part("3", three, "Three"), part("1", one, "One")]).text
+    assert "import xml as xml_2\nimport xml.dom as xml_2_dom\n" in turned
+    assert "import torch.nn as nn_2" in turned
+
+
+def test_imports_do_not_depend_on_the_order_of_the_parts() -> None:
+    parts = [
+        part("1", "import torch\nimport math\nfrom os import path\nclass A: pass\n", "A"),
+        part("2", "from os import sep, path\nimport torch.nn as nn\nclass B: pass\n", "B"),
+        part("3", "from torch import nn\nimport torch.nn.functional as F\nclass C: pass\n", "C"),
+    ]
+    heads = {inline([parts[i] for i in order]).text.split("\n\n\n")[0] for order in [(0, 1, 2), (2, 1, 0), (1, 0, 2)]}
+    assert heads == {
+        "import math\nfrom os import path, sep\n\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F"
+    }
+
+
+def test_one_copy_of_what_is_the_same() -> None:
+    code = "import torch\nK = 3\ndef f(): return K, g()\ndef g(): return f\nclass {}:\n    y = f\n"
+    found = inline([part("1", code.format("A"), "A", "one"), part("2", code.format("B"), "B", "two")])
+    assert found.text.count("def f()") == found.text.count("def g()") == found.text.count("K = 3") == 1
+    assert found.text.endswith("# two\n\nclass B:\n    y = f\n")
+    assert found.names == {"1": "A", "2": "B"}
+
+
+def test_the_same_text_over_something_else_is_not_the_same() -> None:
+    code = "K = {}\ndef f(): return K, g()\ndef g(): return f\nclass {}:\n    y = f\n"
+    text = inline([part("1", code.format(3, "A"), "A"), part("2", code.format(4, "B"), "B")]).text
+    assert "K_2 = 4\n\n\ndef f_2(): return K_2, g_2()\n\n\ndef g_2(): return f_2\n\n\nclass B:\n    y = f_2" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "copies"),
+    [
+        ("T['b'] = 2", 2),
+        ("T.update(b=2)", 2),
+        ("for i in range(2): T[i] = i", 2),
+        ("def change(): T['b'] = 2", 2),
+        ("def change(): return list(T)", 2),
+        ("def change():\n    global T\n    T = 2", 2),
+        ("def read(): return T['a'], T.get('b'), 'a' in T, len(T)", 1),
+        ("read = T['a']", 1),
+    ],
+)
+def test_what_one_part_changes_is_not_shared(change: str, copies: int) -> None:
+    one = "T = dict(a=1)\nclass A:\n    y = T\n"
+    two = f"T = dict(a=1)\n{change}\nclass B:\n    y = len(T)\n"
+    three = one.replace("y = T", "y = T['a']")
+    text = inline([part("1", three, "A"), part("2", two, "B")]).text
+    assert text.count("= dict(a=1)") == copies
+    both = inline([part("1", two, "B"), part("2", two.replace("B", "C"), "C")]).text
+    assert both.count("= dict(a=1)") == 1
+    assert both.count(change) == 1
+
+
+def test_a_part_that_is_given_twice_stands_once() -> None:
+    code = "print('x')\nprint('x')\nclass A: pass\n"
+    found = inline([part("1", code, "A"), part("2", code, "A", "again")])
+    assert found.text == "print('x')\nprint('x')\n\n\nclass A: pass\n\n\n# again\n"
+    assert found.names == {"1": "A", "2": "A"}
+    fewer = Part("0", "A", code.replace("print('x')\n", "", 1))
+    assert inline([fewer, part("1", code, "A")]).text.count("print") == 2
+
+
+def test_what_another_part_takes_from_the_built_in_names_is_left_to_it() -> None:
+    one = "from math import pow\ndef max(a): return 'mine'\nclass A:\n    def run(self): return max(1)\n"
+    two = "class B:\n    def run(self): return max(1, 2), pow(2, 3)\n"
+    text = inline([part("1", one, "A"), part("2", two, "B")]).text
+    assert "from math import pow as pow_2" in text
+    assert "def max_2(a)" in text
+    assert "return max(1, 2), pow(2, 3)" in text
+    assert "def max(a)" in inline([part("1", one, "A")]).text
+
+
+def test_a_new_name_is_new_everywhere() -> None:
+    text = second("x = 2\ndef Main(x_2, x_3):\n    return x, x_2\n")
+    assert text == "x_4 = 2\n\n\ndef Main(x_2, x_3):\n    return x_4, x_2\n"
+
+
+def test_imports_stay_behind_code_and_where_the_name_is_bound_again() -> None:
+    text = second("import os\nos.environ['A'] = '1'\nimport math, json\nimport re\nre = re or None\nclass Main: pass\n")
+    assert text == "os.environ['A'] = '1'\nimport math\nimport json\nimport re\nre = re or None\n\n\nclass Main: pass\n"
+
+
+def test_future() -> None:
+    one = "from __future__ import annotations, division\nclass A:\n    y: Missing\n"
+    two = "'''Doc.'''\nfrom __future__ import print_function\nimport math\nclass B: pass\n"
+    text = inline([part("2", two, "B"), part("1", one, "A")]).text
+    assert text == (
+        "from __future__ import annotations\n\nimport math\n\n\nclass B: pass\n\n\nclass A:\n    y: Missing\n"
+    )
+    three = part("3", "class C:\n    y: int\nprint(C.__annotations__)\n", "C")
+    with pytest.raises(UserError, match="3: line 3: reads annotations, and another part has"):
+        inline([three, part("1", one, "A")])
+    assert "__annotations__" in inline([three, part("2", two, "B")]).text
+
+
+def test_a_renamed_class_keeps_the_name_that_its_part_reads() -> None:
+    code = "class First:\n    def run(self): return type(self).__name__\n"
+    text = second(code, name="First")
+    assert text == code.replace("First", "First_2") + '\n\nFirst_2.__name__ = "First"\n'
+    with pytest.raises(UserError, match="line 5: First would be renamed, and its decorator may read its name"):
+        second("def add(cls):\n    cls.__name__\n    return cls\n@add\nclass First: pass\n", name="First")
+
+
+REFUSED = {
+    "from math import *\nclass Main: pass\n": "line 1: has a star import of math",
+    "class Main: pass\ndef f():\n    from . import a\n": "line 3: has the relative import of .",
+    "from .a import b\nclass Main: pass\n": "line 1: has the relative import of .a",
+    "class Main:\n    def m(self): return globals()['x']\n": "line 2: reads the module's names by `globals`",
+    "Main = vars()\n": "line 1: reads the module's names by `vars`",
+    "Main = 1\nMain = eval('x')\n": "line 2: reads names by `eval`",
+    "import os\nMain = os.path.dirname(__file__)\n": "line 2: reads `__file__`",
+    "import sys\nclass Main:\n    y = sys.modules[__name__]\n": "line 3: reads its own module by its `__name__`",
+    "'''Doc.'''\nMain = __doc__\n": "line 2: reads the module's docstring",
+    "__all__ = ['a']\nMain = len(__all__)\n": "line 2: reads `__all__`",
+    "def __getattr__(name): pass\nMain = 1\n": "line 1: defines the module's `__getattr__`",
+    "from __future__ import barry_as_FLUFL\nMain = 1\n": "line 1: from __future__ import barry_as_FLUFL",
+    "class Main:\n  y = (\n": "line 2: not Python",
+    "x = 1\nMain = f'''\n{x=}'''\n": "x is printed with its name by `=` in an f-string",
+    "class Foo: pass\ndef Main(a: 'Fo' 'o'): pass\n": "line 2: Foo is named by a string in several pieces",
+    "x = 1\nclass Main:\n    if a: x = 2\n    y = x\n": "line 4: x is bound by the class body too",
+    "x = 1\nclass Main:\n    for i in a:\n        y = x\n        x = 2\n": "line 4: x is bound by the class body too",
+    "try:\n    import x.y\nexcept ImportError: pass\nMain = 1\n": "line 2: x is bound by an import of its submodule",
+    "import os\nif os.name: Foo = max = 1\nMain = max\n": "line 2: max may be its own or the built-in one",
+    "max = max\nMain = max\n": "line 1: max may be its own or the built-in one",
+    "class Foo:\n    __a = 1\n    b = '_Foo__a'\nMain = 1\n": "line 1: Foo would be renamed, and a name that begins _Foo__",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_is_refused(code: str) -> None:
+    with pytest.raises(UserError, match=rf"^2: .*{re.escape(REFUSED[code])}"):
+        second(code)
+
+
+def test_names_like_those_that_are_refused() -> None:
+    code = (
+        "def Main(eval, vars, self):\n    globals = locals()\n    return eval(vars()), globals, dir(self), vars(self)\n"
+        "import logging\nlogger = logging.getLogger(__name__)\nif __name__ == '__main__': print(Main)\n"
+    )
+    assert "return eval(vars())" in second(code)
+
+
+def test_keys_and_names() -> None:
+    with pytest.raises(UserError, match="1: given twice"):
+        inline([part("1", "Main = 1\n"), part("1", "Main = 1\n")])
+    with pytest.raises(UserError, match="1: no Main in its code"):
+        inline([part("1", "Other = 1\n")])
+
+
+def test_classes_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = inline([part("1", "class Main: n = 1\n"), part("2", "class Main: n = 2\n")])
+    module = types.ModuleType("inlined_module")
+    monkeypatch.setitem(sys.modules, "inlined_module", module)
+    exec(found.text, vars(module))
+    for key, n in (("1", 1), ("2", 2)):
+        thing = getattr(module, found.names[key])()
+        assert type(pickle.loads(pickle.dumps(thing))) is type(thing)
+        assert thing.n == n
