@@ -12,6 +12,7 @@ import typer
 import curate.cli
 import extract.cli
 import manifests.cli
+import train.cli
 from manifests.errors import UserError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
+app.add_typer(train.cli.app)
 app.add_typer(manifests.cli.app)
 
 

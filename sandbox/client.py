@@ -4,9 +4,9 @@ import dataclasses
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from manifests.errors import UserError
@@ -35,6 +35,7 @@ class Sandbox:
         readable: further files and folders that jobs may read.
         workers: jobs at the same time.
         limits: for jobs that bring none of their own.
+        environment: variables of the jobs' environment, beside those that it has in any case.
         unsafe: no walls at all: still a process, limits of memory and time, and a scratch folder for each job.
     """
 
@@ -48,6 +49,7 @@ class Sandbox:
         readable: Sequence[Path] = (),
         workers: int = 2,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
+        environment: Mapping[str, str] = MappingProxyType({}),
         unsafe: bool = False,
     ) -> None:
         if workers < 1:
@@ -56,6 +58,7 @@ class Sandbox:
         self._preload, self._entries, self._python = preload, entries, python
         self._sys_path, self._readable = sys_path, readable
         self._workers, self._limits, self._unsafe = workers, limits, unsafe
+        self._environment = environment
         self._folder: Path | None = None
         self._pool: Pool | None = None
         self._busy = False
@@ -111,7 +114,7 @@ class Sandbox:
 
     def _choose_backend(self, folder: Path) -> None:
         home = Path.home()
-        environment = scrubbed_environment(folder)
+        environment = scrubbed_environment(folder) | dict(self._environment)
         interpreter = examine(self._python, self._readable, home, environment)
         canary = folder / "canary"
         canary.write_bytes(b"not for jobs to read")

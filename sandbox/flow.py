@@ -2,13 +2,15 @@
 
 import dataclasses
 import logging
+import os
 import selectors
 from collections import deque
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from manifests.errors import UserError
 from sandbox.jobs import Job, Limits, Outcome, Status, read_report
-from sandbox.link import Link, ServerDiedError, Setup, StartError
+from sandbox.link import Link, ServerDiedError, Setup, StartError, WallError
 from sandbox.protocol import Message
 
 _LOG = logging.getLogger(__name__)
@@ -49,6 +51,23 @@ class Pool:
             if link is not None:
                 link.stop()
 
+    def suits(self, index: int, scratch: str | None) -> bool:
+        """Whether this server can be handed a job with that scratch folder, if need be by starting it anew."""
+        return not self.held[index] or not self._must_rebind(index, scratch)
+
+    def rebind(self, index: int, scratch: str | None) -> None:
+        """Show the server that scratch folder, and no other one of the caller's; it must be idle.
+
+        Raises: StartError, ServerDiedError or WallError if it does not start again.
+        """
+        if self._must_rebind(index, scratch):
+            self.stop([index])
+            self._setups[index] = dataclasses.replace(self._setups[index], scratch=scratch)
+            self.start()
+
+    def _must_rebind(self, index: int, scratch: str | None) -> bool:
+        return self.setup.backend == "bubblewrap" and self._setups[index].scratch != scratch
+
     def stop_busy(self) -> None:
         """Stop the servers that still hold jobs; the next run starts them again."""
         self.stop(index for index, held in enumerate(self.held) if held)
@@ -63,6 +82,7 @@ class Flow:
         self._done: dict[int, Outcome] = {}
         self._suspects: deque[tuple[int, Job]] = deque()  # were in the hands of a server that died
         self._tried: set[int] = set()
+        self._taken: tuple[int, Job] | None = None  # from the iterable, but no server is free for it yet
         self._alone = False  # a suspect is running, and nothing else
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
@@ -80,10 +100,13 @@ class Flow:
                 index = min(range(len(self._pool.held)), key=lambda number: len(self._pool.held[number]))
                 if len(self._pool.held[index]) >= _QUEUED * slots:
                     break
-                pair = next(source, None)
-                if pair is None:
+                self._taken = self._taken or next(source, None)
+                if self._taken is None:
                     exhausted = True
+                elif not self._pool.suits(index, self._taken[1].scratch):
+                    break
                 else:
+                    pair, self._taken = self._taken, None
                     handed += 1
                     self._hand(index, *pair)
             if not any(self._pool.held):
@@ -98,11 +121,16 @@ class Flow:
             self._listen()
 
     def _hand(self, index: int, number: int, job: Job) -> None:
+        fault = _scratch_fault(job.scratch)
+        if fault:
+            self._done[number] = Outcome(job.key, Status.ERROR, error=fault)
+            return
+        self._rebind(index, job.scratch)
         link = self._pool.links[index]
         assert link is not None
-        limits = dataclasses.asdict(job.limits or self._limits)
+        message = {"number": number, "entry": job.entry, "payload": job.payload, "scratch": job.scratch}
         try:
-            link.channel.send({"number": number, "entry": job.entry, "payload": job.payload, "limits": limits})
+            link.channel.send({**message, "limits": dataclasses.asdict(job.limits or self._limits)})
         except (TypeError, ValueError) as error:
             self._done[number] = Outcome(job.key, Status.ERROR, error=f"the payload cannot be sent: {error}")
             return
@@ -158,3 +186,21 @@ class Flow:
             self._pool.start()
         except (StartError, ServerDiedError) as error:
             raise UserError(f"the sandbox's server died and cannot be started again: {error}") from error
+
+    def _rebind(self, index: int, scratch: str | None) -> None:
+        try:
+            self._pool.rebind(index, scratch)
+        except (StartError, ServerDiedError, WallError) as error:
+            raise UserError(f"{scratch}: the sandbox's server cannot be started with this folder: {error}") from error
+
+
+def _scratch_fault(scratch: str | None) -> str:
+    """Why a folder of the caller's cannot be a job's scratch folder; empty if it can.
+
+    A link is refused: an earlier job may have put it in the place of a folder that it could write to.
+    """
+    if scratch is None:
+        return ""
+    if not Path(scratch).is_absolute() or os.path.realpath(scratch) != scratch:
+        return f"{scratch}: not a path without links and dots, so not a scratch folder; resolve it first"
+    return "" if Path(scratch).is_dir() else f"{scratch}: no such folder, so not a scratch folder; make it first"

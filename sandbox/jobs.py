@@ -28,12 +28,15 @@ class Job:
     """One call of trusted code (`entry`, as "package.module:function") on foreign code, in a process of its own.
 
     The entry is imported before the fork; it is called, confined, with `payload`, and returns what JSON can hold.
+    `scratch` is a folder of the caller's to use as the scratch folder: absolute, no link, and still there afterwards.
+    What lies in it then was written by foreign code: to be read as plain data, no links followed.
     """
 
     key: str
     entry: str
     payload: dict[str, object]
     limits: Limits | None = None
+    scratch: str | None = None
 
 
 class Status(StrEnum):

@@ -36,7 +36,11 @@ class WallError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a server is started with. `root` is the folder that its jobs get their scratch folders in."""
+    """What a server is started with.
+
+    `root` is the folder that its jobs get their scratch folders in, `scratch` the caller's own one of its next jobs:
+    bubblewrap shows a server nothing that is not known when it starts.
+    """
 
     interpreter: Interpreter
     backend: str
@@ -48,6 +52,7 @@ class Setup:
     preload: Sequence[str]
     entries: Sequence[str]
     environment: dict[str, str]
+    scratch: str | None = None
 
     def message(self) -> Message:
         """The first message to the server."""
@@ -92,7 +97,9 @@ class Setup:
         command += ["--perms", "0111", "--dir", str(self.home)]  # an interpreter may lie in it: not to be listed
         for path in dict.fromkeys(shown):
             command += ["--ro-bind", path, path]
-        command += ["--bind", str(self.root), str(self.root), "--chdir", str(self.root)]
+        for path in (str(self.root), *([self.scratch] if self.scratch else [])):
+            command += ["--bind", path, path]
+        command += ["--chdir", str(self.root)]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--"]
 
 

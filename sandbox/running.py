@@ -28,6 +28,7 @@ class Running:
     scratch: Path
     key: bytes
     descriptors: tuple[int, int, int]  # where its output, errors and result arrive
+    keep: bool = False  # the scratch folder is the caller's
     started: float = field(default_factory=time.monotonic)
     verdict: tuple[Status, str] | None = None
     tails: dict[int, bytearray] = field(default_factory=dict)

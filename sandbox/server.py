@@ -109,7 +109,7 @@ class _Server:
         entry = f"{__package__}.probes:find_breaches"
         payload = {"canary": self._settings["canary"], "home": self._settings["home"]}
         found: list[Message] = []
-        self._fork({"number": 0, "entry": entry, "payload": payload, "limits": {}})
+        self._fork({"number": 0, "entry": entry, "payload": payload, "limits": {}, "scratch": None})
         while self._running:
             found += self._turn(report=False)
         text = found[0]["text"]
@@ -170,7 +170,9 @@ class _Server:
             self._channel.send({"kind": "outcome", "number": message["number"], "status": Status.ERROR, "text": text})
 
     def _fork(self, message: Message) -> None:
-        scratch = self._root / f"job-{message['number']}-{secrets.token_hex(4)}"
+        own = message["scratch"] is None
+        name = f"job-{message['number']}-{secrets.token_hex(4)}"
+        scratch = self._root / name if own else Path(message["scratch"])
         key = secrets.token_bytes(KEY_BYTES)
         task = Task(
             entry=self._library.load(message["entry"]),
@@ -182,7 +184,8 @@ class _Server:
             key=key,
             base_bytes=self._base_bytes or address_space(),
         )
-        scratch.mkdir(mode=0o700)
+        if own:
+            scratch.mkdir(mode=0o700)
         output, errors, result = pipes = [os.pipe() for _ in range(3)]
         server_id = os.getpid()
         try:
@@ -196,7 +199,8 @@ class _Server:
         for read, write in pipes:
             os.close(write)
             os.set_blocking(read, False)
-        job = Running(message["number"], process, task.limits, scratch, key, (output[0], errors[0], result[0]))
+        ends = (output[0], errors[0], result[0])
+        job = Running(message["number"], process, task.limits, scratch, key, ends, keep=not own)
         self._running[process] = job
         for descriptor in job.descriptors:
             self._selector.register(descriptor, selectors.EVENT_READ, job)
@@ -220,7 +224,8 @@ class _Server:
                 self._selector.unregister(descriptor)
         job.drain()
         verdict, text = job.judge(status, usage.ru_utime + usage.ru_stime)
-        remove_folder(job.scratch)
+        if not job.keep:
+            remove_folder(job.scratch)
         return {
             "number": job.number,
             "status": verdict,

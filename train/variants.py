@@ -24,7 +24,7 @@ STANDARD: dict[str, dict[str, object]] = {
 def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
     """Recipes by name: the full one, then the written variants, or the standard ones when none is written.
 
-    Args: written: each `NAME: KEY=VALUE, KEY=VALUE`, the keys as in a recipe (`slots.attention`), the values as in TOML.
+    Args: written: each `NAME: KEY=VALUE, KEY=VALUE`; keys as in a recipe (`slots.attention`), values as in TOML.
     Raises: UserError if one cannot be read, changes nothing, or makes no valid recipe.
     """
     changes = dict(_read(text) for text in written) if written else STANDARD

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.utils.model_zoo
-import torchvision  # type: ignore[import-untyped]
+import torchvision
 from torch.nn.modules.module import _IncompatibleKeys
 
 

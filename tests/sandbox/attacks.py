@@ -75,6 +75,21 @@ def write_scratch(payload: Payload) -> object:
     return text
 
 
+def keep(payload: Payload) -> object:
+    """What is in the working folder; then a file more, or a link to somewhere."""
+    found = sorted(os.listdir())
+    if "link" in payload:
+        Path("link").symlink_to(str(payload["link"]))
+    else:
+        Path(str(payload["name"])).write_text("kept")
+    time.sleep(float(str(payload.get("seconds", 0))))
+    return found
+
+
+def write_at(payload: Payload) -> object:
+    return {path: _try(lambda path=path: Path(path).write_text("not yours")) for path in payload["paths"]}  # type: ignore[attr-defined]
+
+
 def read(payload: Payload) -> object:
     return _try(lambda: Path(str(payload["path"])).open("rb").read(1))
 

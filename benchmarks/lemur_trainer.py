@@ -1,0 +1,162 @@
+"""`check_nn` against LEMUR's own trainer on the same network and images: `python -m benchmarks.lemur_trainer [NET.py]`.
+
+The package is installed, without what it needs for other tasks, into an environment in the cache that also sees this
+one's PyTorch; its `ab.nn.api.check_nn` then trains on the first images of our data, put where its loader looks for
+them. It runs in its own process without walls: only give it networks that you trust.
+
+Claims: the same name and quality of the code (by the same Pylint), and the same accuracy within the noise of the seeds.
+Times do not compare: the package decodes and transforms images one by one in a second process.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from curate.sources.lemur_release import LemurRelease
+from manifests.cache import cache_folder
+from manifests.progress import note
+from train.check import CheckSettings, NetChecker
+from train.data import Cifar10, load_cifar10
+from train.quality import code_quality
+from train.register import register
+
+_TOOLS = ("radon~=6.0.1", "pylint~=3.3.3")  # what its check of code imports and starts
+_PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1, "batch": 64, "transform": "norm_32_flip"}
+_NET = Path(__file__).parents[1] / "tests" / "fixtures" / "train" / "tiny_net.py"
+
+#: torchvision checks the digests of CIFAR-10's files, which a part of it does not have.
+_TRAIN = """
+import json, sys
+from pathlib import Path
+import torch, torchvision.datasets.cifar as cifar
+sys.path.insert(0, "")  # the package imports the network from a folder that it makes in the working folder
+cifar.check_integrity = lambda *_: True
+seed, threads, prefix, prm = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
+torch.manual_seed(seed)
+torch.set_num_threads(threads)
+from ab.nn.api import check_nn
+task = ("img-classification", "cifar-10", "acc")
+found = check_nn(Path("net.txt").read_text(), *task, prm, save_to_db=False, prefix=prefix)
+Path("found.json").write_text(json.dumps([*found, prm["duration"]]))
+"""
+
+
+def main() -> None:
+    """Run both on each seed, one after the other; print their figures side by side."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("net", type=Path, nargs="?", default=_NET, metavar="NET.py", help="default: a small one")
+    parser.add_argument("--data", default="synthetic:5000", help="CIFAR-10, as for lemur train")
+    parser.add_argument("--images", type=int, default=2000, help="to train on; a fifth as many to test on")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--prm", type=json.loads, default={}, help=f"JSON; values to change in {json.dumps(_PRM)}")
+    options = parser.parse_args()
+    code, prm = options.net.read_text(encoding="utf-8"), _PRM | options.prm
+    data = load_cifar10(options.data)
+    python = _environment()
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch, NetChecker(data) as checker:
+        work = Path(scratch)
+        _prepare(work, data, options.images, code)
+        theirs: list[list[Any]] = []
+        ours: list[list[Any]] = []
+        for seed in range(options.seeds):
+            theirs.append(_train(python, work, prm | {"epoch": options.epochs}, seed, options.threads))
+            settings = CheckSettings(options.epochs, options.images, seed, options.threads)
+            found = checker.check(code, prm, prefix="bench", settings=settings)
+            assert found.accuracy is not None, found.error
+            ours.append([found.name, found.accuracy, found.accuracy_to_time, None, found.duration])
+    quality = code_quality(code, ours[0][0], python=str(python))
+    print(f"{options.net.name}: {options.epochs} epochs of {options.images:,} images of {data.label}, {prm}")
+    _print("nn-dataset 2.1.0", theirs)
+    _print("lemur check_nn", [[*run[:3], quality.score, run[4]] for run in ours])
+    plain = code_quality(code, ours[0][0], python=None)
+    print(f"quality by {quality.by}: {quality.score}; by {plain.by}, when Pylint is not installed: {plain.score}")
+    same = [one[0] for one in theirs] == [one[0] for one in ours] and theirs[0][3] == quality.score
+    print("name and quality:", "the same" if same else "DIFFERENT")
+
+
+def _print(who: str, runs: Sequence[Sequence[Any]]) -> None:
+    accuracy = [float(run[1]) for run in runs]
+    spread = f" ± {statistics.stdev(accuracy):.4f} (std, n={len(runs)})" if len(runs) > 1 else ""
+    name, _, _, quality, _ = runs[0]
+    seconds = statistics.mean(run[4] / 1e9 for run in runs)
+    rate = statistics.mean(run[2] for run in runs)
+    print(f"{who:16}  accuracy {statistics.mean(accuracy):.4f}{spread}  accuracy to time {rate:.2f}  ({seconds:.1f} s)")
+    print(f"{'':16}  name {name}  quality {quality}")
+
+
+def _environment() -> Path:
+    """The interpreter of an environment with the package; made when it is missing."""
+    release = LemurRelease()
+    (wheel,) = release.inputs()
+    site = sysconfig.get_path("purelib")
+    key = hashlib.sha256(f"{sys.executable} {site} {wheel.sha256} {_TOOLS}".encode()).hexdigest()[:16]
+    folder = cache_folder("lemur-trainer") / key
+    python = folder / "bin" / "python"
+    if (folder / "ready").is_file():
+        return python
+    note(f"installing nn-dataset {release.version} into an environment in the cache")
+    shutil.rmtree(folder, ignore_errors=True)
+    _quietly([sys.executable, "-m", "venv", str(folder)])
+    own = _quietly([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    Path(own, "zz_of_the_caller.pth").write_text(f"{site}\n", encoding="utf-8")
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    _quietly([*install, "--no-deps", str(cache_folder("lemur", release.version) / wheel.name)])
+    _quietly([*install, *_TOOLS])
+    (folder / "ready").touch()
+    return python
+
+
+def _quietly(command: Sequence[str]) -> str:
+    """What a command prints; what it complains of only if it fails (pip lists all that the package lacks)."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stderr}")
+    return done.stdout
+
+
+def _prepare(work: Path, data: Cifar10, count: int, code: str) -> None:
+    """The network, the images in the form that torchvision reads, and an empty database: else the package fills one."""
+    (work / "net.txt").write_text(code, encoding="utf-8")
+    (work / "db").mkdir()
+    register(work / "db" / "ab.nn.db", [])
+    folder = work / "data" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    step = -(-count // 5)
+    for number, start in enumerate(range(0, count, step), 1):
+        stop = min(start + step, count)
+        _write(folder / f"data_batch_{number}", data.train_images[start:stop], data.train_labels[start:stop])
+    tested = max(1, count // 5)
+    _write(folder / "test_batch", data.test_images[:tested], data.test_labels[:tested])
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(number) for number in range(10)]}))
+
+
+def _write(file: Path, images: Tensor, labels: Tensor) -> None:
+    file.write_bytes(pickle.dumps({"data": images.reshape(len(images), -1).numpy(), "labels": labels.tolist()}))
+
+
+def _train(python: Path, work: Path, prm: dict[str, Any], seed: int, threads: int) -> list[Any]:
+    """Name, accuracy, accuracy to time, quality and nanoseconds, as the package has them."""
+    command = [str(python), "-P", "-c", _TRAIN, str(seed), str(threads), "bench", json.dumps(prm)]
+    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ.get('PATH', '')}"}  # it starts `pylint`
+    subprocess.run(command, cwd=work, env=environment, stdout=sys.stderr, check=True)
+    found: list[Any] = json.loads((work / "found.json").read_text())
+    return found
+
+
+if __name__ == "__main__":
+    main()

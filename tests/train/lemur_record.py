@@ -1,0 +1,49 @@
+"""A training run's record, code and history, made up; nothing of it was trained."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from manifests.records import TrainingRecord
+from train.recipe import Recipe
+
+TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
+PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}
+
+
+def made_up_record(code: str = TINY, **changes: Any) -> TrainingRecord:
+    recipe = Recipe().changed(training__epochs=3, training__batch_size=64)
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "status": "ok",
+        "error": None,
+        "code_sha256": hashlib.sha256(code.encode()).hexdigest(),
+        "ingredients": (),
+        "recipe": recipe.to_json(),
+        "recipe_sha256": recipe.sha256,
+        "prm": json.dumps(PRM),
+        "seed": 7,
+        "data": "cifar-10 (JPEG copy, harder)",
+        "data_sha256": "1" * 64,
+        "train_images": 45_000,
+        "epochs": 3,
+        "steps": 2112,
+        "parameters": 24_000,
+        "train_loss": 1.5,
+        "val_accuracy": 0.5625,
+        "test_accuracy": 0.5512,
+        "train_seconds": 30.0,
+        "data_seconds": 1.0,
+        "peak_bytes": 2**30,
+        "device": "cpu",
+        "precision": "float32",
+        "torch": "2.15.0",
+        "torchvision": "0.29.0",
+    }
+    return TrainingRecord(**(values | changes))
+
+
+def history(*accuracies: float | None) -> list[dict[str, Any]]:
+    rows = enumerate(accuracies or (0.25, 0.5, 0.5625), 1)
+    return [{"epoch": epoch, "train_loss": 2.0, "val_accuracy": value, "seconds": 10.25} for epoch, value in rows]

@@ -1,0 +1,276 @@
+"""Assembling: one file of found blocks and built-in parts, the same bytes each time, that runs as LEMUR runs it."""
+
+import ast
+import os
+import pickle
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import train.assemble
+import train.fitting
+from manifests.errors import UserError
+from sandbox import Sandbox
+from train.assemble import Assembled, assemble
+from train.contract import check_contract
+from train.glue import PREAMBLE, Filled
+from train.network_text import network_text
+from train.recipe import Recipe, Slots, load_recipe
+
+SHIPPED = Path(train.assemble.__file__).with_name("recipes")
+
+blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
+
+SMALL = {"model": {"name": "small", "widths": (8, 16), "depths": (1, 2)}}
+FOUND = {
+    "residual": {"use": "PreAct", "arguments": {"in_chs": "$channels", "norm_layer": "$norm_activation"}},
+    "attention": "kit::kit.gates.Gate",
+    "downsample": "kit.pool.Blur",
+    "stochastic_depth": "DropBranch",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_sandbox() -> Iterator[None]:
+    """One real sandbox for all tests of this file: each would start its own, and import torch once more."""
+    with Sandbox(entries=[train.fitting.PROBE, train.fitting.NETWORK], workers=2, limits=train.fitting.LIMITS) as box:
+        kept = SimpleNamespace(__enter__=lambda: None, run=box.run, close=lambda: None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train.fitting, "Sandbox", lambda **options: kept)
+            yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An extraction folder of the fixture's blocks."""
+    return blocks.write_folder(tmp_path_factory.mktemp("made") / "blocks")  # type: ignore[no-any-return]
+
+
+def recipe(slots: dict[str, Any], **more: Any) -> Recipe:
+    """A small network with such slots."""
+    return Recipe.model_validate({**SMALL, "slots": slots, **more})
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> Assembled:
+    """A network with four found blocks."""
+    mixing = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}
+    return assemble(recipe(FOUND, augmentation=mixing, training={"clip_norm": 1.0, "schedule": "onecycle"}), folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def load(code: str) -> ModuleType:
+    """The file as a module. It was made from this test's own blocks."""
+    module = ModuleType("assembled_here")
+    sys.modules[module.__name__] = module
+    exec(compile(code, "assembled_here.py", "exec"), vars(module))
+    return module
+
+
+def net_of(made: Assembled, **prm: float) -> Any:
+    """The network, on the CPU."""
+    torch.manual_seed(0)
+    return load(made.code).Net((4, 3, 32, 32), (10,), made.prm | prm, torch.device("cpu"))
+
+
+def test_the_file_tells_what_it_is(made: Assembled, folder: Path) -> None:
+    lines = made.code.splitlines()
+    assert lines[0] == "# small: a residual network, assembled from a recipe by `lemur train assemble`."
+    assert f"# Recipe:  SHA-256 {made.recipe.sha256}" in lines
+    assert "# attention         kit@1.0::kit.gates.Gate (MIT)" in lines
+    block = blocks.make_block("kit.gates.Gate")
+    at = lines.index("# Slot attention: Gate.")
+    assert lines[at + 2 : at + 7] == [
+        "# Block:   kit@1.0::kit.gates.Gate",
+        "# File:    kit/gates.py, lines 3-20",
+        f"# SWHID:   {block.swhid}",
+        "# Licence: MIT",
+        f"# SHA-256: {block.code_sha256} (of the extracted file)",
+    ]
+    assert str(folder) not in made.code
+    assert [part.slot for part in made.ingredients] == ["residual", "attention", "stochastic_depth", "downsample"]
+    assert made.ingredients[1].code_sha256 == block.code_sha256
+
+
+def test_the_branch_ends_in_attention_and_stochastic_depth(made: Assembled) -> None:
+    net = net_of(made, stochastic_depth=0.4)
+    residual = [module for module in net.modules() if type(module).__name__ == "PreAct"]
+    assert [[type(part).__name__ for part in block.last] for block in residual] == [["Gate", "DropBranch"]] * 3
+    assert [round(block.last[1].drop_prob, 6) for block in residual] == [0.0, 0.2, 0.4]
+    torch.nn.init.zeros_(residual[0].conv.weight)
+    torch.nn.init.zeros_(residual[0].conv.bias)
+    inputs = torch.randn(2, 8, 8, 8)
+    assert torch.equal(residual[0].eval()(inputs), inputs)
+
+
+def test_it_runs_learns_and_pickles(made: Assembled) -> None:
+    net = net_of(made)
+    images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
+    net.train_setup(made.prm | {"epoch": 12})
+    first = torch.nn.functional.cross_entropy(net.eval()(images), labels).item()
+    assert net.stem.weight.is_contiguous(memory_format=torch.channels_last)
+    for _ in range(12):
+        net.learn([(images, labels)])
+    last = torch.nn.functional.cross_entropy(net.eval()(images), labels).item()
+    assert last < first
+    assert net.steps == 12
+    again = pickle.loads(pickle.dumps(net))
+    assert torch.equal(again.eval()(images), net(images))
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(made: Assembled) -> None:
+    net = net_of(made)
+    net.train_setup(made.prm)
+    with pytest.raises(FloatingPointError, match="in step 1; lower lr"):
+        net.learn([(torch.full((4, 3, 32, 32), float("nan")), torch.zeros(4, dtype=torch.long))])
+
+
+def test_weights_decay_and_norms_do_not(made: Assembled) -> None:
+    net = net_of(made)
+    net.train_setup(made.prm)
+    weights, others = net.optimizer.param_groups
+    assert (weights["weight_decay"], others["weight_decay"]) == (5e-4, 0.0)
+    assert {parameter.dim() for parameter in weights["params"]} == {2, 4}
+    assert len(weights["params"]) + len(others["params"]) == len(list(net.parameters()))
+
+
+def test_hyperparameters_are_those_of_the_recipe_and_keep_the_contract(made: Assembled) -> None:
+    assert made.prm == {"lr": 0.1, "momentum": 0.9, "stochastic_depth": 0.1}
+    assert load(made.code).supported_hyperparameters() == set(made.prm)
+    assert check_contract(made.code) is None
+    assert made.recipe.model.name == made.name == "small"
+
+
+def test_the_file_is_clean(made: Assembled, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(made.code, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-m", "pyflakes", "net.py"], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+    imported = {
+        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
+        for node in ast.walk(ast.parse(made.code))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert imported <= {"torch", "torchvision"} | sys.stdlib_module_names
+    assert max(map(len, made.code.splitlines())) <= 120
+
+
+def test_the_same_bytes_from_another_process(made: Assembled, folder: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from train.assemble import assemble; from train.recipe import Recipe; "
+        "sys.stdout.write(assemble(Recipe.model_validate_json(sys.argv[1]), Path(sys.argv[2])).code)"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "77", "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-c", script, made.recipe.to_json(), str(folder)]
+    done = subprocess.run(command, capture_output=True, check=True, env=environment, cwd=Path(__file__).parents[2])
+    assert done.stdout.decode() == made.code
+
+
+def test_names_of_the_network_stay_and_those_of_blocks_move(folder: Path) -> None:
+    made = assemble(recipe({"attention": "kit.gates.Net"}), folder)
+    module = load(made.code)
+    net = module.Net((2, 3, 32, 32), (10,), made.prm, torch.device("cpu"))
+    gates = [one for one in net.modules() if type(one).__name__ not in ("Net",) and hasattr(one, "fc")]
+    assert len(gates) == 3
+    assert module.make_conv.__code__.co_varnames[0] == "in_channels"
+
+
+BUILT_IN = [
+    {},
+    {"norm": "group_norm", "activation": "silu", "downsample": "avg_pool", "stochastic_depth": "torchvision"},
+    {"stem": "patch2", "activation": "gelu", "downsample": "max_pool"},
+    {"norm": "RMSNorm", "activation": "Square", "head": "PoolHead", "stem": "Stem"},
+]
+
+
+@pytest.mark.parametrize("slots", BUILT_IN)
+def test_built_in_parts_and_other_slots(slots: dict[str, str], folder: Path) -> None:
+    made = assemble(recipe(slots), folder if "head" in slots else None)
+    net = net_of(made).eval()
+    assert net(torch.randn(2, 3, 16, 16)).shape == (2, 10)
+    assert ("stochastic_depth" in made.prm) == ("stochastic_depth" in slots)
+
+
+TRAINING = [
+    {"schedule": "linear", "warmup_fraction": 0.0, "optimizer": "adamw", "learning_rate": 0.001},
+    {"schedule": "constant", "warmup_fraction": 0.0},
+    {"schedule": "cosine", "warmup_fraction": 0.25},
+    {"schedule": "onecycle", "warmup_fraction": 0.25},
+    {"schedule": "constant", "warmup_fraction": 1.0},
+]
+
+
+@pytest.mark.parametrize("training", TRAINING)
+def test_schedules(training: dict[str, Any]) -> None:
+    filled = dict.fromkeys(Slots.model_fields, Filled("nn.Identity", "", "end"))
+    text = network_text(recipe({}, training=training), filled, "")
+    factor = load(f"import math\n{PREAMBLE}\n{text}").rate_factor
+    values = [factor(step / 100) for step in range(101)]
+    warm = int(100 * training["warmup_fraction"])
+    assert all(0 <= value <= 1 for value in values)
+    assert values[warm] == pytest.approx(1)
+    assert values[:warm] == sorted(values[:warm])
+    if training["schedule"] != "constant":
+        assert values[warm:] == sorted(values[warm:], reverse=True)
+        assert values[-1] == pytest.approx(0, abs=1e-9)
+
+
+REFUSED = [
+    (
+        {"attention": "Gait"},
+        "slots.attention: no block 'Gait'; did you mean kit@1.0::kit.gates.Gate? (built in are none)",
+    ),
+    ({"downsample": "Blur"}, "2 blocks are called 'Blur'"),
+    (
+        {"residual": "PostAct"},
+        "slots.residual: kit@1.0::kit.blocks.PostAct does not fit at widths 8, 16: an activation after",
+    ),
+    ({"residual": "OwnDrop"}, "kit@1.0::kit.blocks.OwnDrop needs einops>=0.8; the network's file imports only torch"),
+    ({"attention": "WithNumpy"}, "kit@1.0::kit.gates.WithNumpy needs numpy"),
+    ({"norm": {"use": "batch_norm", "arguments": {"eps": 1e-3}}}, "'batch_norm' is built in and takes no arguments"),
+    ({"head": "none"}, "slots.head: no block 'none'"),
+    (
+        {"attention": {"use": "Gate", "arguments": {"channels": "$channels", "rd": 2}}},
+        "cannot be constructed as Gate(channels=channels, rd=2): TypeError",
+    ),
+]
+
+
+@pytest.mark.parametrize(("slots", "said"), REFUSED)
+def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        assemble(recipe(slots), folder)
+    assert said in str(caught.value)
+
+
+def test_refused_without_a_folder_or_out_of_range() -> None:
+    with pytest.raises(UserError, match="no part 'Gate'; built in are none; for blocks, give an extraction folder"):
+        assemble(recipe({"attention": "Gate"}), None)
+    with pytest.raises(UserError, match=r"training.learning_rate: 2.0; the hyperparameters of LEMUR lie in 0..1"):
+        assemble(recipe({}, training={"learning_rate": 2.0}), None)
+
+
+def test_shipped_recipes_are_valid_and_the_plain_one_needs_no_folder() -> None:
+    names = {path.stem for path in SHIPPED.glob("*.toml")}
+    assert {"plain", "preact_se"} <= names
+    full = load_recipe(SHIPPED / "preact_se.toml")
+    for slot in ("residual", "attention", "downsample", "stochastic_depth"):
+        assert getattr(full.slots, slot).use.startswith("timm::")
+    assert full.augmentation.cutmix_alpha > 0
+    made = assemble(load_recipe(SHIPPED / "plain.toml"), None)
+    assert not made.ingredients
+    assert check_contract(made.code) is None

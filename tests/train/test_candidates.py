@@ -1,0 +1,115 @@
+"""Candidates: blocks of an extraction folder, told by what they do in the sandbox; outcomes are kept."""
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import train.fitting
+from manifests.errors import UserError
+from sandbox import Sandbox
+from train.candidates import Candidate, candidates
+from train.library import open_library
+
+blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
+
+WIDTHS = (8,)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_sandbox() -> Iterator[None]:
+    """One real sandbox for all tests of this file: each would start its own, and import torch once more."""
+    with Sandbox(entries=[train.fitting.PROBE, train.fitting.NETWORK], workers=2, limits=train.fitting.LIMITS) as box:
+        kept = SimpleNamespace(__enter__=lambda: None, run=box.run, close=lambda: None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train.fitting, "Sandbox", lambda **options: kept)
+            yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An extraction folder of the fixture's blocks."""
+    return blocks.write_folder(tmp_path_factory.mktemp("made") / "blocks")  # type: ignore[no-any-return]
+
+
+def names(found: list[Candidate]) -> list[str]:
+    """Qualified names of those that fit."""
+    return [one.block.partition("::")[2] for one in found if one.fits]
+
+
+def test_each_kind_is_found_by_what_it_does(folder: Path) -> None:
+    found = candidates("downsample", folder, WIDTHS)
+    assert names(found) == ["kit.pool.Blur", "kit.pool.Subsample", "other.pool.Blur"]
+    assert [one.facts["antialiased"] for one in found] == [True, False, True]
+    dropping = candidates("stochastic_depth", folder, WIDTHS)
+    assert names(dropping) == ["kit.drop.DropBranch"]
+    (unscaled,) = [one for one in dropping if not one.fits]
+    assert unscaled.reason == "does not keep the mean: samples are scaled by 1 at rate 0.5"
+    residual = {one.block.rpartition(".")[2]: one for one in candidates("residual", folder, WIDTHS)}
+    assert residual["PreAct"].facts["branch_end"] == "last"
+    assert residual["PostAct"].reason is not None
+    assert residual["PostAct"].reason.startswith("an activation after the addition")
+
+
+def test_those_that_fit_come_first_by_parameters_and_what_imports_more_than_torch_is_not_tried(folder: Path) -> None:
+    found = candidates("attention", folder, WIDTHS)
+    assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
+    fitting = [one.parameters for one in found if one.parameters is not None]
+    assert fitting == sorted(fitting)
+    tried = {one.block.rpartition(".")[2] for one in found}
+    assert {"Gate", "Net"} <= tried
+    assert not {"WithNumpy", "OwnDrop"} & tried
+
+
+def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = candidates("downsample", folder, WIDTHS)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("no sandbox is needed")
+
+    monkeypatch.setattr(train.fitting, "Sandbox", refuse)
+    assert candidates("downsample", folder, WIDTHS) == first
+    with pytest.raises(AssertionError, match="no sandbox"):
+        candidates("downsample", folder, (4, 8))
+
+
+def test_a_candidate_tells_itself_in_a_line() -> None:
+    right = Candidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1}, 0.1)
+    assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
+    wrong = Candidate("kit@1::Post", False, "keeps no identity", "dim=channels", None, {}, None)
+    assert wrong.line() == "no   kit@1::Post: keeps no identity"
+    assert wrong.as_dict()["reason"] == "keeps no identity"
+
+
+def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="slot 'neck': there are stem, residual"):
+        candidates("neck", folder)
+    with pytest.raises(UserError, match="give whole numbers from 1"):
+        candidates("stem", folder, ())
+    with pytest.raises(UserError, match=r"no blocks\.parquet; give a folder that `lemur extract"):
+        candidates("stem", tmp_path)
+
+
+def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
+    library = open_library(folder)
+    for use in ("kit@1.0::kit.gates.Gate", "kit::kit.gates.Gate", "kit.gates.Gate", "gates.Gate", "Gate"):
+        found = library.find(use)
+        assert found is not None
+        assert found.block == "kit@1.0::kit.gates.Gate"
+        assert found.code == blocks.make_block("kit.gates.Gate").code
+    assert library.find("ates.Gate") is None
+    assert library.near("Gait") == ["kit@1.0::kit.gates.Gate"]
+    with pytest.raises(
+        UserError, match=r"2 blocks are called 'Blur': kit@1.0::kit.pool.Blur, kit@1.0::other.pool.Blur"
+    ):
+        library.find("Blur")
+
+
+def test_a_damaged_folder_is_told(folder: Path, tmp_path: Path) -> None:
+    for name in ("blocks.parquet", "specs.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "specs.jsonl").write_text("{]\n")
+    with pytest.raises(UserError, match="its records cannot be read"):
+        open_library(tmp_path)

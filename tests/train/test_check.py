@@ -1,0 +1,281 @@
+"""Checking a network by LEMUR's contract, in the real sandbox: figures, and a reason in one line for what fails."""
+
+import ast
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from manifests.errors import UserError
+from train.check import CheckResult, CheckSettings, NetChecker, accuracy_to_time, check_nn
+from train.checking import TrainData, prepare
+from train.contract import lemur_name
+from train.data import Cifar10, load_cifar10
+from train.quality import code_quality, complexities
+from train.transforms import CIFAR10_DEVIATION, CIFAR10_MEAN, transform_module, transform_named
+
+TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
+PRM = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}
+QUICK = CheckSettings(threads=1, images=640, wall_seconds=60, memory_bytes=2**30)
+
+LEARN = '        """Train for one epoch."""\n'
+IMPORT = "import torch\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Cifar10:
+    return load_cifar10("synthetic:640", cache=tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def checker(data: Cifar10) -> Iterator[NetChecker]:
+    with NetChecker(data) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def learned(checker: NetChecker) -> CheckResult:
+    return checker.check(TINY, PRM, prefix="tiny", settings=QUICK)
+
+
+def with_learn(statement: str) -> str:
+    assert LEARN in TINY
+    return TINY.replace(LEARN, f"{LEARN}        {statement}\n")
+
+
+# --- figures ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_check_gives(learned: CheckResult) -> None:
+    assert learned.status == "ok", learned.error
+    assert learned.name == lemur_name(TINY, "tiny")
+    assert learned.accuracy is not None
+    assert learned.duration is not None
+    assert 0.2 < learned.accuracy <= 1  # guessing gives 0.1
+    assert learned.accuracy_to_time == accuracy_to_time(learned.accuracy, learned.duration)
+    assert learned.code_quality == 1.0
+
+
+def test_the_same_seed_gives_the_same_accuracy(checker: NetChecker, learned: CheckResult) -> None:
+    again = checker.check(TINY, PRM, settings=QUICK)
+    assert again.accuracy == learned.accuracy
+    assert again.name == lemur_name(TINY)
+
+
+def test_epochs_and_the_way_the_data_come(checker: NetChecker) -> None:
+    """Once an epoch, the last batch smaller, `prm` with the trainer's parameters; a second pass finds nothing."""
+    told = (
+        "assert len(train_data) == 3 and iter(train_data) is train_data; "
+        "shapes = [tuple(inputs.shape) for inputs, _ in train_data]; "
+        "assert shapes == [(16, 3, 32, 32), (16, 3, 32, 32), (8, 3, 32, 32)], shapes; "
+        "assert list(train_data) == []; self.seen = getattr(self, 'seen', 0) + 1; "
+        "assert self.training and self.seen < self.prm['epoch'], f'epoch {self.seen} of {self.prm}'"
+    )
+    code = with_learn(told).replace("    self.device = device\n", "    self.device, self.prm = device, prm\n")
+    settings = CheckSettings(epochs=3, threads=1, images=40)
+    result = checker.check(code, PRM, settings=settings)
+    assert result.status == "learn_failed"
+    assert result.error is not None
+    assert "AssertionError: epoch 3 of {" in result.error
+    assert "'batch': 16" in result.error
+    assert "'transform': 'norm_flip'" in result.error
+    assert result.error.endswith("(in learn(train_data), epoch 3, batches 16x3x32x32)")
+
+
+def test_low_accuracy_is_told(checker: NetChecker, data: Cifar10) -> None:
+    counts = torch.bincount(data.test_labels[:100], minlength=10)
+    rarest = f"torch.zeros(len(x), 10).index_fill(1, torch.tensor([{int(counts.argmin())}]), 1.0)"
+    code = with_learn("return").replace("return self.classifier(self.features(x))", f"return {rarest}")
+    result = checker.check(code, PRM, settings=CheckSettings(threads=1, images=500))
+    share = int(counts.min()) / 100
+    assert (result.status, result.accuracy) == ("low_accuracy", share)
+    assert result.error == f"accuracy {share:.4f} is at most 0.12: LEMUR would not store it"
+    assert result.accuracy_to_time == 0.0
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "duration", "rate"),
+    [(0.6, 10**11, 0.5), (0.6, 2 * 10**11, 0.25), (0.1, 5, 0.0), (0.0, 5, 0.0)],
+)
+def test_accuracy_to_time(accuracy: float, duration: int, rate: float) -> None:
+    assert accuracy_to_time(accuracy, duration) == pytest.approx(rate)
+
+
+# --- what fails ---------------------------------------------------------------------------------------------------------
+
+FAULTS: dict[str, tuple[str, str, str]] = {
+    "contract": (TINY.replace("def learn", "def fit"), "contract", "line 12: class Net has no method learn("),
+    "import": (IMPORT + "1 / 0\n" + TINY, "import_failed", "line 2: ZeroDivisionError: division by zero (when the"),
+    "package": ("import no_such_package\n" + TINY, "missing_dependency", "line 1: ModuleNotFoundError: No module"),
+    "names": (TINY.replace('return {"lr",', 'return {oops, "lr",'), "contract", "NameError: name 'oops' is not defined"),
+    "construct": (TINY.replace('prm["dropout"]', 'prm["p"]'), "construct_failed", "KeyError: 'p' (in Net(in_shape=(16, 3"),
+    "setup": (TINY.replace('lr=prm["lr"]', "lr=-1.0"), "train_setup_failed", "ValueError: Invalid learning rate: -1.0 (in"),
+    "learn": (with_learn("raise KeyError('x')"), "learn_failed", "line 39: KeyError: 'x' (in learn(train_data), epoch 1"),
+    "exit": (with_learn("raise SystemExit(3)"), "learn_failed", "SystemExit: 3"),
+    "output": (TINY.replace("return self.classifier(self.features(x))", "return x.sum()").replace(LEARN, f"{LEARN}        return\n"), "wrong_output", "forward gives a scalar, not 3x10: images x classes"),
+    "files": (with_learn("open('/etc/hostname').read()"), "denied", "PermissionError: [Errno 13] Permission denied"),
+    "endless": (with_learn("while True: pass"), "timeout", "the network ran longer than 2 seconds (wall)"),
+    "hungry": (with_learn("hoard = []\n        while True: hoard.append(torch.zeros(2**22))"), "out_of_memory", "the network asked for more memory than 0.50 GiB beyond what PyTorch itself takes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_fails_and_why(checker: NetChecker, name: str) -> None:
+    code, status, error = FAULTS[name]
+    seconds = 2 if name == "endless" else 60
+    settings = CheckSettings(threads=1, images=16, wall_seconds=seconds, memory_bytes=2**29)
+    result = checker.check(code, PRM, settings=settings)
+    assert result.status == status, result.error
+    assert error in (result.error or "")
+    assert "\n" not in (result.error or "")
+    assert (result.accuracy, result.accuracy_to_time, result.code_quality) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("prm", "line"),
+    [
+        ({"lr": 0.1}, "prm: batch and transform missing; give for example"),
+        (PRM | {"batch": 0}, "prm: batch is 0; give a number of images"),
+        (PRM | {"batch": 2.5}, "prm: batch is 2.5; give"),
+        (PRM | {"batch": "16"}, "prm: batch is '16'; give"),
+        (PRM | {"batch": float("nan")}, "prm: batch is nan; give"),
+        (PRM | {"transform": "mirror"}, "transform 'mirror': is not one of LEMUR's; there are norm, echo or complex"),
+        (PRM | {"transform": 32}, "transform 32: is not one of LEMUR's"),
+        (PRM | {"transform": "norm_4096"}, "with _SIZE (1 to 1024)"),
+        (PRM | {"transform": "five_crop"}, "makes five images of one"),
+        ({k: v for k, v in PRM.items() if k not in ("lr", "dropout")}, "prm: dropout, lr missing, which the network"),
+        (PRM | {"lr": 1.5}, "prm: lr is 1.5; supported hyperparameters have values in 0..1"),
+        (PRM | {"momentum": "0.9"}, "prm: momentum is '0.9'; supported"),
+    ],
+)
+def test_hyperparameters_are_looked_at(checker: NetChecker, prm: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as raised:
+        checker.check(TINY, prm, settings=CheckSettings(threads=1, images=16))
+    assert line in str(raised.value)
+
+
+def test_other_requests_are_refused(data: Cifar10) -> None:
+    with pytest.raises(UserError, match="task 'img-segmentation': networks are checked for img-classification only"):
+        check_nn(TINY, PRM, dataset=data, task="img-segmentation")
+    with pytest.raises(UserError, match="metric 'iou': networks are checked for acc only"):
+        check_nn(TINY, PRM, dataset=data, metric="iou")
+    with pytest.raises(UserError, match="epochs: 0; at least 1 is needed"):
+        check_nn(TINY, PRM, dataset=data, epochs=0)
+    with pytest.raises(UserError, match=r"images: 641; synthetic .* has 640 training images"):
+        check_nn(TINY, PRM, dataset=data, images=641)
+    assert check_nn("", PRM, dataset=data).status == "contract"  # found without a sandbox
+
+
+# --- transforms ---------------------------------------------------------------------------------------------------------
+
+PLAIN = ("norm", "norm_32", "norm_64", "echo", "echo_128", "complex", "complex_64", "center_crop", "soft_pad")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_transforms_of_batches_agree_with_the_modules_for_lemur(name: str) -> None:
+    """The module works on PIL images, as LEMUR calls it; sizes are resampled by another library there."""
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    ours = prepare(images, transform_named(name))
+    module: dict[str, Any] = {}
+    exec(transform_module(transform_named(name)), module)
+    transform = module["transform"]((CIFAR10_MEAN, CIFAR10_DEVIATION))
+    theirs = torch.stack([transform(Image.fromarray(image.permute(1, 2, 0).numpy())) for image in images])
+    assert ours.dtype == theirs.dtype
+    assert ours.shape == theirs.shape
+    one_step = 1.5 / 255 / 0.24  # rounding of a resized pixel
+    assert float((ours - theirs).abs().max()) <= (one_step if transform_named(name).size else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "share"),
+    [
+        ("norm_flip", 3, 0.5),
+        ("echo_64_flip", 3, 0.5),
+        ("random_horizontal_flip", 3, 0.24),
+        ("random_vertical_flip", 2, 0.22),
+    ],
+)
+def test_each_image_is_flipped_by_itself(name: str, axis: int, share: float) -> None:
+    torch.manual_seed(3)
+    ramp = torch.arange(32, dtype=torch.uint8) * 8
+    shape = [1, 1, 1, 1]
+    shape[axis] = 32
+    images = ramp.reshape(shape).expand(400, 3, 32, 32)
+    prepared = prepare(images, transform_named(name))
+    falling = prepared.select(axis, 0).mean((1, 2)) > prepared.select(axis, -1).mean((1, 2))
+    assert abs(float(falling.float().mean()) - share) < 0.08
+
+
+def test_data_are_shuffled_and_used_up() -> None:
+    images = torch.zeros(50, 3, 32, 32, dtype=torch.uint8)
+    labels = torch.arange(50)
+    torch.manual_seed(0)
+    data = TrainData(images, labels, 8, transform_named("echo"))
+    assert (len(data), data.total, data.n) == (7, 7, 0)
+    seen = torch.cat([batch for _, batch in data])
+    assert data.n == 7
+    assert seen.tolist() != labels.tolist()
+    assert sorted(seen.tolist()) == labels.tolist()
+    assert list(data) == []
+
+
+# --- quality of the code ------------------------------------------------------------------------------------------------
+
+
+def test_quality_by_pyflakes() -> None:
+    untidy = f"import os\nimport torch\n\ndef f(x):\n    y = torch.ones(1)\n    return x + undefined\n# {'x' * 120}\n"
+    found = code_quality(untidy, "net", python=None)
+    assert found.by == "pyflakes"
+    assert found.found == {"error": 1, "warning": 2, "convention": 1}
+    assert found.score == 0.90
+
+
+def test_quality_counts_complexity() -> None:
+    body = "".join(f"    if x == {i}:\n        return {i}\n" for i in range(10))
+    simple, complicated = f"def f(x):\n{body}", f"def f(x):\n    assert x\n{body}    return x and 1 or 2\n"
+    assert code_quality(simple, "net", python=None).score == 0.99  # 11 ways through it
+    assert code_quality(simple.replace("    if x == 9:\n        return 9\n", ""), "n", python=None).score == 1.0
+    assert code_quality(complicated, "net", python=None).found == {"complexity": 1}
+    whole = "class A:\n" + "".join(f"    {line}\n" for line in complicated.splitlines())
+    assert code_quality(whole, "net", python=None).found == {"complexity": 2}  # the class and its method
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),  # as Radon 6.0.1 has them
+    [
+        ("def f(x):\n    for y in x: pass\n    else: pass\n    while x: pass\n", [4]),
+        ("def f(x):\n    return [y for y in x if y if y > 1]\n", [4]),
+        ("def f(x):\n    try: pass\n    except A: pass\n    except B: pass\n    else: pass\n", [4]),
+        ("def f(x):\n    assert x and x\n    return 1 if x and x or x else 2\n", [5]),
+        ("def f(x):\n    match x:\n        case 1: pass\n        case 2: pass\n        case _: pass\n", [3]),
+        ("def f(x):\n    def g():\n        if x: pass\n    return g\n", [1]),
+        ("if x:\n    def f(x): pass\n", [1]),
+        ("class A:\n    b = 1 if x else 2\n", [2]),
+        ("class A:\n    def f(self):\n        if x: pass\n    def g(self):\n        if x and x: pass\n", [4, 2, 3]),
+        ("async def f(x):\n    async for y in x: pass\n", [2]),
+    ],
+)
+def test_complexity(code: str, expected: list[int]) -> None:
+    assert complexities(ast.parse(code)) == expected
+
+
+def test_quality_by_pylint_where_it_is(tmp_path: Path) -> None:
+    """An interpreter whose Pylint is a script of ours: what counts is what its messages cost."""
+    kinds = ["error", "warning", "convention", "refactor", "refactor", "fatal"]
+    python = tmp_path / "python"
+    report = io.StringIO()
+    print("[" + ", ".join(f'{{"type": "{kind}"}}' for kind in kinds) + "]", file=report)
+    python.write_text(
+        f"#!/bin/sh\ncase \"$2\" in -c) echo 3.3.9;; *) cat <<'END'\n{report.getvalue()}END\nexit 30;; esac\n"
+    )
+    python.chmod(0o755)
+    found = code_quality("x = 1\n", "net", python=str(python))
+    assert (found.by, found.score) == ("pylint 3.3.9", 0.90)
+    python.write_text("#!/bin/sh\ncase \"$2\" in -c) echo 3.3.9;; *) echo broken >&2; echo '{';; esac\n")
+    with pytest.raises(UserError, match=r"-m pylint: gives no JSON: broken; mend or remove Pylint"):
+        code_quality("x = 1\n", "net", python=str(python))

@@ -1,0 +1,170 @@
+"""The checks of each slot: a right filler is accepted, each wrong kind refused with its reason; run here, unconfined."""
+
+import runpy
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from train.candidates import default_support
+from train.fit import check_network, probe
+from train.slots import SLOTS, sizes_of
+
+blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe writes the files that it executes into the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[int, ...] = (8, 16)) -> dict[str, Any]:
+    """What the probe says of a class."""
+    target = text.partition("class ")[2].partition("(")[0] if "class " in text else text
+    with warnings.catch_warnings():
+        return probe(
+            {
+                "slot": slot,
+                "code": blocks.HEAD + text if "class " in text else "",
+                "target": target,
+                "builds": list(builds),
+                "support": default_support(),
+                "sizes": sizes_of(slot, widths),
+                "strict": strict,
+            }
+        )
+
+
+RIGHT = {
+    "residual": (blocks.RESIDUAL, "in_chs=channels", {"branch_end": "last", "empty_end": True}),
+    "residual, end of a container": (
+        blocks.NESTED_END,
+        "channels",
+        {"branch_end": "branch.2", "empty_end": False},
+    ),
+    "attention": (blocks.GATE, "channels", {"gates": True, "sees_all": True, "zero_to_zero": True}),
+    "attention, of the map's rows": (
+        blocks.ROWS,
+        "channels",
+        {"gates": False, "sees_all": True, "zero_to_zero": True},
+    ),
+    "downsample": (blocks.BLUR, "channels", {"antialiased": True, "changes_channels": False}),
+    "downsample, average": ("nn.AvgPool2d", "2", {"antialiased": True, "changes_channels": False}),
+    "downsample, subsampling": (blocks.SUBSAMPLE, "", {"antialiased": False, "changes_channels": False}),
+    "downsample, maximum": ("nn.MaxPool2d", "2", {"antialiased": False, "changes_channels": False}),
+    "downsample, to the next width": (
+        blocks.MERGE,
+        "in_dim=channels, out_dim=out_channels",
+        {"antialiased": False, "changes_channels": True},
+    ),
+    "norm": (blocks.NORM, "channels", {}),
+    "norm, batch": ("nn.BatchNorm2d", "channels", {}),
+    "activation": (blocks.ACTIVATION, "", {}),
+    "activation, in place": ("nn.ReLU", "inplace=True", {}),
+    "stochastic_depth": (blocks.DROP, "drop_prob=rate", {}),
+    "head": (blocks.HEAD_BLOCK, "channels, classes", {}),
+    "stem": (blocks.STEM, "in_channels, out_channels", {"stride": 1}),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name: str) -> None:
+    text, build, facts = RIGHT[name]
+    answer = ask(name.partition(",")[0], text, build)
+    assert answer.get("reason") is None
+    assert answer["facts"] == facts
+    assert answer["build"] == build
+
+
+WRONG = [
+    ("residual", blocks.POST_ACTIVATION, "channels, channels", "an activation after the addition (ReLU)"),
+    ("residual", blocks.NO_END, "channels", "keeps no identity"),
+    ("residual", blocks.TWO_BRANCHES, "channels", "no child ends the branch"),
+    ("residual", blocks.STEM, "channels, channels", "keeps no identity"),
+    ("residual", blocks.LATE_SCALE, "channels", "no child ends the branch"),
+    ("residual", blocks.UNUSED, "channels", "no finite gradient reaches its parameter spare"),
+    ("residual", blocks.STEM, "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
+    ("residual", blocks.RESIDUAL, "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),
+    ("residual", blocks.RESIDUAL, "16", "does not run on 4×8×16×16 in eval mode: RuntimeError"),
+    ("attention", blocks.FULL_PRECISION, "channels", "bfloat16 and channels_last: AssertionError: float32 alone"),
+    ("attention", blocks.FIXED_SIZE, "channels", "does not run on 4×8×12×8 in eval mode"),
+    ("attention", blocks.SUBSAMPLE, "", "gives 4×8×8×8 for 4×8×16×16"),
+    ("attention", "nn.SiLU", "", "has no parameters"),
+    ("attention", "nn.Conv2d", "channels, channels, 3, padding=1", "attends to nothing"),
+    ("attention", "nn.PReLU", "", "attends to nothing"),
+    ("attention", blocks.SCALE, "channels", "attends to nothing"),
+    ("attention", "nn.BatchNorm2d", "channels", "attends to nothing"),
+    ("attention", "nn.GroupNorm", "1, channels", "normalises"),
+    ("attention", blocks.RESIDUAL, "in_chs=channels", "attends to nothing"),
+    ("downsample", blocks.WIDEN, "channels", "gives 24 channels for 8, not 8"),
+    ("downsample", blocks.GATE, "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
+    ("downsample", "nn.Flatten", "", "gives 4×2048 for 4×8×16×16"),
+    ("norm", blocks.SCALE, "channels", "does not normalise"),
+    ("activation", blocks.SOFTMAX, "", "is not elementwise"),
+    ("activation", blocks.DOUBLE, "", "is linear"),
+    ("activation", "nn.Identity", "", "gives its input back unchanged"),
+    ("stochastic_depth", blocks.UNSCALED_DROP, "rate", "does not keep the mean: samples are scaled by 1 at rate 0.5"),
+    ("stochastic_depth", blocks.BATCH_DROP, "rate", "at rate 0.5, not samples by themselves"),
+    ("stochastic_depth", blocks.ELEMENT_DROP, "rate", "drops parts of a sample"),
+    ("stochastic_depth", blocks.DROP, "0.0", "drops nothing at rate 0.5"),
+    ("stochastic_depth", "nn.ReLU", "", "is not the identity in eval mode"),
+    ("head", blocks.GATE, "channels", "gives 4×16×16×16 for 4×16×16×16, not 4×10"),
+    ("head", "nn.Flatten", "", "gives 4×4096 for 4×16×16×16, not 4×10"),
+    ("stem", blocks.STEM, "in_channels, out_channels, stride=2", "halves height and width"),
+    ("stem", blocks.STEM, "in_channels, 5", "gives 4×5×16×16 for 4×3×16×16, not 4×8×16×16"),
+]
+
+
+@pytest.mark.parametrize(("slot", "text", "build", "reason"), WRONG)
+def test_wrong(slot: str, text: str, build: str, reason: str) -> None:
+    answer = ask(slot, text, build)
+    assert not answer["fits"]
+    assert reason in answer["reason"]
+
+
+def test_every_slot_is_covered() -> None:
+    assert {name.partition(",")[0] for name in RIGHT} == {slot for slot, *_ in WRONG} == set(SLOTS)
+
+
+def test_the_first_build_that_fits_is_taken_else_the_one_that_came_furthest_is_told() -> None:
+    fits = ask("attention", blocks.GATE, "no_such=1", "16", "channels", "channels, reduction=2")
+    assert fits["build"] == "channels"
+    fails = ask("attention", blocks.GATE, "no_such=channels", "channels - 1", "16", "also_not=channels")
+    assert fails["build"] == "channels - 1"
+    assert "does not run" in fails["reason"]
+
+
+def test_all_widths_are_tried() -> None:
+    assert ask("attention", blocks.GATE, "8", widths=(8,))["fits"]
+    assert "4×16×16×16" in ask("attention", blocks.GATE, "8", widths=(8, 16))["reason"]
+
+
+def test_builds_may_name_the_factories() -> None:
+    build = "channels, norm_layer=make_norm_activation"
+    assert ask("residual", blocks.RESIDUAL, build)["facts"]["branch_end"] == "last"
+
+
+def test_a_stem_that_is_built_in_may_halve() -> None:
+    answer = ask("stem", blocks.STEM, "in_channels, out_channels, stride=2", strict=False)
+    assert answer["facts"] == {"stride": 2}
+
+
+def test_a_file_that_raises_is_an_answer() -> None:
+    answer = ask("norm", "class Broken(nn.Nothing):\n    pass\n", "channels")
+    assert answer["reason"].startswith("its file cannot be executed: AttributeError")
+
+
+def test_a_network_that_does_not_learn_is_told() -> None:
+    code = blocks.HEAD + (
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, in_shape, out_shape, prm, device):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(12, out_shape[0]))\n\n"
+        "    def train_setup(self, prm):\n        self.rate = prm['lr']\n\n"
+        "    def learn(self, train_data):\n        raise ArithmeticError('too steep')\n"
+    )
+    payload = {"code": code, "prm": {"lr": 0.1}, "in_shape": [2, 3, 2, 2], "out_shape": [10]}
+    with warnings.catch_warnings():
+        assert check_network(payload) == {"fits": False, "reason": "it does not learn: ArithmeticError: too steep"}

@@ -1,0 +1,425 @@
+"""Whole training runs in the real sandbox: how each one ends, what it leaves, how it goes on, and that it repeats."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from manifests.errors import UserError
+from manifests.records import Ingredient, TrainingRecord
+from sandbox import Sandbox
+from train.checkpoint import weights_digest
+from train.confined import open_box
+from train.data import Cifar10, load_cifar10
+from train.display import Progress, watching
+from train.history import StepFigures, copy_plain, read_history, read_progress
+from train.recipe import Recipe
+from train.run import Network, Resources, train_once
+from train.run_folder import own_folder
+
+pytestmark = pytest.mark.slow
+
+NET = """
+import os, re, signal, sys, time
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.calls = 0
+        self.layers = nn.Sequential(
+            nn.Conv2d(in_shape[1], 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.1),
+            nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, out_shape[0]),
+        )
+
+    def forward(self, x):
+        self.calls += 1
+        out = self.layers(x)
+        if self.calls == 4:
+            pass  # HERE
+        return out
+"""
+RECIPE = Recipe().changed(
+    training__epochs=2, training__batch_size=32, training__learning_rate=0.05, training__ema_decay=0.5,
+    augmentation__randaugment_ops=1, augmentation__cutmix_alpha=1.0, training__clip_norm=5.0,
+)  # fmt: skip
+ONE = Resources(threads=1, step_limit=60)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Cifar10:
+    return load_cifar10("synthetic:320", cache=tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def box(data: Cifar10) -> Iterator[Sandbox]:
+    with open_box(data.folder, ONE.checked()) as opened:
+        yield opened
+
+
+def run(data: Cifar10, box: Sandbox | None, out: Path, line: str = "pass  # HERE", **options: object) -> TrainingRecord:
+    """Train the tiny network, with that line run in its fourth call."""
+    net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
+    settings = {"recipe": RECIPE, "seed": 0, "held_out": 64, "resources": ONE, "report": None, **options}
+    return train_once(net, data=data, out=out, box=box, **settings)  # type: ignore[arg-type]
+
+
+def digest(out: Path) -> str:
+    found = json.loads((out / "run.json").read_text())["weights_sha256"]
+    assert found == weights_digest(torch.load(out / "weights.pt", weights_only=True))
+    return str(found)
+
+
+def epochs(out: Path) -> list[dict[str, object]]:
+    """The figures but those of time."""
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
+
+
+def test_a_run_and_its_folder(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+    out, seen = tmp_path / "out", []
+    longer = RECIPE.changed(training__epochs=6, augmentation__cutmix_alpha=0.0, augmentation__randaugment_ops=0)
+    record = run(data, box, out, recipe=longer, report=seen.append)
+    assert (record.status, record.error) == ("ok", None)
+    assert (record.epochs, record.steps, record.train_images, record.parameters) == (6, 48, 256, 13_050)
+    assert record.val_accuracy is not None
+    assert record.test_accuracy is not None
+    assert record.test_accuracy > 0.2
+    assert 0 < record.data_seconds < record.train_seconds
+    assert record.peak_bytes is not None
+    assert record.peak_bytes > 2**27
+    assert record.device.startswith("cpu, ")
+    assert record.device.endswith(", 1 thread")
+    assert record.data == "synthetic (smoke test only)"
+    assert json.loads(record.recipe)["model"] is None
+    assert sorted(path.name for path in out.iterdir()) == [
+        "curves.png", "history.jsonl", "net.py", "recipe.json", "record.json", "run.json", "weights.pt",
+    ]  # fmt: skip
+    assert TrainingRecord.model_validate_json((out / "record.json").read_text()) == record
+    history = epochs(out)
+    losses = [float(str(epoch["train_loss"])) for epoch in history]
+    assert losses[-1] < losses[0] - 0.2
+    assert history[-1]["val_accuracy"] == record.val_accuracy
+    assert all(epoch["train_accuracy"] is not None for epoch in history)
+    assert (out / "net.py").read_text() == NET
+    assert digest(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert seen[-1].done == 48
+    assert len(seen[-1].history) == 6
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+    records = [run(data, box, tmp_path / str(number), seed=seed) for number, seed in enumerate((0, 0, 1))]
+    assert {record.status for record in records} == {"ok"}
+    first, again, other = (digest(tmp_path / str(number)) for number in range(3))
+    assert first == again != other
+    assert epochs(tmp_path / "0") == epochs(tmp_path / "1")
+    assert records[0].test_accuracy == records[1].test_accuracy
+
+
+def test_all_images_and_few_images(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+    whole = run(data, box, tmp_path / "whole", held_out=0)
+    assert (whole.train_images, whole.steps, whole.val_accuracy, whole.status) == (320, 20, None, "ok")
+    few = run(data, box, tmp_path / "few", images=20, recipe=RECIPE.changed(training__schedule="onecycle"))
+    assert (few.train_images, few.steps, few.status) == (20, 2, "ok")
+    with pytest.raises(UserError, match="images: 257, but 256 are left"):
+        run(data, box, tmp_path / "many", images=257)
+    with pytest.raises(UserError, match="held out: 320 of 320"):
+        run(data, box, tmp_path / "many", held_out=320)
+
+
+ENDS = {
+    "raises": ("raise KeyError('mine')", "error", r"^KeyError: 'mine' \(net\.py:19 in forward\)$"),
+    "diverges": ("out = out * float('nan')", "diverged", r"^the loss is nan at epoch 1, step 4$"),
+    "allocates": ("torch.empty(2**44)", "out_of_memory", r"can't allocate memory.*\(net\.py:19 in forward\)$"),
+    "opens a socket": ("__import__('socket').socket()", "error", r"^PermissionError: .*\(net\.py:19 in forward\)"),
+    "exits": ("sys.exit(3)", "error", r"SystemExit: 3"),
+    "leaves": ("os._exit(0)", "error", r"called exit or _exit"),
+    "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "error", r"^ended by SIGSEGV"),
+    "shape": ("return out[:, :9]", "error", r"(?s)."),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_end_is_a_record(data: Cifar10, box: Sandbox, tmp_path: Path, name: str) -> None:
+    line, status, reason = ENDS[name]
+    record = run(data, box, tmp_path / "out", line)
+    assert record.status == status, record
+    assert __import__("re").search(reason, record.error or ""), record.error
+    assert "\n" not in (record.error or "")
+    assert (record.epochs, record.test_accuracy) == (0, None)
+    if status != "error" or name == "raises":
+        assert (record.steps, record.parameters) == (3, 13_050)
+    assert TrainingRecord.model_validate_json((tmp_path / "out" / "record.json").read_text()) == record
+    assert not (tmp_path / "out" / "weights.pt").exists()
+    assert not (tmp_path / "out.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library' (net.py:1 in <module>)"),
+        ("class Net(: pass", "SyntaxError: invalid syntax (net.py, line 1) (net.py:1)"),
+        ("x = 1", "NetworkError: the file defines no class Net(nn.Module)"),
+    ],
+)
+def test_a_file_that_is_no_network(data: Cifar10, box: Sandbox, tmp_path: Path, code: str, reason: str) -> None:
+    record = train_once(
+        Network("odd", code, {}),
+        RECIPE,
+        seed=0,
+        data=data,
+        out=tmp_path / "o",
+        held_out=0,
+        resources=ONE,
+        box=box,
+        report=None,
+    )
+    assert (record.status, record.error, record.steps, record.parameters) == ("error", reason, 0, None)
+
+
+@pytest.mark.parametrize(
+    "line", ["while True: pass", "re.match('(a+)+$', 'a' * 60 + 'b')"], ids=["loops", "holds the interpreter's lock"]
+)
+def test_a_step_without_end(data: Cifar10, box: Sandbox, tmp_path: Path, line: str) -> None:
+    record = run(data, box, tmp_path / "out", line, resources=Resources(threads=1, step_limit=2))
+    assert record.status == "timeout"
+    assert record.error == "nothing was finished within 2 s, in net.py:19 in forward"
+    assert (tmp_path / "out").is_dir()
+
+
+SLOW = "self.calls = 3; time.sleep(0.06)"  # in every call from the fourth on
+LONGER = RECIPE.changed(training__epochs=3)
+
+
+@pytest.fixture(scope="module")
+def whole(data: Cifar10, box: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A slow run that nobody interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert run(data, box, out, SLOW, recipe=LONGER).status == "ok"
+    return out
+
+
+def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
+    data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    limited = Resources(threads=1, time_limit=1.6, step_limit=60)
+    cut = run(data, box, out, SLOW, recipe=LONGER, resources=limited)
+    assert cut.status == "timeout"
+    assert str(cut.error).startswith("stopped after 1.6 s; ")
+    assert cut.test_accuracy is None
+    assert not out.exists()
+    assert (tmp_path / "out.partial").is_dir()
+    rest = run(data, box, out, SLOW, recipe=LONGER, report=lambda _: None)
+    assert (rest.status, rest.epochs, rest.steps) == ("ok", 3, 24)
+    assert digest(out) == digest(whole)
+    assert epochs(out) == epochs(whole)
+    assert rest.test_accuracy == json.loads((whole / "record.json").read_text())["test_accuracy"]
+    if cut.epochs:
+        assert f"tiny: went on after epoch {cut.epochs} of 3" in capsys.readouterr().err
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["out"]
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "out"
+    killer = threading.Thread(target=_kill_child, args=(box, tmp_path / "out.partial" / "scratch"), daemon=True)
+    killer.start()
+    killed = run(data, box, out, SLOW, recipe=LONGER)
+    killer.join()
+    assert killed.status == "error"
+    assert str(killed.error).startswith("ended by SIGKILL")
+    assert 1 <= killed.epochs < 3
+    assert not out.exists()
+    again = run(data, box, out, SLOW, recipe=LONGER)
+    assert (again.status, again.steps) == ("ok", 24)
+    assert digest(out) == digest(whole)
+    assert epochs(out) == epochs(whole)
+    assert again.train_seconds >= killed.train_seconds * 0.9
+
+
+def _kill_child(box: Sandbox, scratch: Path) -> None:
+    _wait_for_epoch(scratch)
+    (link,) = box._pool.links  # type: ignore[union-attr]
+    assert link is not None
+    (child,) = psutil.Process(link.process_id).children()
+    child.kill()
+
+
+def _wait_for_epoch(scratch: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not read_history(scratch) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from tests_run import LONGER, SLOW, run
+from train.data import open_cache
+
+run(open_cache(Path(sys.argv[1])), None, Path(sys.argv[2]), SLOW, recipe=LONGER)
+"""
+
+
+def test_a_killed_caller_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "tests_run.py").symlink_to(__file__)
+    paths = os.pathsep.join([str(tmp_path / "modules"), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", _SCRIPT, str(data.folder), str(out)]
+    with subprocess.Popen(command, env=environment, start_new_session=True) as caller:
+        _wait_for_epoch(tmp_path / "out.partial" / "scratch")
+        family = psutil.Process(caller.pid).children(recursive=True)
+        os.killpg(caller.pid, signal.SIGKILL)
+    psutil.wait_procs(family, timeout=5)
+    assert (tmp_path / "out.partial").is_dir()
+    assert not out.exists()
+    record = run(data, box, out, SLOW, recipe=LONGER)
+    assert (record.status, record.steps) == ("ok", 24)
+    assert digest(out) == digest(whole)
+    assert epochs(out) == epochs(whole)
+
+
+def test_what_is_left_of_another_run_does_not_count(
+    data: Cifar10, box: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    limited = Resources(threads=1, time_limit=0.4, step_limit=60)
+    assert run(data, box, out, SLOW, resources=limited).status == "timeout"
+    record = run(data, box, out, SLOW, seed=5, report=lambda _: None)
+    assert (record.status, record.seed) == ("ok", 5)
+    assert "is of another run (seed 0, not 5); training starts anew" in capsys.readouterr().err
+
+
+def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = run(data, box, out)
+    inode = out.stat().st_ino
+    for force in (False, True):
+        assert run(data, box, out, force=force) == first
+    assert out.stat().st_ino == inode
+    with pytest.raises(
+        UserError, match=r"out: holds another run \(seed 0, not 1\); choose another --out, or add --force"
+    ):
+        run(data, box, out, seed=1)
+    with pytest.raises(UserError, match=r"holds another run \(another recipe\)"):
+        run(data, box, out, recipe=RECIPE.changed(training__epochs=1))
+    assert run(data, box, out, seed=1, force=True).seed == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    failed = run(data, box, tmp_path / "bad", "raise KeyError('mine')")
+    assert failed.status == "error"
+    with pytest.raises(UserError, match=r"this run ended with error \(KeyError: 'mine'"):
+        run(data, box, tmp_path / "bad", "raise KeyError('mine')")
+    assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", force=True).status == "error"
+
+
+def test_what_was_not_made_here_is_not_touched(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for force in (False, True):
+        with pytest.raises(UserError, match="is not the folder of a whole training run"):
+            run(data, box, tmp_path / "mine", force=force)
+        with pytest.raises(UserError, match="is a file, not a folder"):
+            run(data, box, tmp_path / "file", force=force)
+    with own_folder(tmp_path / "busy"), pytest.raises(UserError, match="another run trains there"):
+        run(data, box, tmp_path / "busy")
+
+
+def test_resources_are_checked(data: Cifar10, tmp_path: Path) -> None:
+    for wrong, reason in (
+        (Resources(threads=0), "threads: 0; it must be above 0"),
+        (Resources(time_limit=-1.0), "time limit: -1.0"),
+        (Resources(device="tpu"), "device 'tpu': there are auto, cpu, cuda, mps"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            run(data, None, tmp_path / "out", resources=wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_networks_of_recipes_keep_the_recipe(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+    part = Ingredient(
+        slot="stem", block="a::b", source="a", path="b.py", swhid="swh:1:cnt:0", license="MIT", code_sha256="0" * 64
+    )
+    net = Network("made", NET, {"lr": 0.1}, (part,), assembled=True)
+    short = RECIPE.changed(training__epochs=1)
+    record = train_once(
+        net, short, seed=0, data=data, out=tmp_path / "o", held_out=64, resources=ONE, box=box, report=None
+    )
+    assert (record.status, record.ingredients) == ("ok", (part,))
+    assert (record.recipe, record.recipe_sha256) == (short.to_json(), short.sha256)
+
+
+LINE = {
+    "epoch": 1, "steps": 8, "train_loss": 1.5, "train_accuracy": None, "learning_rate": 0.1,
+    "val_loss": 2.0, "val_accuracy": 0.25, "seconds": 2.0, "data_seconds": 0.5,
+}  # fmt: skip
+
+
+def test_only_plain_files_are_read(tmp_path: Path) -> None:
+    scratch, secret = tmp_path / "scratch", tmp_path / "secret"
+    scratch.mkdir()
+    secret.write_text(json.dumps(LINE) + "\n")
+    (scratch / "history.jsonl").symlink_to(secret)
+    os.mkfifo(scratch / "progress.json")
+    (scratch / "weights.pt").mkdir()
+    assert read_history(scratch) == []
+    assert read_progress(scratch) == StepFigures()
+    assert not copy_plain(scratch, "weights.pt", tmp_path / "copy", 10)
+    assert not (tmp_path / "copy").exists()
+    (tmp_path / "link").symlink_to(scratch)
+    (scratch / "history.jsonl").unlink()
+    (scratch / "history.jsonl").write_text(json.dumps(LINE) + "\n")
+    assert len(read_history(scratch)) == 1
+    assert read_history(tmp_path / "link") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (json.dumps(LINE) + "\n" + json.dumps({**LINE, "epoch": 2}) + "\n", 2),
+        (json.dumps(LINE) + "\n" + json.dumps({**LINE, "epoch": 3}) + "\n", 1),
+        (json.dumps({**LINE, "val_accuracy": 1.5}) + "\n", 0),
+        (json.dumps({**LINE, "train_loss": float("nan")}) + "\n", 0),
+        (json.dumps({**LINE, "more": 1}) + "\n", 0),
+        ("[" * 100_000, 0),
+        ("\xff\x00", 0),
+    ],
+)
+def test_odd_histories_end_the_reading(tmp_path: Path, text: str, count: int) -> None:
+    (tmp_path / "history.jsonl").write_text(text)
+    assert len(read_history(tmp_path)) == count
+
+
+def test_large_files_are_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(b"x" * 100)
+    assert copy_plain(tmp_path, "weights.pt", tmp_path / "copy", 100)
+    assert not copy_plain(tmp_path, "weights.pt", tmp_path / "less", 99)
+    assert not (tmp_path / "less").exists()
+
+
+def test_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), (), 32), None):
+        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
+        (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
+    assert capsys.readouterr().err == "tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left\n"
+
+
+def test_errors_of_a_report_are_raised(tmp_path: Path) -> None:
+    def report(_: Progress) -> None:
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"), watching(tmp_path, Progress("x", 1, 1, StepFigures(), (), 1), report):
+        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")

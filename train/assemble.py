@@ -1,0 +1,154 @@
+"""A recipe and an extraction folder in, one network's file out: blocks found, checked, brought together, and run."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from manifests.errors import UserError
+from manifests.records import Ingredient
+from train.choosing import Chosen, choose
+from train.fitting import Answer, Fitter, Question
+from train.glue import PREAMBLE, Filled, drops, support_text
+from train.heading import SLOT_HEADING, header, provenance
+from train.inline import Part, inline
+from train.library import open_library
+from train.network_text import hyperparameters, network_imports, network_text
+from train.recipe import Recipe
+from train.slots import sizes_of, widths_of
+
+_IN_SHAPE, _CLASSES = (4, 3, 32, 32), 10  # of the trial at the end
+
+#: Into the factories that the others may be handed.
+_SHARED = ("norm", "activation")
+_OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "head")
+
+_HEADING = "The network."
+_SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A network made from a recipe: its file, and the hyperparameters that the recipe gives it."""
+
+    name: str
+    code: str
+    prm: dict[str, float]
+    recipe: Recipe
+    ingredients: tuple[Ingredient, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What fills a slot, with the one build that fits, and what was observed of it."""
+
+    chosen: Chosen
+    answer: Answer
+
+
+def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False) -> Assembled:
+    """One file with a network as the recipe describes it, checked by running it in the sandbox.
+
+    Args:
+        recipe: what fills each slot, the shape of the network, how it is trained.
+        folder: an extraction folder; None where all slots are filled with built-in parts.
+        unsafe: without walls, where there are none to be had.
+
+    Raises: UserError for an unknown block (near ids are named), one that does not fit its slot (the reason is told),
+        hyperparameters that LEMUR cannot hold, or a network that does not run.
+    """
+    library = open_library(folder) if folder is not None else None
+    chosen = [one for slot in (*_SHARED, *_OTHERS) if (one := choose(slot, recipe, library)) is not None]
+    with Fitter(unsafe=unsafe) as fitter:
+        settled = _settle([one for one in chosen if one.slot in _SHARED], recipe, fitter, PREAMBLE)
+        support = _support(settled)
+        settled += _settle([one for one in chosen if one.slot in _OTHERS], recipe, fitter, support)
+        code, prm = _render(recipe, settled)
+        ran = fitter.check_network(code, prm, _IN_SHAPE, _CLASSES)
+    if not ran["fits"]:
+        name = recipe.model.name
+        raise UserError(f"{name}: the assembled network does not run: {ran['reason']}; change its slots or widths")
+    return Assembled(recipe.model.name, code, prm, recipe, tuple(_ingredients(chosen)))
+
+
+def _settle(chosen: Sequence[Chosen], recipe: Recipe, fitter: Fitter, support: str) -> list[_Settled]:
+    """The fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
+    questions = []
+    for one in chosen:
+        sizes = sizes_of(one.slot, widths_of(one.slot, recipe.model))
+        questions.append(Question(one.slot, one.filler, sizes, support, strict=one.block is not None))
+    settled = []
+    for one, answer in zip(chosen, fitter.ask(questions), strict=True):
+        if not answer["fits"]:
+            widths = ", ".join(map(str, widths_of(one.slot, recipe.model)))
+            raise UserError(f"slots.{one.slot}: {one.use} does not fit at widths {widths}: {answer['reason']}")
+        filler = replace(one.filler, builds=(answer["build"],))
+        settled.append(_Settled(replace(one, filler=filler), answer))
+    return settled
+
+
+def _support(settled: Sequence[_Settled]) -> str:
+    """The factories that the other fillers may be handed, with the blocks that they call."""
+    inlined = inline(_parts(settled))
+    filled = _filled(settled, inlined.names)
+    return f"{inlined.text}\n\n{support_text(filled['norm'], filled['activation'])}"
+
+
+def _render(recipe: Recipe, settled: Sequence[_Settled]) -> tuple[str, dict[str, float]]:
+    """The whole file, and the hyperparameters that it reads. Raises: UserError."""
+    blocks, names = _blocks(recipe, settled)
+    filled = _filled(settled, names)
+    if "rate" in filled["residual"].names and "stochastic_depth" in filled:
+        raise UserError('slots.residual drops its branch itself ("$rate"); set slots.stochastic_depth to "none"')
+    prm = hyperparameters(recipe, drops(filled))
+    if prm["lr"] > 1:
+        raise UserError(f"training.learning_rate: {prm['lr']}; the hyperparameters of LEMUR lie in 0..1")
+    text = network_text(recipe, filled, _about(settled))
+    return f"{header(recipe, [one.chosen for one in settled])}\n{blocks}\n\n\n# {_HEADING}\n\n{text}", prm
+
+
+def _blocks(recipe: Recipe, settled: Sequence[_Settled]) -> tuple[str, dict[str, str]]:
+    """The imports of the whole file and the blocks of all slots, and what their classes are called there.
+
+    The network stands first, so that its own names stay as they are: what a block calls so gets another name. Its text
+    is cut out again, for it has yet to learn those names.
+    """
+    unnamed = _filled(settled, {one.chosen.slot: f"_filler_of_{one.chosen.slot}_" for one in settled})
+    extra = [line for one in settled for line in one.chosen.filler.imports]
+    imports = "\n".join(dict.fromkeys([*network_imports(recipe), *extra]))
+    network = Part("network", "Net", f"{imports}\n\n{network_text(recipe, unnamed, '')}", (_HEADING,))
+    inlined = inline([network, *_parts(settled)])
+    head, _, rest = inlined.text.partition(f"# {_HEADING}\n")
+    blocks = _SLOT.search(rest)
+    return (head + (rest[blocks.start() :] if blocks else "")).strip("\n"), inlined.names
+
+
+def _parts(settled: Sequence[_Settled]) -> list[Part]:
+    chosen = [one.chosen for one in settled if one.chosen.filler.code]
+    return [Part(one.slot, one.filler.target, one.filler.code, provenance(one)) for one in chosen]
+
+
+def _filled(settled: Sequence[_Settled], names: Mapping[str, str]) -> dict[str, Filled]:
+    """The slots as the text of the network calls their fillers."""
+    filled = {}
+    for one in settled:
+        slot, filler, facts = one.chosen.slot, one.chosen.filler, one.answer["facts"]
+        known = {name: facts[name] for name in ("branch_end", "empty_end", "changes_channels") if name in facts}
+        filled[slot] = Filled(names.get(slot, filler.target), filler.builds[0], **known)
+    return filled
+
+
+def _about(settled: Sequence[_Settled]) -> str:
+    """What the network is, in a sentence or two."""
+    names = {one.chosen.slot: one.chosen.block.name for one in settled if one.chosen.block}
+    found = [f"{slot.replace('_', ' ')} {names[slot]}" for slot in _OTHERS if slot in names]
+    return f"Its blocks: {', '.join(found)}." if found else "All its parts are built in."
+
+
+def _ingredients(chosen: Sequence[Chosen]) -> list[Ingredient]:
+    found = []
+    for one in chosen:
+        if one.block is not None:
+            fields = {name: getattr(one.block, name) for name in Ingredient.model_fields if name != "slot"}
+            found.append(Ingredient(slot=one.slot, **fields))
+    return found

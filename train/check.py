@@ -1,0 +1,233 @@
+"""`check_nn`: a network is trained by its own `train_setup` and `learn`, as LEMUR's trainer trains it, and measured.
+
+What `ab.nn.api.check_nn` of nn-dataset 2.1.0 returns, each of the four by its definition:
+
+| | |
+|---|---|
+| name | `PREFIX-` and the MD5 of the code without white space |
+| accuracy | on the test images, after the last epoch |
+| accuracy to time | accuracy above chance (0.1 for CIFAR-10), by 100 seconds: `max(0, accuracy - 0.1) / (nanoseconds / 1e11)`, from `train_setup` to the end of the last evaluation |
+| code quality | `train.quality` |
+
+What differs from the package: it executes the code in its own process, here that happens in the sandbox, with limits; it
+writes a trial to its database and raises when the accuracy is at most 1.2 times chance, here nothing is written (that is
+`write_lemur_files` and `register`) and `status` says so; it uses a GPU where there is one and its transforms work on PIL
+images one by one in a second process, here it is the CPU and whole batches of tensors, so accuracies agree closely but
+not to the digit, and times do not compare; it trains a code that meets half of its contract, here that is refused first
+(`check_contract`); it takes whatever values of hyperparameters it is given, here they lie in 0..1, as in its search.
+Random generators are seeded here. A network that loads trained weights finds no network to load them from.
+"""  # noqa: E501
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from manifests.errors import UserError
+from manifests.workers import available_cores
+from sandbox import Job, Limits, Outcome, Sandbox, Status
+from train.contract import check_contract, lemur_name
+from train.data import Cifar10
+from train.quality import Quality, code_quality
+from train.transforms import transform_named
+
+ENTRY = "train.checking:run_check"
+
+#: Accuracy of guessing, from which LEMUR's measures count; and how far above it a network must come to be stored.
+CHANCE = 0.1
+_GOOD = 1.2
+
+_NANOSECONDS = 1e11  # the unit of time of "accuracy to time"
+_ERROR_CHARACTERS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What LEMUR's check gives, and what else is known.
+
+    `status` is `ok`; `low_accuracy`, which LEMUR does not store; or why there are no figures: `contract`, the step that
+    failed (`import_failed`, `construct_failed`, `train_setup_failed`, `learn_failed`, `forward_failed`,
+    `wrong_output`), `missing_dependency`, or how the sandbox ended it (`timeout`, `out_of_memory`, `denied`, …).
+    """
+
+    name: str
+    accuracy: float | None
+    accuracy_to_time: float | None
+    code_quality: float | None
+    status: str = "ok"
+    error: str | None = None
+    duration: int | None = None  # nanoseconds, from train_setup to the end of the last evaluation
+    quality: Quality | None = field(default=None, repr=False)  # what code_quality counts
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """How a network is checked: `images` trains on the first so many only, and tests on the first fifth as many."""
+
+    epochs: int = 1
+    images: int | None = None
+    seed: int = 0
+    threads: int | None = None  # of PyTorch; None: the cores that this process may use
+    wall_seconds: float = 1800.0  # of the whole check
+    memory_bytes: int = 8 * 2**30
+
+
+class NetChecker:
+    """Checks networks on one dataset, one after the other. A context manager; its sandbox starts with the first one.
+
+    Args:
+        unsafe: without the sandbox's walls.
+    """
+
+    def __init__(self, dataset: Cifar10, *, unsafe: bool = False) -> None:
+        self._dataset, self._unsafe = dataset, unsafe
+        self._box: Sandbox | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._box is not None:
+            self._box.close()
+
+    def check(
+        self,
+        code: str,
+        prm: Mapping[str, object],
+        *,
+        prefix: str = "",
+        settings: CheckSettings = CheckSettings(),
+    ) -> CheckResult:
+        """Train and measure one network; as `check_nn`.
+
+        Raises: UserError as `check_nn`.
+        """
+        _check_settings(settings, self._dataset)
+        given = _check_prm(prm) | {"epoch": settings.epochs}
+        name = lemur_name(code, prefix)
+        reason = check_contract(code)
+        if reason is not None:
+            return CheckResult(name, None, None, None, "contract", reason)
+        threads = settings.threads or available_cores()
+        payload: dict[str, object] = {
+            "code": code,
+            "prm": given,
+            "data": str(self._dataset.folder),
+            "images": settings.images,
+            "epochs": settings.epochs,
+            "seed": settings.seed,
+            "threads": threads,
+        }
+        limits = Limits(
+            wall_seconds=settings.wall_seconds,
+            cpu_seconds=settings.wall_seconds * threads,
+            memory_bytes=settings.memory_bytes,
+            threads=64 + 2 * threads,
+        )
+        (outcome,) = self._open().run([Job(name, ENTRY, payload, limits)])
+        return _result(name, code, outcome, settings)
+
+    def _open(self) -> Sandbox:
+        if self._box is None:
+            box = Sandbox(entries=[ENTRY], readable=[self._dataset.folder], workers=1, unsafe=self._unsafe)
+            self._box = box.__enter__()
+        return self._box
+
+
+def check_nn(
+    code: str,
+    prm: Mapping[str, object],
+    *,
+    dataset: Cifar10,
+    task: str = "img-classification",
+    metric: str = "acc",
+    epochs: int = 1,
+    prefix: str = "",
+    images: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    wall_seconds: float = 1800.0,
+    memory_bytes: int = 8 * 2**30,
+    unsafe: bool = False,
+) -> CheckResult:
+    """Train and measure a network by LEMUR's contract, in the sandbox.
+
+    Args:
+        prm: hyperparameters: `batch` (images), `transform` (a name of LEMUR's), and a value in 0..1 for each name that
+            the network supports.
+        prefix: of the network's name.
+        images, threads, wall_seconds, memory_bytes: as in `CheckSettings`.
+        unsafe: without the sandbox's walls.
+
+    Returns: the result; one whose status is not `ok` says why, in one line.
+    Raises: UserError if another task or metric is asked for, `prm` lacks something or has a value out of range, or no
+        sandbox can be had.
+    """
+    for what, value, known in (("task", task, "img-classification"), ("metric", metric, "acc")):
+        if value != known:
+            raise UserError(f"{what} {value!r}: networks are checked for {known} only")
+    settings = CheckSettings(epochs, images, seed, threads, wall_seconds, memory_bytes)
+    with NetChecker(dataset, unsafe=unsafe) as checker:
+        return checker.check(code, prm, prefix=prefix, settings=settings)
+
+
+def accuracy_to_time(accuracy: float, duration: int) -> float:
+    """LEMUR's measure of how fast a network learns: accuracy above chance, by 100 seconds.
+
+    Args:
+        duration: nanoseconds.
+
+    Source: `accuracy_to_time_metric` in `ab/nn/util/Util.py` of nn-dataset 2.1.0
+    """
+    return max(0.0, accuracy - CHANCE) / (duration / _NANOSECONDS)
+
+
+def _check_settings(settings: CheckSettings, dataset: Cifar10) -> None:
+    for what, number in (("epochs", settings.epochs), ("images", settings.images), ("threads", settings.threads)):
+        if number is not None and number < 1:
+            raise UserError(f"{what}: {number}; at least 1 is needed")
+    if settings.images is not None and settings.images > len(dataset.train_images):
+        raise UserError(f"images: {settings.images}; {dataset.label} has {len(dataset.train_images)} training images")
+
+
+def _check_prm(prm: Mapping[str, object]) -> dict[str, object]:
+    """The hyperparameters, what the trainer itself needs of them looked at."""
+    missing = [name for name in ("batch", "transform") if name not in prm]
+    if missing:
+        needed = 'give for example {"batch": 64, "transform": "norm_32_flip", "lr": 0.01, "momentum": 0.9}'
+        raise UserError(f"prm: {' and '.join(missing)} missing; {needed}")
+    batch = prm["batch"]
+    if isinstance(batch, bool) or not isinstance(batch, int | float) or not 1 <= batch < 2**20 or batch != int(batch):
+        raise UserError(f"prm: batch is {batch!r}; give a number of images, for example 64")
+    transform_named(prm["transform"])
+    return dict(prm) | {"batch": int(batch)}
+
+
+def _result(name: str, code: str, outcome: Outcome, settings: CheckSettings) -> CheckResult:
+    if outcome.status is not Status.OK:
+        return CheckResult(name, None, None, None, outcome.status.value, _ended(outcome, settings))
+    told = outcome.value
+    assert isinstance(told, dict)
+    if told.get("category") == "prm":
+        raise UserError(str(told["error"]))
+    if "category" in told:
+        return CheckResult(name, None, None, None, str(told["category"]), str(told["error"]))
+    accuracy, duration = float(told["accuracy"]), int(told["duration"])
+    status, error = "ok", None
+    if accuracy <= CHANCE * _GOOD:
+        status, error = (
+            "low_accuracy",
+            f"accuracy {accuracy:.4f} is at most {CHANCE * _GOOD:g}: LEMUR would not store it",
+        )
+    found = code_quality(code, name)
+    rate = accuracy_to_time(accuracy, duration)
+    return CheckResult(name, accuracy, rate, found.score, status, error, duration, found)
+
+
+def _ended(outcome: Outcome, settings: CheckSettings) -> str:
+    """How the sandbox ended a network, in one line."""
+    if outcome.status is Status.OUT_OF_MEMORY:
+        limit = f"{settings.memory_bytes / 2**30:.2f} GiB"
+        return f"the network asked for more memory than {limit} beyond what PyTorch itself takes"
+    first = (outcome.error or "gave no reason").splitlines()[0][:_ERROR_CHARACTERS]
+    return f"the network {first}" if first[:1].islower() else first

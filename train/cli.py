@@ -1,0 +1,340 @@
+"""The commands of training: they parse, call and print. Heavy imports wait for the command that needs them."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from train.recipe import Recipe
+
+app = typer.Typer()
+_train = typer.Typer(
+    no_args_is_help=True, help="Assemble networks from blocks, train them on CIFAR-10, compare, record."
+)
+app.add_typer(_train, name="train", rich_help_panel="Train: blocks in, trained models and LEMUR records out")
+
+_HUB = "hf://datasets/uoft-cs/cifar10"
+_DATA = (
+    "CIFAR-10: Parquet folder, hf://datasets/OWNER/NAME, the original archive or folder, torchvision:ROOT, synthetic."
+)
+_RESOURCES = "Resources and walls"
+
+In = Annotated[Path | None, typer.Option("--in", metavar="DIR", help="The extraction folder of the blocks.")]
+Data = Annotated[str, typer.Option("--data", metavar="SOURCE", help=_DATA)]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change the recipe: training.learning_rate=0.2 (TOML values, repeatable)."
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(metavar="N", min=1, help="In place of the recipe's.")]
+HeldOut = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Training images held out to choose on; 0 trains on all.")
+]
+Jobs = Annotated[int, typer.Option(metavar="N", min=1, help="Runs at the same time.", rich_help_panel=_RESOURCES)]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Threads a run; default: all cores.", rich_help_panel=_RESOURCES),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=1, help="Stop a run after so long; it can go on.", rich_help_panel=_RESOURCES),
+]
+Memory = Annotated[
+    float, typer.Option("--memory", metavar="GIB", min=0.5, help="A run may use so much.", rich_help_panel=_RESOURCES)
+]
+Unsafe = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-no-sandbox",
+        help="Run foreign code without walls: only code that you trust. A GPU needs it.",
+        rich_help_panel=_RESOURCES,
+    ),
+]
+
+
+class SlotName(StrEnum):
+    """The slots of a recipe."""
+
+    stem = "stem"
+    residual = "residual"
+    attention = "attention"
+    downsample = "downsample"
+    norm = "norm"
+    activation = "activation"
+    stochastic_depth = "stochastic_depth"
+    head = "head"
+
+
+class Device(StrEnum):
+    """Where to train."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+@_train.command("assemble")
+def assemble_(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.py", help="The file to write.", show_default=False)],
+    folder: In = None,
+    set_: Set = None,
+    unsafe_no_sandbox: Unsafe = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compose a network out of blocks: one closed Python file by LEMUR's contract, each block with its provenance."""
+    from train.commands import assemble_to
+
+    assembled = assemble_to(out, _recipe(recipe, set_), folder, unsafe=unsafe_no_sandbox, force=force)
+    if as_json:
+        _print_json(
+            {
+                "name": assembled.name,
+                "file": str(out),
+                "prm": assembled.prm,
+                "ingredients": [part.model_dump(mode="json") for part in assembled.ingredients],
+            }
+        )
+        return
+    for part in assembled.ingredients:
+        print(f"{part.slot:<17} {part.block}  ({part.license})")
+    print(f"{assembled.name} -> {out}")
+
+
+@_train.command("candidates")
+def candidates_(
+    slot: Annotated[SlotName, typer.Option(help="The slot to fill.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    widths: Annotated[str, typer.Option(metavar="N,N", help="The channels to try.")] = "32,128,256",
+    all_: Annotated[bool, typer.Option("--all", help="Also those that do not fit, with the reason.")] = False,
+    jobs: Jobs = 2,
+    unsafe_no_sandbox: Unsafe = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the blocks that can fill a slot, by what they do when they run at these widths."""
+    from train.candidates import candidates
+    from train.commands import candidate_lines, read_numbers
+
+    found = candidates(
+        slot.value, folder, widths=read_numbers(widths, "--widths", 1), unsafe=unsafe_no_sandbox, jobs=jobs
+    )
+    if as_json:
+        _print_json({"slot": slot.value, "candidates": [candidate.as_dict() for candidate in found]})
+        return
+    for line in candidate_lines(found, every=all_):
+        print(line)
+
+
+@_train.command("search")
+def search_(
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
+    ],
+    budget: Annotated[int, typer.Option(metavar="N", min=1, help="Compositions to start with.")] = 9,
+    recipe: Annotated[str, typer.Option(metavar="RECIPE", help="What the compositions vary.")] = "plain",
+    data: Data = _HUB,
+    slot: Annotated[
+        list[SlotName] | None, typer.Option(help="Vary this slot (repeatable); default: five of them.")
+    ] = None,
+    images: Annotated[int, typer.Option(metavar="N", min=100, help="Images of the first rung.")] = 5000,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs of each rung.")] = 3,
+    eta: Annotated[int, typer.Option(metavar="N", min=2, help="One in N goes on, with N times the images.")] = 3,
+    seed: Annotated[int, typer.Option(metavar="N", min=0)] = 0,
+    set_: Set = None,
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    memory: Memory = 8.0,
+    time_limit: TimeLimit = None,
+    unsafe_no_sandbox: Unsafe = False,
+    force: Force = False,
+) -> None:
+    """Sample combinations of blocks, screen them by successive halving, and rank them. Run again, it goes on."""
+    from train.commands import resources
+    from train.data import load_cifar10
+    from train.search import SLOTS, Plan, search
+
+    slots = tuple(name.value for name in slot) if slot else SLOTS
+    plan = Plan(budget=budget, seed=seed, slots=slots, images=images, epochs=epochs, eta=eta)
+    given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, jobs=jobs)
+    trials = search(
+        _recipe(recipe, set_), folder, plan, data=load_cifar10(data), out=out, jobs=jobs, resources=given, force=force
+    )
+    best = trials[0]
+    if not best.records:
+        print(f"no composition could be assembled: {best.error}")
+        raise typer.Exit(1)
+    print(f"{len(trials)} compositions ranked -> {out / 'search.md'}; the best: {out / 'best.toml'}")
+
+
+@_train.command("run")
+def run_(
+    network: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE_OR_NET", help="A recipe (TOML or shipped name) or a LEMUR network (NET.py)."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
+    data: Data = _HUB,
+    folder: In = None,
+    epochs: Epochs = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, order, augmentation.")] = 0,
+    held_out: HeldOut = 5000,
+    set_: Set = None,
+    prm: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Hyperparameters of NET.py: JSON, or a file of it.")
+    ] = None,
+    device: Annotated[Device, typer.Option(help="auto: a GPU when there is one and it may be used.")] = Device.auto,
+    threads: Threads = None,
+    memory: Memory = 8.0,
+    time_limit: TimeLimit = None,
+    unsafe_no_sandbox: Unsafe = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train and evaluate one network on CIFAR-10; interrupted, the same command goes on after the last whole epoch."""
+    from train.assemble import assemble
+    from train.commands import network_in, resources, run_text, train_to
+    from train.data import load_cifar10
+    from train.run import Network
+
+    is_file = network.endswith(".py")
+    recipe = _recipe("plain" if is_file else network, set_, epochs)
+    given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value)
+    net = network_in(Path(network), prm) if is_file else Network.of(assemble(recipe, folder, unsafe=unsafe_no_sandbox))
+    record = train_to(
+        out,
+        net,
+        recipe,
+        seed=seed,
+        data=load_cifar10(data),
+        held_out=held_out,
+        resources=given,
+        force=force,
+    )
+    if as_json:
+        _print_json(record.model_dump(mode="json"))
+    else:
+        print(run_text(record, out))
+    if record.status != "ok":
+        raise typer.Exit(1)
+
+
+@_train.command("ablate")
+def ablate_(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
+    ],
+    data: Data = _HUB,
+    folder: In = None,
+    seeds: Annotated[str, typer.Option(metavar="N,N", help="Every variant is trained with each.")] = "0,1,2",
+    epochs: Epochs = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(metavar="'NAME: KEY=VALUE'", help="In place of the standard variants (repeatable)."),
+    ] = None,
+    held_out: HeldOut = 5000,
+    set_: Set = None,
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    memory: Memory = 8.0,
+    time_limit: TimeLimit = None,
+    unsafe_no_sandbox: Unsafe = False,
+    force: Force = False,
+) -> None:
+    """Train a recipe with one ingredient left out at a time, same seeds: table, paired differences, figure."""
+    from train.ablate import ablate, row_text
+    from train.commands import read_numbers, resources
+    from train.data import load_cifar10
+
+    rows = ablate(
+        _recipe(recipe, set_, epochs),
+        folder,
+        data=load_cifar10(data),
+        out=out,
+        seeds=read_numbers(seeds, "--seeds", 0),
+        written=tuple(variant or ()),
+        held_out=held_out,
+        jobs=jobs,
+        resources=resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, jobs=jobs),
+        force=force,
+    )
+    for row in rows:
+        print(row_text(row))
+    print(f"-> {out / 'ablation.md'}")
+
+
+@_train.command("check")
+def check_(
+    net: Annotated[Path, typer.Argument(metavar="NET.py", help="A network by LEMUR's contract.")],
+    prm: Annotated[
+        str, typer.Option(metavar="JSON", help="Its hyperparameters: JSON, or a file of it.", show_default=False)
+    ],
+    data: Data = _HUB,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="To train with its own learn().")] = 1,
+    memory: Memory = 8.0,
+    time_limit: TimeLimit = None,
+    unsafe_no_sandbox: Unsafe = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality; refused when off the contract."""
+    from train.commands import check_to
+    from train.data import load_cifar10
+
+    result = check_to(
+        net, prm, load_cifar10(data), epochs=epochs, memory=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox
+    )
+    if as_json:
+        _print_json(result)
+    else:
+        for key, value in result.items():
+            print(f"{key.replace('_', ' '):<17} {value}")
+
+
+@_train.command("register")
+def register_(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that `lemur train run` wrote.")],
+    db: Annotated[
+        Path, typer.Option(metavar="FILE", help="A LEMUR SQLite database; made when missing.", show_default=False)
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Add runs to a LEMUR database (nn-dataset 2.1.0); those that it holds already are left alone."""
+    from train.register import register
+
+    result = register(db, [folder / "lemur" for folder in folders])
+    if as_json:
+        _print_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
+    else:
+        print(f"{db}: {result.added} trials added, {result.present} were there already")
+    for line in result.failed:
+        print(f"lemur: {line}", file=sys.stderr)
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _recipe(name: str, changes: list[str] | None, epochs: int | None = None) -> "Recipe":
+    from train.commands import find_recipe
+    from train.recipe import read_changes
+
+    wanted: dict[str, object] = {}
+    for text in changes or ():
+        wanted.update(read_changes(text))
+    if epochs is not None:
+        wanted["training__epochs"] = epochs
+    recipe = find_recipe(name)
+    return recipe.changed(**wanted) if wanted else recipe
+
+
+def _print_json(value: object) -> None:
+    json.dump(value, sys.stdout, sort_keys=True)
+    print()

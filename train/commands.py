@@ -1,0 +1,215 @@
+"""What the commands of training do between parsing and printing."""
+
+import difflib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from manifests.atomic import atomic_file
+from manifests.errors import UserError
+from manifests.records import TrainingRecord
+from manifests.workers import available_cores
+from train.assemble import Assembled, assemble
+from train.candidates import Candidate
+from train.check import check_nn
+from train.contract import check_contract
+from train.data import Cifar10
+from train.lemur_files import can_enter, write_lemur_files
+from train.recipe import Recipe, load_recipe
+from train.run import Network, Resources, train_once
+
+SHIPPED = Path(__file__).with_name("recipes")
+#: Below the folder of a run: what a LEMUR checkout takes as it is.
+LEMUR = "lemur"
+#: Where an assembled network's file states its hyperparameters.
+PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe in a file, or the shipped one of that name.
+
+    Raises: UserError if there is neither; the near names are told.
+    """
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        return load_recipe(path)
+    shipped = sorted(found.stem for found in SHIPPED.glob("*.toml"))
+    if name in shipped:
+        return load_recipe(SHIPPED / f"{name}.toml")
+    near = difflib.get_close_matches(name, shipped, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(shipped)}"
+    raise UserError(f"{name}: no such recipe; {hint} (a file of your own ends in .toml)")
+
+
+def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
+    """Whole numbers from `1,2,3`.
+
+    Raises: UserError if one is no number, or below `least`.
+    """
+    found = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or int(part) < least:
+            raise UserError(f"{option} {text!r}: {part.strip()!r} is no whole number from {least}; write 1,2,3")
+        found.append(int(part))
+    return tuple(found)
+
+
+def resources(
+    threads: int | None,
+    memory_gib: float,
+    time_limit: float | None,
+    *,
+    unsafe: bool,
+    jobs: int = 1,
+    device: str = "auto",
+) -> Resources:
+    """What each of `jobs` runs may use; the cores are shared among them unless `threads` is given."""
+    return Resources(
+        threads=threads or max(1, available_cores() // jobs),
+        device=device,
+        memory_bytes=int(memory_gib * 2**30),
+        time_limit=time_limit,
+        unsafe=unsafe,
+    )
+
+
+def candidate_lines(found: Sequence[Candidate], *, every: bool) -> list[str]:
+    """One line a candidate, those that fit first."""
+    shown = [candidate for candidate in found if candidate.fits or every]
+    lines = [candidate.line() for candidate in shown]
+    fitting = sum(candidate.fits for candidate in found)
+    return [
+        *lines,
+        f"{fitting} of {len(found)} fit" + ("" if every or fitting == len(found) else "; --all shows why not"),
+    ]
+
+
+def read_prm(text: str) -> dict[str, object]:
+    """Hyperparameters from JSON, or from a file of it.
+
+    Raises: UserError if it is no JSON object.
+    """
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"--prm {text}: neither a JSON object nor a file of one; write '{{\"lr\": 0.01}}'"
+            ) from error
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
+    if not isinstance(found, dict):
+        raise UserError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
+    return found
+
+
+def read_code(path: Path) -> str:
+    """The text of a network's file.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give a network's file (NET.py)") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text; give a network's file (NET.py)") from error
+
+
+def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Assembled:
+    """Assemble a recipe and write its file.
+
+    Raises: UserError if it cannot be assembled, or the file is there and `force` is not given.
+    """
+    if out.exists() and (out.is_dir() or not force):
+        raise UserError(f"{out}: exists already; choose another --out" + ("" if out.is_dir() else ", or add --force"))
+    assembled = assemble(recipe, folder, unsafe=unsafe)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(out) as part:
+        part.write_text(assembled.code, encoding="utf-8")
+    return assembled
+
+
+def network_in(path: Path, prm: str | None) -> Network:
+    """The network in a file of LEMUR's contract.
+
+    Args: prm: its hyperparameters as given; an assembled network's file names those of its recipe.
+    Raises: UserError if it cannot be read, is off the contract, or no hyperparameters are known.
+    """
+    code = read_code(path)
+    fault = check_contract(code)
+    if fault is not None:
+        raise UserError(f"{path}: not by LEMUR's contract: {fault}")
+    stated = PRM_LINE.search(code)
+    text = prm if prm is not None else stated and stated[1]
+    if not text:
+        raise UserError(f'{path}: give its hyperparameters, for example --prm \'{{"lr": 0.01, "momentum": 0.9}}\'')
+    return Network(path.stem, code, read_prm(text))
+
+
+def train_to(
+    out: Path,
+    net: Network,
+    recipe: Recipe,
+    *,
+    seed: int,
+    data: Cifar10,
+    held_out: int,
+    resources: Resources,
+    force: bool,
+) -> TrainingRecord:
+    """Train a network; a run that came to its end gets its files for LEMUR too, below `lemur`."""
+    record = train_once(net, recipe, seed=seed, data=data, out=out, held_out=held_out, resources=resources, force=force)
+    if record.status == "ok" and not (out / LEMUR).exists() and can_enter(record):
+        history = [json.loads(line) for line in (out / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+        write_lemur_files(out / LEMUR, record, net.code, history)
+    return record
+
+
+def run_text(record: TrainingRecord, out: Path) -> str:
+    """What a run came to, in a few lines."""
+    if record.status == "timeout" and not out.exists():
+        return f"{record.name}: {record.error}; the same command goes on from {out}.partial"
+    if record.status != "ok":
+        return f"{record.name}: {record.status}: {record.error}; see {out / 'record.json'}"
+    rows = [
+        ("data", f"{record.data}, {record.train_images:,} images to train on"),
+        ("training", f"{record.epochs} epochs, {record.steps:,} steps, {record.train_seconds:,.0f} s"),
+        ("of them, data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
+        ("parameters", f"{record.parameters or 0:,}"),
+        ("held out", "–" if record.val_accuracy is None else f"{100 * record.val_accuracy:.2f} %"),
+        ("test", "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.2f} %"),
+        ("device", f"{record.device}, {record.precision}"),
+    ]
+    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<14} {value}" for name, value in rows)]
+    return "\n".join([*lines, f"-> {out}"])
+
+
+def check_to(
+    path: Path, prm: str, data: Cifar10, *, epochs: int, memory: float, time_limit: float | None, unsafe: bool
+) -> dict[str, object]:
+    """What LEMUR's check gives for a network's file.
+
+    Raises: UserError if the network is refused or fails, with the reason.
+    """
+    result = check_nn(
+        read_code(path),
+        read_prm(prm),
+        dataset=data,
+        epochs=epochs,
+        wall_seconds=time_limit or 1800.0,
+        memory_bytes=int(memory * 2**30),
+        unsafe=unsafe,
+    )
+    if result.status != "ok":
+        raise UserError(f"{path}: {result.status}: {result.error}")
+    return {
+        "name": result.name,
+        "accuracy": result.accuracy,
+        "accuracy_to_time": result.accuracy_to_time,
+        "code_quality": result.code_quality,
+        "data": data.label,
+    }

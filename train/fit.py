@@ -1,0 +1,174 @@
+"""What runs in the sandbox: does this filler do what its slot asks for? Constructed, run, and watched."""
+
+import ast
+import random
+import sys
+import time
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from train.behaviour import CHECKS
+from train.trial import Misfit, one_line
+
+_SEED = 0
+_TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
+
+
+def probe(payload: dict[str, Any]) -> dict[str, Any]:
+    """Try the builds of one filler in turn, until one does what the slot asks for at all sizes.
+
+    Args:
+        payload: `slot`; `code`, a closed file, or empty; `target` and `builds`, as in `train.slots.Filler`; `support`,
+            the text of the factories that builds may name; `sizes`, the values that they may name; `strict`.
+
+    Returns: `{"fits": true, "build": …, "parameters": …, "facts": …, "seconds": …}`: seconds of one forward and
+        backward pass at the last size; or `{"fits": false, "reason": …, "build": …}` of the build that came furthest.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    try:
+        scope = _scope(payload["code"], payload["target"], payload["support"])
+    except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
+        return {"fits": False, "reason": f"its file cannot be executed: {_told(error)}", "build": ""}
+    values = set(payload["sizes"][0]) | {"rate"}
+    reason, tried, furthest = (
+        "no arguments of its constructor are known that carry what the slot gives",
+        "",
+        (False, -1),
+    )
+    for build in payload["builds"]:
+        try:
+            return _fitting(payload, scope, build)
+        except Misfit as misfit:
+            # A build that only repeats recorded values tells least of why the block does not fit.
+            came = (bool(names_in(build) & values), misfit.depth)
+            if came > furthest:
+                reason, tried, furthest = misfit.reason, build, came
+    return {"fits": False, "reason": reason, "build": tried}
+
+
+def _fitting(payload: Mapping[str, Any], scope: dict[str, Any], build: str) -> dict[str, Any]:
+    """What is told of a build that fits at all sizes. Raises: Misfit."""
+    facts: dict[str, Any] = {}
+    for values in payload["sizes"]:
+        made = Maker(payload["target"], build, scope, values)
+        found = CHECKS[payload["slot"]](made, values | {"strict": payload["strict"]})
+        facts = _common(facts, found) if facts else found
+    module = made(rate=0.0)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    return {"fits": True, "build": build, "parameters": count, "facts": facts, "seconds": _seconds(module, values)}
+
+
+def _common(facts: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What holds at both sizes. Raises: Misfit."""
+    for name, value in found.items():
+        if not isinstance(value, bool) and value != facts[name]:
+            raise Misfit(3, f"differs from width to width: {name.replace('_', ' ')} {facts[name]} and {value}")
+    return {name: value and facts[name] if isinstance(value, bool) else value for name, value in found.items()}
+
+
+class Maker:
+    """Constructs one filler, anew each time, with the same seed."""
+
+    def __init__(self, target: str, build: str, scope: dict[str, Any], values: Mapping[str, int]) -> None:
+        self.text = f"{target}({build})"
+        self.names = names_in(build)
+        self._scope, self._values = scope, dict(values)
+
+    def __call__(self, rate: float = 0.0) -> nn.Module:
+        """A new one. Raises: Misfit."""
+        random.seed(_SEED)
+        torch.manual_seed(_SEED)
+        try:
+            module = eval(self.text, self._scope, {**self._values, "rate": rate})
+        except Exception as error:
+            raise Misfit(0, f"cannot be constructed as {self.text}: {_told(error)}") from error
+        if not isinstance(module, nn.Module):
+            raise Misfit(0, f"{self.text} gives {type(module).__name__}, which is no torch.nn.Module")
+        return module
+
+
+def names_in(build: str) -> set[str]:
+    """The names that arguments use."""
+    return {node.id for node in ast.walk(ast.parse(f"call({build})")) if isinstance(node, ast.Name)}
+
+
+def _scope(code: str, target: str, support: str) -> dict[str, Any]:
+    """The names that a build may use: the factories' and the target's."""
+    scope = vars(_module("factories", support)).copy()
+    if code:
+        scope[target] = getattr(_module("filler", code), target)
+    return scope
+
+
+def _module(name: str, code: str) -> types.ModuleType:
+    """A text executed as a module; it lies in the working folder, where inspect and TorchScript look for it."""
+    path = Path(f"{name}.py").resolve()
+    path.write_text(code, encoding="utf-8", newline="\n")
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    exec(compile(code, str(path), "exec"), vars(module))  # noqa: S102 (confined)
+    return module
+
+
+def _seconds(module: nn.Module, values: Mapping[str, int]) -> float:
+    channels = values.get("in_channels", values.get("channels", 0))
+    inputs = torch.randn(_TIMED_BATCH, channels, _TIMED_SIZE, _TIMED_SIZE, requires_grad=True)
+    module.train()
+    best = float("inf")
+    for _ in range(_TIMED_RUNS):
+        started = time.perf_counter()
+        torch.autograd.backward(module(inputs * 1.0).sum())
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
+def check_network(payload: dict[str, Any]) -> dict[str, Any]:
+    """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
+
+    Args:
+        payload: `code`, `prm`, `in_shape`, `out_shape`.
+
+    Returns: `{"fits": true, "parameters": …}`, or `{"fits": false, "reason": …}`.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(_SEED)
+    shape, classes = tuple(payload["in_shape"]), int(payload["out_shape"][0])
+    step = "its file cannot be executed"
+    try:
+        module = _module("network", payload["code"])
+        step = "it cannot be constructed"
+        net = module.Net(shape, (classes,), payload["prm"], torch.device("cpu"))
+        images, labels = torch.randn(shape), torch.randint(classes, shape[:1])
+        step = "it does not run in eval mode"
+        with torch.no_grad():
+            _logits(net.eval()(images), (shape[0], classes))
+        step = "it does not run in train mode"
+        torch.autograd.backward(nn.functional.cross_entropy(_logits(net.train()(images), (shape[0], classes)), labels))
+        step = "it does not learn"
+        net.train_setup(payload["prm"])
+        net.learn([(images, labels)])
+        _logits(net.eval()(images), (shape[0], classes))
+    except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
+        return {"fits": False, "reason": f"{step}: {_told(error)}"}
+    return {"fits": True, "parameters": sum(parameter.numel() for parameter in net.parameters())}
+
+
+def _logits(output: Any, shape: Sequence[int]) -> torch.Tensor:
+    if not isinstance(output, torch.Tensor) or tuple(output.shape) != tuple(shape):
+        raise ValueError(f"the output is {tuple(getattr(output, 'shape', ()))}, not {tuple(shape)}")
+    if not bool(torch.isfinite(output).all()):
+        raise ValueError("the output is not finite")
+    return output

@@ -1,0 +1,134 @@
+"""An extraction folder's blocks, and finding one of them by what a recipe writes."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from manifests.errors import UserError
+from manifests.records import Block, Spec
+
+_BLOCKS, _SPECS = "blocks.parquet", "specs.jsonl"
+_UNREAD = frozenset({"code", "observed", "resolutions"})
+_NEAR = 5
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Library:
+    """The blocks of one extraction folder, by id, as plain rows; a record is made when one is asked for."""
+
+    folder: Path
+    rows: dict[str, dict[str, Any]]
+    facts: dict[str, dict[str, Any]]
+
+    def block(self, block: str) -> Block:
+        """The record of an id with its code, but without the fields that are left out here (`_UNREAD`)."""
+        row = self.rows[block]
+        return Block.model_validate(row | {"code": self._code(block, row["file"], row["code_sha256"])})
+
+    def spec(self, block: str) -> Spec:
+        """The neutral spec of an id that is in `facts`."""
+        return Spec.model_validate(self.facts[block])
+
+    def find(self, use: str) -> Block | None:
+        """The block of this id, or the only one that it is the end of: a bare name, a dotted one, without the version.
+
+        Raises: UserError if several are meant.
+        """
+        if use in self.rows:
+            return self.block(use)
+        ids = sorted(self._ends.get(use, ()))
+        if len(ids) > 1:
+            shown = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
+            raise UserError(
+                f"{self.folder.name}: {len(ids)} blocks are called {use!r}: {shown}; write one of these ids"
+            )
+        return self.block(ids[0]) if ids else None
+
+    def near(self, use: str) -> list[str]:
+        """Ids of blocks whose names are near."""
+        bare = use.rpartition("::")[2].rpartition(".")[2]
+        by_name: dict[str, list[str]] = {}
+        for block, row in self.rows.items():
+            by_name.setdefault(row["name"], []).append(block)
+        names = difflib.get_close_matches(bare, sorted(by_name), _NEAR, 0.6)
+        return [block for one in names for block in sorted(by_name[one])][:_NEAR]
+
+    def _code(self, block: str, file: str | None, sha256: str | None) -> str | None:
+        """From its own file, where that is as it was written; else from the table, which takes longer."""
+        if sha256 is None:
+            return None
+        path = self.folder / (file or "")
+        if file and path.is_file():
+            text = path.read_bytes()
+            if hashlib.sha256(text).hexdigest() == sha256:
+                return text.decode()
+        return str(self._codes[self._places[block]].as_py())
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {block: place for place, block in enumerate(self.rows)}
+
+    @cached_property
+    def _codes(self) -> pa.ChunkedArray:
+        return pq.read_table(self.folder / _BLOCKS, columns=["code"])["code"]
+
+    @cached_property
+    def _ends(self) -> dict[str, list[str]]:
+        ends: dict[str, list[str]] = {}
+        for block, row in self.rows.items():
+            for end in set(_ends(row["source"], row["qualname"])):
+                ends.setdefault(end, []).append(block)
+        return ends
+
+
+def _ends(source: str, qualname: str) -> Iterator[str]:
+    """What a block may be called."""
+    parts = qualname.split(".")
+    origin = source.partition("@")[0]
+    for start in range(len(parts)):
+        end = ".".join(parts[start:])
+        yield end
+        yield f"{origin}::{end}"
+        yield f"{source}::{end}"
+
+
+def open_library(folder: Path) -> Library:
+    """The blocks of an extraction folder; read once, while its files stay as they are.
+
+    Raises: UserError if it is none, or its records cannot be read.
+    """
+    times = []
+    for name in (_BLOCKS, _SPECS):
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{folder}: no {name}; give a folder that `lemur extract --out DIR` wrote")
+        times.append(path.stat().st_mtime_ns)
+    return _read(folder.resolve(), tuple(times))
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, _times: tuple[int, ...]) -> Library:
+    columns = [name for name in Block.model_fields if name not in _UNREAD]
+    try:
+        rows = {row["block"]: row for row in pq.read_table(folder / _BLOCKS, columns=columns).to_pylist()}
+        lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
+        facts = {spec["block"]: spec for spec in map(json.loads, lines)}
+        library = Library(folder, rows, facts)
+        if rows:
+            library.block(next(iter(rows)))
+        if facts:
+            library.spec(next(iter(facts)))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error).splitlines()[0]
+        raise UserError(f"{folder.name}: its records cannot be read: {first}; extract it again") from error
+    return library

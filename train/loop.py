@@ -1,0 +1,258 @@
+"""Training a network by a recipe, in the sandbox: steps, epochs, and how a run ends.
+
+Every draw is made from (seed, epoch, step), and nothing else is carried from epoch to epoch than what a checkpoint
+holds: a run that was killed goes on from its last whole epoch to the same bits.
+"""
+
+import faulthandler
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from train.augment import Augment, measure_pixels
+from train.checkpoint import NAME, load_checkpoint, save_checkpoint, save_whole, tensors_only, weights_digest
+from train.data import open_cache, split
+from train.evaluate import Measured, evaluate
+from train.ledger import DivergedError, Ledger
+from train.network import check_output, construct, load_network, place_of
+from train.optimise import make_optimizer, make_schedule
+from train.plan import WEIGHTS, Plan, Reporter
+from train.process import choose_place, compute_the_same_twice, keep_freed_memory, seed_everything, stable_seed
+
+#: Which training images are held out does not depend on the seed of a run, so that runs can be compared.
+SPLIT_SEED = 0
+_STDERR = 2
+_NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc")
+
+
+class TimeIsUpError(Exception):
+    """The time limit is reached; the last whole epoch is kept."""
+
+
+def train(payload: dict[str, object]) -> dict[str, object]:
+    """The entry of the job: train, evaluate, and say how it ended; the working folder gets what is to be kept."""
+    plan = Plan(**payload)  # type: ignore[arg-type]
+    faulthandler.dump_traceback_later(plan.step_limit, exit=True, file=_STDERR)
+    loop: Loop | None = None
+    status, error, found = "ok", None, {}
+    try:
+        loop = Loop(plan, Path.cwd())
+        loop.build()
+        loop.train()
+        found = loop.finish()
+    except DivergedError as end:
+        status, error = "diverged", str(end)
+    except TimeIsUpError as end:
+        status, error = "timeout", str(end)
+    except Exception as end:  # noqa: BLE001 (whatever foreign code raises is how the run ended)
+        text = f"{type(end).__name__}: {end}".strip().splitlines()[0]
+        short = isinstance(end, MemoryError) or any(words in text for words in _NO_MEMORY)
+        place = place_of(end)
+        status, error = "out_of_memory" if short else "error", f"{text} ({place})" if place else text
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return {"status": status, "error": error, **(loop.figures() if loop else {}), **found}
+
+
+class Loop:
+    """The state of a run. `build`, `train` and `finish` are the run; `step` alone is what a benchmark times."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._started = time.monotonic()
+        self._plan, self._folder, self._training = plan, folder, plan.training
+        self._place = choose_place(plan.device)
+        keep_freed_memory()
+        torch.set_num_threads(plan.threads)
+        compute_the_same_twice()
+        self._data = open_cache(Path(plan.data))
+        rows, self._held = split(len(self._data.train_labels), plan.held_out, SPLIT_SEED)
+        fewer = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SPLIT_SEED))[: plan.images]
+        self._rows = rows[fewer.sort().values]
+        self.batch = min(self._training.batch_size, len(self._rows))
+        self._steps_an_epoch = len(self._rows) // self.batch
+        self.steps = self._steps_an_epoch * self._training.epochs
+        self._size = int(self._data.train_images.shape[-1])
+        self._pixels = measure_pixels(self._data.train_images, self._rows)
+        self._augment = Augment(plan.augmentation, self._pixels, self._size, self.steps)
+        self._ledger = Ledger(self._steps_an_epoch, self.batch, self._place.device)
+        self._report = Reporter(folder)
+        self._notes: list[str] = []
+        self._parameters: int | None = None
+
+    def build(self) -> None:
+        """Make the network, its optimiser and its schedule, and go on where a checkpoint says.
+
+        A first network, thrown away, makes one step on noise, so that the process is warm.
+
+        Raises: NetworkError, and whatever the network raises.
+        """
+        network = load_network(self._plan.code)
+        for warm in (True, False):
+            self._tick()
+            seed_everything(self._plan.seed, "network")
+            self._net = construct(network, self.batch, self._size, self._plan.prm, self._place.device)
+            self._net.train()
+            self._optimizer = make_optimizer(self._net.parameters(), self._training)
+            if warm:
+                self._parameters = sum(parameter.numel() for parameter in self._net.parameters())
+                self._warm_up()
+        self._schedule = make_schedule(self._optimizer, self._training, self.steps)
+        self._ema: AveragedModel | None = None
+        if self._training.ema_decay:
+            average = get_ema_multi_avg_fn(self._training.ema_decay)  # type: ignore[no-untyped-call]
+            self._ema = AveragedModel(self._net, multi_avg_fn=average, use_buffers=True)
+        self._resume()
+
+    def train(self) -> None:
+        """Train the epochs that are left.
+
+        Raises: DivergedError, TimeIsUpError, and whatever the network raises.
+        """
+        self._report.epochs(self._ledger.history)
+        while self._ledger.steps < self.steps:
+            for _ in range(self._steps_an_epoch):
+                self._check_time()
+                self.step()
+            self._end_epoch()
+
+    def step(self) -> None:
+        """One step of training.
+
+        Raises: DivergedError, and whatever the network raises.
+        """
+        self._tick()
+        started = time.perf_counter()
+        images, targets = self._load()
+        loaded = time.perf_counter()
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._place.autocast():
+            outputs = self._net(images)
+        loss = self._loss(outputs, targets)
+        self._ledger.note(loss, outputs, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._training.clip_norm:
+            clip_grad_norm_(self._net.parameters(), self._training.clip_norm)
+        self._optimizer.step()
+        self._schedule.step()
+        if self._ema is not None:
+            self._ema.update_parameters(self._net)
+        self._ledger.end_step(time.perf_counter() - started, loaded - started)
+        self._report.step(lambda: {**self.figures(), "loss": self._ledger.last_loss}, self.batch)
+
+    def bare_step(self, images: Tensor, labels: Tensor) -> None:
+        """Forward and backward of the same network, and nothing else: what a step is compared with."""
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._place.autocast():
+            outputs = self._net(images)
+        self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
+
+    def finish(self) -> dict[str, object]:
+        """Read the test images, once, and write the weights.
+
+        Returns: what else than `figures` is known now.
+        Raises: DivergedError if a weight is no number.
+        """
+        kept = tensors_only(self._final().state_dict())
+        for name, value in kept.items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise DivergedError(f"{name} is not finite after the last epoch")
+        tested = self._measure(self._data.test_images, self._data.test_labels)
+        save_whole(kept, self._folder / WEIGHTS)
+        return {"test_accuracy": tested.accuracy, "weights_sha256": weights_digest(kept)}
+
+    def figures(self) -> dict[str, object]:
+        """How far the run is."""
+        last = self._ledger.history[-1] if self._ledger.history else {}
+        return {
+            "epochs": len(self._ledger.history),
+            "steps": self._ledger.steps,
+            "parameters": self._parameters,
+            "train_loss": last.get("train_loss"),
+            "val_accuracy": last.get("val_accuracy"),
+            "train_seconds": self._ledger.train_seconds,
+            "data_seconds": self._ledger.data_seconds,
+            "device": self._place.describe(),
+            "precision": self._place.precision,
+            "notes": self._notes,
+        }
+
+    def _warm_up(self) -> None:
+        images, targets = self.noise()
+        with self._place.autocast():
+            outputs = self._net(images)
+        check_output(outputs, self.batch)
+        self._loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def noise(self) -> tuple[Tensor, Tensor]:
+        """A batch of nothing."""
+        images = torch.randn(self.batch, 3, self._size, self._size)
+        return self._place.move(images), torch.randint(0, 10, (self.batch,)).to(self._place.device)
+
+    def _resume(self) -> None:
+        state, note = load_checkpoint(self._folder / NAME, self._plan.key)
+        self._notes += [note] if note else []
+        if state is None:
+            return
+        self._net.load_state_dict(state["net"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+        if self._ema is not None:
+            self._ema.load_state_dict(state["ema"])
+        self._ledger.from_state(state["ledger"])
+        self._notes.append(f"went on after epoch {len(self._ledger.history)} of {self._training.epochs}")
+
+    def _load(self) -> tuple[Tensor, Tensor]:
+        """The batch of the next step."""
+        epoch, number = divmod(self._ledger.steps, self._steps_an_epoch)
+        if number == 0:
+            order = torch.Generator().manual_seed(stable_seed(self._plan.seed, "order", epoch))
+            self._order = self._rows[torch.randperm(len(self._rows), generator=order)]
+        seed_everything(self._plan.seed, "step", epoch, number)
+        rows = self._order[number * self.batch : (number + 1) * self.batch]
+        images, labels = self._data.train_images[rows], self._data.train_labels[rows]
+        images, targets = self._augment(images, labels, self._ledger.steps)
+        return self._place.move(images), targets.to(self._place.device)
+
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs.float(), targets, label_smoothing=self._training.label_smoothing)
+
+    def _end_epoch(self) -> None:
+        """Validate, and keep what the epoch came to."""
+        self._ledger.settle()
+        measured = None
+        if len(self._held):
+            measured = self._measure(self._data.train_images[self._held], self._data.train_labels[self._held])
+        self._ledger.end_epoch(float(self._schedule.get_last_lr()[0]), measured)
+        self._tick()
+        state = {
+            "net": self._net.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "ema": self._ema.state_dict() if self._ema is not None else None,
+            "ledger": self._ledger.to_state(),
+        }
+        save_checkpoint(self._folder / NAME, self._plan.key, state)
+        self._report.epochs(self._ledger.history)
+
+    def _final(self) -> nn.Module:
+        return self._net if self._ema is None else self._ema.module
+
+    def _measure(self, images: Tensor, labels: Tensor) -> Measured:
+        return evaluate(self._final(), images, labels, pixels=self._pixels, place=self._place, tick=self._tick)
+
+    def _check_time(self) -> None:
+        limit = self._plan.time_limit
+        if limit is not None and time.monotonic() - self._started >= limit:
+            self._ledger.settle()
+            kept = len(self._ledger.history)
+            words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
+            raise TimeIsUpError(f"stopped after {limit:g} s; {words}")
+
+    def _tick(self) -> None:
+        """Put off the end that comes when nothing is finished within the limit, even if a lock is held for good."""
+        faulthandler.dump_traceback_later(self._plan.step_limit, exit=True, file=_STDERR)

@@ -1,0 +1,97 @@
+"""Many training runs of one study: side by side, in folders of their own, the finished ones never trained again."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manifests.errors import UserError
+from manifests.progress import note
+from manifests.records import TrainingRecord
+from manifests.workers import process_pool, submit
+from train.data import open_cache
+from train.recipe import Recipe
+from train.run import Network, Resources, train_once
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One run of a study: `name` is also that of its folder, below `runs`."""
+
+    name: str
+    net: Network
+    recipe: Recipe
+    seed: int
+    held_out: int
+    images: int | None = None
+
+
+def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
+    """Make the folder of a study, or open the one that the same study began.
+
+    Raises: UserError if the folder holds something else, or another study and `force` is not given.
+    """
+    text = json.dumps(plan, indent=1, sort_keys=True) + "\n"
+    path = out / PLAN
+    if out.is_dir() and any(out.iterdir()):
+        if not path.is_file():
+            raise UserError(f"{out}: is not a folder of such a study; choose another --out")
+        if path.read_text(encoding="utf-8") != text and not force:
+            raise UserError(
+                f"{out}: holds a study with another plan; choose another --out, or --force to go on with this"
+            )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+
+
+def train_all(
+    planned: Sequence[Planned], out: Path, *, data: Path, jobs: int, resources: Resources
+) -> Iterator[tuple[Planned, TrainingRecord]]:
+    """Train what is not trained yet, `jobs` at a time; give each run with its record, in the order planned.
+
+    Args: data: the cache folder of the images. resources: threads and limits of each run.
+    """
+    with process_pool(jobs) as pool:
+        futures = [submit(pool, _train, plan, out / "runs" / plan.name, data, resources) for plan in planned]
+        for number, (plan, future) in enumerate(zip(planned, futures, strict=True), 1):
+            record = future.result()
+            note(f"{number} of {len(planned)}  {plan.name}: {described(record)}")
+            yield plan, record
+
+
+def described(record: TrainingRecord) -> str:
+    """What became of a run, in a few words."""
+    if record.status != "ok":
+        return f"{record.status}: {record.error}"
+    found = [
+        f"{label} {100 * value:.2f} %"
+        for label, value in (("test", record.test_accuracy), ("held out", record.val_accuracy))
+        if value is not None
+    ]
+    return f"{', '.join(found)} in {record.train_seconds:.0f} s"
+
+
+def _train(plan: Planned, out: Path, data: Path, resources: Resources) -> TrainingRecord:
+    return train_once(
+        plan.net,
+        plan.recipe,
+        seed=plan.seed,
+        data=open_cache(data),
+        out=out,
+        held_out=plan.held_out,
+        images=plan.images,
+        resources=resources,
+        report=None,
+        force=True,
+    )
+
+
+def digest(*parts: str) -> str:
+    """A short name made of content."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,63 @@
+"""The optimiser of a recipe and its schedule, both of torch."""
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    SequentialLR,
+)
+
+from train.recipe import Training
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
+    """SGD with Nesterov momentum or AdamW; weights with fewer than two dimensions do not decay.
+
+    Source: the split is that of T. He et al. 2019, "Bag of Tricks", arXiv:1812.01187, section 3.1
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = [
+        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": training.weight_decay},
+        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    fused = all(each.device.type in ("cpu", "cuda") and each.is_floating_point() for each in trained)
+    if training.optimizer == "adamw":
+        return AdamW(groups, lr=training.learning_rate, fused=fused)
+    nesterov = training.momentum > 0
+    return SGD(groups, lr=training.learning_rate, momentum=training.momentum, nesterov=nesterov, fused=fused)
+
+
+def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRScheduler:
+    """The schedule over this many steps; `step()` is to be called after each of them.
+
+    All but `onecycle`, which has its own form, grow linearly from near 0 for the warm-up, then go down by a cosine or a
+    line to 0, or stay.
+    """
+    if training.schedule == "onecycle":
+        return OneCycleLR(
+            optimizer,
+            max_lr=training.learning_rate,
+            total_steps=steps + 1,  # it refuses the step after its last one, which nothing is trained with
+            pct_start=training.warmup_fraction,
+            cycle_momentum=False,
+        )
+    warm = min(steps, round(training.warmup_fraction * steps))
+    rest = max(1, steps - warm)
+    after: LRScheduler
+    if training.schedule == "cosine":
+        after = CosineAnnealingLR(optimizer, T_max=rest)
+    elif training.schedule == "linear":
+        after = LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
+    else:
+        after = ConstantLR(optimizer, 1.0, total_iters=1)
+    if not warm:
+        return after
+    rising = LinearLR(optimizer, 1 / (warm + 1), 1.0, total_iters=warm)
+    return SequentialLR(optimizer, [rising, after], milestones=[warm])

@@ -1,0 +1,75 @@
+"""What torch and torchvision bring for each slot, and a residual block of our own: emitted only when used."""
+
+from train.slots import Filler
+
+_RESIDUAL = '''
+import torch.nn as nn
+
+
+class PreActResidual(nn.Module):
+    """Norm, activation, convolution, twice, added to the input: He et al. 2016, arXiv:1603.05027."""
+
+    def __init__(self, channels, norm_activation, conv):
+        super().__init__()
+        self.norm1 = norm_activation(channels)
+        self.conv1 = conv(channels, channels, 3)
+        self.norm2 = norm_activation(channels)
+        self.conv2 = conv(channels, channels, 3)
+
+    def forward(self, x):
+        return x + self.conv2(self.norm2(self.conv1(self.norm1(x))))
+'''
+
+NONE = "none"
+
+#: Of two slots, that stay empty under this name.
+EMPTY_SLOTS = ("attention", "stochastic_depth")
+
+_GROUP_NORM = "min(32, channels // 8 or 1), channels"
+
+PARTS: dict[str, dict[str, Filler]] = {
+    "stem": {
+        "conv3x3": Filler("conv3x3", "make_conv", ("in_channels, out_channels, 3",)),
+        "patch2": Filler(
+            "patch2", "nn.Sequential", ("nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)",)
+        ),
+    },
+    "residual": {
+        "preact_basic": Filler(
+            "preact_basic", "PreActResidual", ("channels, make_norm_activation, make_conv",), _RESIDUAL
+        ),
+    },
+    "attention": {},
+    "downsample": {
+        "strided_conv": Filler("strided_conv", "make_conv", ("channels, out_channels, 3, stride=2",)),
+        "avg_pool": Filler("avg_pool", "nn.AvgPool2d", ("2",)),
+        "max_pool": Filler("max_pool", "nn.MaxPool2d", ("2",)),
+    },
+    "norm": {
+        "batch_norm": Filler("batch_norm", "nn.BatchNorm2d", ("channels",)),
+        "group_norm": Filler("group_norm", "nn.GroupNorm", (_GROUP_NORM,)),
+    },
+    "activation": {
+        "relu": Filler("relu", "nn.ReLU", ("inplace=True",)),
+        "silu": Filler("silu", "nn.SiLU", ("",)),
+        "gelu": Filler("gelu", "nn.GELU", ("",)),
+    },
+    "stochastic_depth": {
+        "torchvision": Filler(
+            "torchvision",
+            "StochasticDepth",
+            ('rate, mode="row"',),
+            imports=("from torchvision.ops import StochasticDepth",),
+        ),
+    },
+    "head": {
+        "linear": Filler(
+            "linear", "nn.Sequential", ("nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)",)
+        ),
+    },
+}
+
+
+def part_names(slot: str) -> list[str]:
+    """The names of a slot's built-in parts, `none` among them where it may stay empty."""
+    return sorted([*PARTS[slot], *([NONE] if slot in EMPTY_SLOTS else [])])

@@ -1,0 +1,110 @@
+"""One training run: a network, a recipe, a seed and images in; a folder and its record out, whatever becomes of it."""
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from manifests.progress import note
+from manifests.records import TrainingRecord
+from sandbox import Outcome, Sandbox
+from sandbox.processes import remove_folder
+from train.confined import Resources, box_for, run_plan
+from train.data import Cifar10
+from train.display import Progress, Report, watching
+from train.history import StepFigures
+from train.identity import AssembledNetwork, Network, canonical_json, count_images, identify
+from train.plan import Plan
+from train.recipe import Recipe
+from train.recording import can_go_on, make_record, write_result
+from train.run_folder import finished, open_scratch, own_folder, put_in_place
+
+__all__ = ["Network", "Resources", "train_once"]
+
+
+def train_once(
+    net: Network | AssembledNetwork,
+    recipe: Recipe,
+    *,
+    seed: int,
+    data: Cifar10,
+    out: Path,
+    held_out: int = 5000,
+    images: int | None = None,
+    resources: Resources = Resources(),  # noqa: B008 (frozen)
+    force: bool = False,
+    report: Report | Literal["stderr"] | None = "stderr",
+    box: Sandbox | None = None,
+) -> TrainingRecord:
+    """Train a network, validate it after each epoch, and read the test images once, at the end.
+
+    While it runs, all it has lies in `OUT.partial`, where the same call goes on after an interruption or a time limit;
+    at the end `OUT` holds net.py, recipe.json, record.json, run.json, history.jsonl, curves.png and weights.pt (foreign
+    code wrote it: read it with `torch.load(..., weights_only=True)`). A run that is in `OUT` is not trained again.
+
+    Args:
+        net: its code is foreign, and is only run in the sandbox.
+        held_out: training images to validate on, the same ones whatever the seed; 0 trains on all.
+        images: how many of the others to train on; None for all. Fewer are always among more.
+        force: replace another run in `out`, or the same one if it failed.
+        report: called about twice a second with how far it is; None is silent.
+        box: a sandbox to run in, made by `train.confined.open_box`; by default one of its own.
+
+    Raises: UserError if the arguments do not go together, or `out` holds something else.
+    """
+    network = net if isinstance(net, Network) else Network.of(net)
+    resources = resources.checked()
+    trained = count_images(data, held_out, images)
+    identity = identify(network, recipe, seed, data, held_out, trained, resources.device)
+    found = finished(out, identity, force=force)
+    if found is not None:
+        if report is not None:
+            note(f"{out}: the same run is there already; not trained again")
+        return found
+    with own_folder(out) as partial:
+        scratch = open_scratch(partial, identity, quiet=report is None)
+        plan = Plan(
+            code=network.code,
+            prm=dict(network.prm),
+            recipe=recipe.to_json(),
+            seed=seed,
+            data=str(data.folder),
+            held_out=held_out,
+            images=trained,
+            device=resources.device,
+            threads=resources.threads or 1,
+            time_limit=resources.time_limit,
+            step_limit=resources.step_limit,
+            key=hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
+        )
+        outcome = _run(network.name, recipe, plan, scratch, resources, report, box)
+        record = make_record(network, recipe, identity, data.label, scratch, outcome, resources)
+        write_result(partial, network, record, identity, outcome)
+        if not can_go_on(outcome):
+            put_in_place(partial, out)
+            remove_folder(partial)
+        elif report is not None:
+            note(f"{partial}: {record.error}; the same run goes on from there")
+    return record
+
+
+def _run(
+    name: str,
+    recipe: Recipe,
+    plan: Plan,
+    scratch: Path,
+    resources: Resources,
+    report: Report | Literal["stderr"] | None,
+    box: Sandbox | None,
+) -> Outcome:
+    epochs, batch = recipe.training.epochs, min(recipe.training.batch_size, plan.images)
+    empty = Progress(name, epochs, epochs * (plan.images // batch), StepFigures(), (), batch)
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(box_for(box, Path(plan.data), resources))
+        if report is not None:
+            stack.enter_context(watching(scratch, empty, None if report == "stderr" else report))
+        outcome = run_plan(opened, plan, scratch, resources.limits())
+    notes = outcome.value.get("notes") if isinstance(outcome.value, dict) else None
+    for line in notes if report is not None and isinstance(notes, list) else []:
+        note(f"{name}: {str(line)[:300]}")
+    return outcome

@@ -1,0 +1,212 @@
+"""The search for good combinations of blocks: random compositions, screened by successive halving.
+
+Source: Jamieson and Talwalkar 2016, arXiv:1502.07943.
+"""
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from manifests.atomic import atomic_file
+from manifests.errors import UserError
+from manifests.markdown import code_span, plain, table
+from manifests.progress import note
+from manifests.records import TrainingRecord
+from train.assemble import Assembled, assemble
+from train.candidates import candidates
+from train.data import Cifar10
+from train.many import Planned, described, digest, open_study, train_all
+from train.recipe import Recipe
+from train.run import Network, Resources
+
+#: The slots that vary unless the user names others.
+SLOTS = ("residual", "attention", "downsample", "stochastic_depth", "activation")
+_TRIES = 50  # draws a composition, before the space counts as used up
+_HELD_OUT = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to search: `budget` compositions start, on `images` images for `epochs` epochs; the best part goes on.
+
+    Of n compositions ceil(n / `eta`) reach the next rung, which trains anew on `eta` times the images, until one is
+    left or a rung had all images.
+    """
+
+    budget: int
+    seed: int = 0
+    slots: tuple[str, ...] = SLOTS
+    images: int = 5000
+    epochs: int = 3
+    eta: int = 3
+
+
+@dataclass(slots=True)
+class Trial:
+    """One composition and what became of it on each rung that it reached."""
+
+    name: str
+    recipe: Recipe
+    net: Assembled | None
+    error: str | None = None
+    records: list[TrainingRecord] = field(default_factory=list)
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """Sorts the best first: rungs reached, accuracy on held-out images there, name."""
+        accuracy = self.records[-1].val_accuracy if self.records else None
+        return (-len(self.records), -(accuracy if accuracy is not None else -1.0), self.name)
+
+
+def search(
+    base: Recipe,
+    folder: Path,
+    plan: Plan,
+    *,
+    data: Cifar10,
+    out: Path,
+    jobs: int = 1,
+    resources: Resources,
+    force: bool = False,
+) -> list[Trial]:
+    """Screen compositions of `base` with other blocks in its slots; run again, it goes on where it was.
+
+    Returns: all trials, the best first; those that could not be assembled last, with the reason.
+    Raises: UserError if no slot has candidates, or `out` holds another study.
+    """
+    available = len(data.train_images) - _HELD_OUT
+    if available < 1:
+        raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {_HELD_OUT} out, give more")
+    choices = find_choices(folder, plan.slots, base, resources)
+    open_study(out, _described_plan(plan, base, choices, data), force=force)
+    trials = [_assembled(recipe, folder, resources) for recipe in compositions(base, choices, plan.budget, plan.seed)]
+    left = [trial for trial in trials if trial.net is not None]
+    for rung, images in enumerate(rungs(plan, len(left), available)):
+        note(f"rung {rung + 1}: {len(left)} compositions, {images:,} images, {plan.epochs} epochs")
+        planned = [_planned(trial, rung, images, plan) for trial in left]
+        runs = train_all(planned, out, data=data.folder, jobs=jobs, resources=resources)
+        for trial, (_, record) in zip(left, runs, strict=True):
+            trial.records.append(record)
+        _write(out, trials, data)
+        left = sorted((trial for trial in left if trial.records[-1].status == "ok"), key=lambda trial: trial.rank)
+        left = left[: math.ceil(len(left) / plan.eta)]
+    trials.sort(key=lambda trial: trial.rank)
+    _write(out, trials, data)
+    return trials
+
+
+def find_choices(folder: Path, slots: Sequence[str], base: Recipe, resources: Resources) -> dict[str, list[str]]:
+    """The names that may fill each slot: blocks that fit at the recipe's widths, and what the recipe has there.
+
+    Raises: UserError if no slot has more than one.
+    """
+    found: dict[str, list[str]] = {}
+    for slot in slots:
+        fitting = candidates(slot, folder, widths=base.model.widths, unsafe=resources.unsafe)
+        found[slot] = sorted({candidate.block for candidate in fitting if candidate.fits})
+        note(f"{slot}: {len(found[slot])} of {len(fitting)} candidates fit")
+    if not any(found.values()):
+        raise UserError(f"{folder}: no block fits any of the slots {', '.join(slots)}; extract more")
+    return found
+
+
+def compositions(base: Recipe, choices: Mapping[str, Sequence[str]], budget: int, seed: int) -> list[Recipe]:
+    """The recipe itself and up to `budget - 1` different ones, each slot drawn evenly from its choices."""
+    generator = random.Random(seed)
+    found = [base]
+    for _ in range(budget * _TRIES):
+        if len(found) >= budget:
+            break
+        change = {f"slots__{slot}": generator.choice(names) for slot, names in choices.items() if names}
+        recipe = base.changed(**change)
+        if recipe not in found:
+            found.append(recipe)
+    return found
+
+
+def rungs(plan: Plan, count: int, available: int) -> list[int]:
+    """Images of each rung: grows by `eta` until one composition is left or all images are used."""
+    sizes: list[int] = []
+    images = min(plan.images, available)
+    while count > 0:
+        sizes.append(images)
+        if count == 1 or images == available:
+            break
+        count, images = math.ceil(count / plan.eta), min(images * plan.eta, available)
+    return sizes
+
+
+def _assembled(recipe: Recipe, folder: Path, resources: Resources) -> Trial:
+    name = digest(recipe.to_json())
+    try:
+        return Trial(name, recipe, assemble(recipe, folder, unsafe=resources.unsafe))
+    except UserError as error:
+        return Trial(name, recipe, None, str(error))
+
+
+def _planned(trial: Trial, rung: int, images: int, plan: Plan) -> Planned:
+    assert trial.net is not None
+    recipe = trial.recipe.changed(training__epochs=plan.epochs)
+    name = f"rung{rung + 1}-{trial.name}"
+    return Planned(name, Network.of(trial.net), recipe, plan.seed, held_out=_HELD_OUT, images=images)
+
+
+def _described_plan(plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str]], data: Cifar10) -> dict[str, object]:
+    return {
+        "study": "search",
+        "data": data.label,
+        "data_sha256": data.sha256,
+        "base": json.loads(base.to_json()),
+        "choices": {slot: list(names) for slot, names in choices.items()},
+        "budget": plan.budget,
+        "seed": plan.seed,
+        "images": plan.images,
+        "epochs": plan.epochs,
+        "eta": plan.eta,
+    }
+
+
+def _write(out: Path, trials: Sequence[Trial], data: Cifar10) -> None:
+    ranked = sorted(trials, key=lambda trial: trial.rank)
+    rows = [
+        {
+            "place": place,
+            "name": trial.name,
+            "rungs": len(trial.records),
+            "val_accuracy": trial.records[-1].val_accuracy if trial.records else None,
+            "error": trial.error,
+            "slots": {slot: value["use"] for slot, value in trial.recipe.slots.model_dump().items()},
+            "records": [record.model_dump(mode="json") for record in trial.records],
+        }
+        for place, trial in enumerate(ranked, 1)
+    ]
+    with atomic_file(out / "trials.jsonl") as part:
+        part.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows), encoding="utf-8")
+    with atomic_file(out / "search.md") as part:
+        part.write_text("\n".join(page(ranked, data.label)), encoding="utf-8")
+    if ranked and ranked[0].records:
+        with atomic_file(out / "best.toml") as part:
+            part.write_text(ranked[0].recipe.to_toml(), encoding="utf-8")
+
+
+def page(ranked: Sequence[Trial], label: str) -> list[str]:
+    """The ranking as Markdown."""
+    cells = []
+    for place, trial in enumerate(ranked, 1):
+        sources = {part.source for part in trial.net.ingredients} if trial.net else set()
+        uses = trial.recipe.slots.model_dump()
+        filled = ", ".join(
+            f"{slot.replace('_', ' ')} {code_span(value['use'].rpartition('.')[2])}" for slot, value in uses.items()
+        )
+        result = described(trial.records[-1]) if trial.records else f"not assembled: {trial.error}"
+        cells.append([str(place), code_span(trial.name), filled, ", ".join(sorted(sources)), plain(result)])
+    return [
+        f"# Search on {plain(label)}",
+        "",
+        *table(["place", "composition", "slots", "sources", "last rung"], cells, left=5),
+        f"Accuracy on {_HELD_OUT:,} training images held out. `best.toml` is the recipe of the first.",
+        "",
+    ]
