@@ -222,7 +222,7 @@ class TrainingRecord(Record):
     error: str | None = Field(description="why the status is not ok, in one line")
     code_sha256: Sha256 = Field(description="SHA-256 of the network's file, UTF-8")
     ingredients: tuple[Ingredient, ...] = Field(description="blocks of an assembled network; empty for other networks")
-    recipe: str = Field(description="the whole recipe, as JSON with sorted keys; model and slots null for other networks")
+    recipe: str = Field(description="the whole recipe, JSON with sorted keys; model and slots null for other networks")
     recipe_sha256: Sha256 = Field(description="SHA-256 of that JSON")
     prm: str = Field(description="hyperparameters that the network was constructed with, a JSON object")
     seed: int = Field(ge=0)

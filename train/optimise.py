@@ -13,15 +13,22 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
+from train.muon import MuonBesideSgd
 from train.recipe import Training
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
-    """SGD with Nesterov momentum or AdamW; weights with fewer than two dimensions do not decay.
+    """SGD with Nesterov momentum, AdamW, or Muon beside SGD; weights with fewer than two dimensions do not decay.
 
     Source: the split is that of T. He et al. 2019, "Bag of Tricks", arXiv:1812.01187, section 3.1
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if training.optimizer == "muon":
+        return MuonBesideSgd(trained, training)
+    return _plain_optimizer(trained, training)
+
+
+def _plain_optimizer(trained: list[nn.Parameter], training: Training) -> Optimizer:
     groups = [
         {"params": [each for each in trained if each.ndim >= 2], "weight_decay": training.weight_decay},
         {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
@@ -43,7 +50,7 @@ def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRSch
     if training.schedule == "onecycle":
         return OneCycleLR(
             optimizer,
-            max_lr=training.learning_rate,
+            max_lr=[group["lr"] for group in optimizer.param_groups],
             total_steps=steps + 1,  # it refuses the step after its last one, which nothing is trained with
             pct_start=training.warmup_fraction,
             cycle_momentum=False,

@@ -72,8 +72,12 @@ class Training(_Part):
 
     epochs: int = Field(default=20, ge=1)
     batch_size: int = Field(default=128, ge=2)
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adamw", "muon"] = Field(
+        default="sgd", description="muon: for convolutions between many channels, SGD for all other weights"
+    )
     learning_rate: Positive = 0.1
+    muon_learning_rate: Positive = Field(default=0.02, description="of what Muon trains")
+    muon_weight_decay: NotNegative = Field(default=0.0, description="of what Muon trains, decoupled")
     momentum: Rate = Field(default=0.9, description="of SGD with Nesterov momentum")
     weight_decay: NotNegative = Field(default=5e-4, description="of weights with two or more dimensions")
     schedule: Literal["cosine", "onecycle", "linear", "constant"] = "cosine"

@@ -1,0 +1,78 @@
+"""Muon beside SGD: what each trains, one schedule for both, and a state that goes on to the same weights."""
+
+import pytest
+import torch
+from torch import nn
+
+from train.muon import MuonBesideSgd
+from train.optimise import make_optimizer, make_schedule
+from train.recipe import Recipe, Training
+
+TRAINING = Recipe().changed(training__optimizer="muon", training__muon_learning_rate=0.5).training
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 32, 3), nn.Conv2d(32, 48, 3), nn.BatchNorm2d(48), nn.Flatten(), nn.Linear(48 * 16, 10)]
+    net: nn.Module = nn.Sequential(*layers)
+    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def trained(net: nn.Module, steps: range, optimizer: torch.optim.Optimizer) -> None:
+    for step in steps:
+        torch.manual_seed(step)
+        optimizer.zero_grad(set_to_none=True)
+        net(torch.randn(4, 3, 8, 8)).square().mean().backward()
+        optimizer.step()
+
+
+def test_only_convolutions_between_many_channels_go_to_muon() -> None:
+    net = network()
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    optimizer = make_optimizer(net.parameters(), TRAINING)
+    assert isinstance(optimizer, MuonBesideSgd)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1, 0.1]
+    trained(net, range(1), optimizer)
+    change = net[1].weight.detach() - before[2]
+    rows = (change / 0.5).permute(0, 2, 3, 1).reshape(48, -1)
+    singular = torch.linalg.svdvals(rows)
+    assert singular.min() > 0.5  # orthogonal rows, as far as five Newton-Schulz steps go
+    assert singular.max() < 1.5
+    assert not torch.equal(net[0].weight, before[0])
+    assert not torch.equal(net[4].bias, before[-1])
+
+
+def test_one_schedule_sets_both() -> None:
+    net = network()
+    optimizer = make_optimizer(net.parameters(), TRAINING)
+    for name in ("onecycle", "cosine", "linear"):
+        schedule = make_schedule(optimizer, Training(optimizer="muon", muon_learning_rate=0.5, schedule=name), 20)
+        ratios = []
+        for _ in range(20):
+            ratios.append(optimizer.param_groups[0]["lr"] / optimizer.param_groups[1]["lr"])
+            trained(net, range(1), optimizer)
+            schedule.step()
+        assert ratios == pytest.approx([5.0] * 20)
+        for group in optimizer.param_groups:
+            group["lr"] = group.pop("initial_lr")
+
+
+def test_a_loaded_state_goes_on_to_the_same_weights() -> None:
+    whole, first = network(), network()
+    one = make_optimizer(whole.parameters(), TRAINING)
+    trained(whole, range(6), one)
+    two = make_optimizer(first.parameters(), TRAINING)
+    trained(first, range(3), two)
+    second = network()
+    second.load_state_dict(first.state_dict())
+    three = make_optimizer(second.parameters(), TRAINING)
+    three.load_state_dict(two.state_dict())
+    trained(second, range(3, 6), three)
+    for left, right in zip(whole.parameters(), second.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_an_older_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(RuntimeError, match=r"has no Muon; use torch 2\.9 or later"):
+        make_optimizer(network().parameters(), TRAINING)
