@@ -61,7 +61,7 @@ def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False) -> As
     chosen = [one for slot in (*_SHARED, *_OTHERS) if (one := choose(slot, recipe, library)) is not None]
     with Fitter(unsafe=unsafe) as fitter:
         settled = _settle([one for one in chosen if one.slot in _SHARED], recipe, fitter, PREAMBLE)
-        support = _support(settled)
+        support = _support(recipe, settled)
         settled += _settle([one for one in chosen if one.slot in _OTHERS], recipe, fitter, support)
         code, prm = _render(recipe, settled)
         ran = fitter.check_network(code, prm, _IN_SHAPE, _CLASSES)
@@ -87,24 +87,24 @@ def _settle(chosen: Sequence[Chosen], recipe: Recipe, fitter: Fitter, support: s
     return settled
 
 
-def _support(settled: Sequence[_Settled]) -> str:
+def _support(recipe: Recipe, settled: Sequence[_Settled]) -> str:
     """The factories that the other fillers may be handed, with the blocks that they call."""
     inlined = inline(_parts(settled))
-    filled = _filled(settled, inlined.names)
+    filled = _filled(recipe, settled, inlined.names)
     return f"{inlined.text}\n\n{support_text(filled['norm'], filled['activation'])}"
 
 
 def _render(recipe: Recipe, settled: Sequence[_Settled]) -> tuple[str, dict[str, float]]:
     """The whole file, and the hyperparameters that it reads. Raises: UserError."""
     blocks, names = _blocks(recipe, settled)
-    filled = _filled(settled, names)
+    filled = _filled(recipe, settled, names)
     if "rate" in filled["residual"].names and "stochastic_depth" in filled:
         raise UserError('slots.residual drops its branch itself ("$rate"); set slots.stochastic_depth to "none"')
     prm = hyperparameters(recipe, drops(filled))
     if prm["lr"] > 1:
         raise UserError(f"training.learning_rate: {prm['lr']}; the hyperparameters of LEMUR lie in 0..1")
     text = network_text(recipe, filled, _about(settled))
-    return f"{header(recipe, [one.chosen for one in settled])}\n{blocks}\n\n\n# {_HEADING}\n\n{text}", prm
+    return f"{header(recipe, [one.chosen for one in settled], prm)}\n{blocks}\n\n\n# {_HEADING}\n\n{text}", prm
 
 
 def _blocks(recipe: Recipe, settled: Sequence[_Settled]) -> tuple[str, dict[str, str]]:
@@ -113,7 +113,7 @@ def _blocks(recipe: Recipe, settled: Sequence[_Settled]) -> tuple[str, dict[str,
     The network stands first, so that its own names stay as they are: what a block calls so gets another name. Its text
     is cut out again, for it has yet to learn those names.
     """
-    unnamed = _filled(settled, {one.chosen.slot: f"_filler_of_{one.chosen.slot}_" for one in settled})
+    unnamed = _filled(recipe, settled, {one.chosen.slot: f"_filler_of_{one.chosen.slot}_" for one in settled})
     extra = [line for one in settled for line in one.chosen.filler.imports]
     imports = "\n".join(dict.fromkeys([*network_imports(recipe), *extra]))
     network = Part("network", "Net", f"{imports}\n\n{network_text(recipe, unnamed, '')}", (_HEADING,))
@@ -128,13 +128,14 @@ def _parts(settled: Sequence[_Settled]) -> list[Part]:
     return [Part(one.slot, one.filler.target, one.filler.code, provenance(one)) for one in chosen]
 
 
-def _filled(settled: Sequence[_Settled], names: Mapping[str, str]) -> dict[str, Filled]:
+def _filled(recipe: Recipe, settled: Sequence[_Settled], names: Mapping[str, str]) -> dict[str, Filled]:
     """The slots as the text of the network calls their fillers."""
     filled = {}
     for one in settled:
         slot, filler, facts = one.chosen.slot, one.chosen.filler, one.answer["facts"]
         known = {name: facts[name] for name in ("branch_end", "empty_end", "changes_channels") if name in facts}
-        filled[slot] = Filled(names.get(slot, filler.target), filler.builds[0], **known)
+        float32 = getattr(recipe.slots, slot).float32
+        filled[slot] = Filled(names.get(slot, filler.target), filler.builds[0], float32=float32, **known)
     return filled
 
 

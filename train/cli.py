@@ -46,6 +46,12 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=1, help="Stop a run after so long; it can go on.", rich_help_panel=_RESOURCES),
 ]
+StepLimit = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS", min=1, help="End a run when no step is done in so long.", rich_help_panel=_RESOURCES
+    ),
+]
 Memory = Annotated[
     float, typer.Option("--memory", metavar="GIB", min=0.5, help="A run may use so much.", rich_help_panel=_RESOURCES)
 ]
@@ -196,6 +202,7 @@ def run_(
     threads: Threads = None,
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
+    step_limit: StepLimit = 600.0,
     unsafe_no_sandbox: Unsafe = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -208,7 +215,7 @@ def run_(
 
     is_file = network.endswith(".py")
     recipe = _recipe("plain" if is_file else network, set_, epochs)
-    given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value)
+    given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value, step_limit=step_limit)
     net = network_in(Path(network), prm) if is_file else Network.of(assemble(recipe, folder, unsafe=unsafe_no_sandbox))
     record = train_to(
         out,

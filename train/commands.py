@@ -63,6 +63,7 @@ def resources(
     unsafe: bool,
     jobs: int = 1,
     device: str = "auto",
+    step_limit: float = 600.0,
 ) -> Resources:
     """What each of `jobs` runs may use; the cores are shared among them unless `threads` is given."""
     return Resources(
@@ -70,6 +71,7 @@ def resources(
         device=device,
         memory_bytes=int(memory_gib * 2**30),
         time_limit=time_limit,
+        step_limit=step_limit,
         unsafe=unsafe,
     )
 

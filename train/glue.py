@@ -28,6 +28,19 @@ def make_norm_activation(channels, device=None, dtype=None):
     return nn.Sequential(make_norm(channels, device=device, dtype=dtype), make_activation())
 '''
 
+_FLOAT32 = '''\
+class InFloat32(nn.Module):
+    """Computes a part in float32 where autocast would narrow it, and gives the result in the type that came in."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return self.part(x.float()).to(x.dtype)
+'''
+
 _BRANCH_END = "    # The branch ends here: with zeros in place of this child's output, the block is the identity.\n"
 
 
@@ -40,6 +53,7 @@ class Filled:
     branch_end: str = ""
     empty_end: bool = False
     changes_channels: bool = False
+    float32: bool = False
 
     @property
     def names(self) -> set[str]:
@@ -49,10 +63,12 @@ class Filled:
 
     def call(self, before: str, after: str = "") -> str:
         """The call as a line between two texts, or wrapped with an argument a line where that is too long."""
+        indent = " " * (len(before) - len(before.lstrip()))
+        if self.float32:
+            before, after = f"{before}InFloat32(", f"){after}"
         line = f"{before}{self.target}({self.arguments}){after}\n"
         if len(line) - 1 <= LINE:
             return line
-        indent = " " * (len(before) - len(before.lstrip()))
         arguments = "".join(f"{indent}    {argument},\n" for argument in _split(self.arguments))
         return f"{before}{self.target}(\n{arguments}{indent}){after}\n"
 
@@ -95,6 +111,11 @@ def slot_factories(filled: Mapping[str, Filled]) -> list[str]:
     found += [_residual(filled), _transition(filled["downsample"])]
     found.append(_plain("make_head(channels, classes)", "From maps to a value for each class.", filled["head"]))
     return found
+
+
+def wrappers(filled: Mapping[str, Filled]) -> list[str]:
+    """What the factories wrap fillers in."""
+    return [_FLOAT32] if any(filler.float32 for filler in filled.values()) else []
 
 
 def drops(filled: Mapping[str, Filled]) -> bool:

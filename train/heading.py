@@ -1,7 +1,8 @@
 """The comments of a network's file: what it is, and where each block comes from."""
 
+import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from train.choosing import Chosen
 from train.parts import NONE
@@ -14,8 +15,11 @@ SLOT_HEADING = "Slot "
 _WRAP = 118
 
 
-def header(recipe: Recipe, chosen: Sequence[Chosen]) -> str:
-    """What the file is, as comments: no time, no path, so that the same recipe and blocks give the same bytes."""
+def header(recipe: Recipe, chosen: Sequence[Chosen], prm: Mapping[str, float]) -> str:
+    """What the file is, as comments: no time, no path, so that the same recipe and blocks give the same bytes.
+
+    The line `Prm:` is read back by `lemur train run NET.py`.
+    """
     model = recipe.model
     by_slot = {one.slot: one for one in chosen}
     stages = ", ".join(f"{depth} x {width}" for width, depth in zip(model.widths, model.depths, strict=True))
@@ -23,6 +27,7 @@ def header(recipe: Recipe, chosen: Sequence[Chosen]) -> str:
         f"{model.name}: a residual network, assembled from a recipe by `lemur train assemble`.",
         "",
         f"Recipe:  SHA-256 {recipe.sha256}",
+        f"Prm:     {json.dumps(dict(prm), sort_keys=True)}",
         f"Stages:  {stages} (blocks x channels)",
         *(f"{slot:<17} {_used(by_slot.get(slot))}" for slot in SLOTS),
     ]

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping
 
-from train.glue import PREAMBLE, Filled, drops, shared_factories, slot_factories
+from train.glue import PREAMBLE, Filled, drops, shared_factories, slot_factories, wrappers
 from train.recipe import Recipe
 
 _WRAP = 118
@@ -39,6 +39,7 @@ def network_text(recipe: Recipe, filled: Mapping[str, Filled], about: str) -> st
     """All that stands after the blocks: constants, factories, `supported_hyperparameters`, `Net`."""
     pieces = [
         _constants(recipe),
+        *wrappers(filled),
         *shared_factories(filled["norm"], filled["activation"]),
         *slot_factories(filled),
         _supported(recipe, drops(filled)),
@@ -156,9 +157,9 @@ def __init__(self, in_shape, out_shape, prm, device):
 
 
 def _train_setup(recipe: Recipe) -> str:
-    made = 'torch.optim.AdamW(groups, lr=prm["lr"], betas=(prm["momentum"], 0.999))'
-    if recipe.training.optimizer == "sgd":
-        made = 'torch.optim.SGD(groups, lr=prm["lr"], momentum=prm["momentum"], nesterov=prm["momentum"] > 0)'
+    made = 'torch.optim.SGD(groups, lr=prm["lr"], momentum=prm["momentum"], nesterov=prm["momentum"] > 0)'
+    if recipe.training.optimizer == "adamw":
+        made = 'torch.optim.AdamW(groups, lr=prm["lr"], betas=(prm["momentum"], 0.999))'
     return f'''\
 def train_setup(self, prm):
     """Make what `learn` needs: the loss, the optimiser, and the schedule over all epochs."""

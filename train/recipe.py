@@ -30,6 +30,7 @@ class Slot(_Part):
 
     use: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict)
+    float32: bool = Field(default=False, description="computed in float32 where the network is in bfloat16")
 
 
 class Slots(_Part):
@@ -48,6 +49,13 @@ class Slots(_Part):
     @classmethod
     def _short_form(cls, value: object) -> object:
         return {"use": value} if isinstance(value, str) else value
+
+    @field_validator("residual")
+    @classmethod
+    def _open_to_the_inside(cls, residual: Slot) -> Slot:
+        if residual.float32:
+            raise ValueError("float32 is for the parts of a block, not for the residual block itself")
+        return residual
 
 
 class Model(_Part):

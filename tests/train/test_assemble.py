@@ -264,6 +264,20 @@ def test_refused_without_a_folder_or_out_of_range() -> None:
         assemble(recipe({}, training={"learning_rate": 2.0}), None)
 
 
+def test_a_slot_may_be_computed_in_float32(folder: Path) -> None:
+    made = assemble(recipe({**FOUND, "downsample": {"use": "kit.pool.Blur", "float32": True}}), folder)
+    net = net_of(made)
+    (wrapped,) = [part for part in net.modules() if type(part).__name__ == "InFloat32"]
+    seen: list[torch.dtype] = []
+    wrapped.part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    outputs: list[torch.dtype] = []
+    wrapped.register_forward_hook(lambda _, __, output: outputs.append(output.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        net(torch.randn(2, 3, 16, 16))
+    assert seen == [torch.float32]
+    assert outputs == [torch.bfloat16]
+
+
 def test_shipped_recipes_are_valid_and_the_plain_one_needs_no_folder() -> None:
     names = {path.stem for path in SHIPPED.glob("*.toml")}
     assert {"plain", "preact_se"} <= names

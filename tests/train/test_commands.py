@@ -1,0 +1,155 @@
+"""The commands of training as a user calls them: what they print, refuse, and leave behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from manifests.errors import UserError
+from train.commands import find_recipe, network_in, read_numbers, read_prm
+from train.recipe import Recipe
+
+LEMUR = Path(sys.executable).with_name("lemur")
+NET = """\
+# Prm:     {"lr": 0.1, "momentum": 0.9}
+import torch
+from torch import nn
+
+
+def supported_hyperparameters():
+    return {"lr", "momentum"}
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(in_shape[1], 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, out_shape[0]))
+
+    def forward(self, x):
+        return self.layers(x)
+
+    def train_setup(self, prm):
+        self.optimizer = torch.optim.SGD(self.parameters(), prm["lr"], prm["momentum"])
+
+    def learn(self, train_data):
+        for images, targets in train_data:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self(images), targets).backward()
+            self.optimizer.step()
+"""
+
+
+def lemur(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([LEMUR, "train", *arguments], capture_output=True, text=True)
+
+
+def test_a_recipe_is_a_file_or_a_shipped_name(tmp_path: Path) -> None:
+    assert find_recipe("plain").model.name == "plain"
+    (tmp_path / "mine.toml").write_text("")
+    assert find_recipe(str(tmp_path / "mine.toml")) == Recipe()
+    with pytest.raises(UserError, match="plan: no such recipe; did you mean 'plain'"):
+        find_recipe("plan")
+    with pytest.raises(UserError, match=r"gone\.toml: No such file"):
+        find_recipe("gone.toml")
+
+
+def test_numbers() -> None:
+    assert read_numbers("0, 1,2", "--seeds", 0) == (0, 1, 2)
+    for text in ("1,x", "", "1,,2", "-1"):
+        with pytest.raises(UserError, match=r"--seeds .* is no whole number from 0; write 1,2,3"):
+            read_numbers(text, "--seeds", 0)
+
+
+def test_hyperparameters_are_json_or_a_file_of_it(tmp_path: Path) -> None:
+    (tmp_path / "prm.json").write_text('{"lr": 0.5}')
+    assert read_prm('{"lr": 0.5}') == read_prm(str(tmp_path / "prm.json")) == {"lr": 0.5}
+    for text, said in (("{lr}", "not JSON"), (str(tmp_path / "none"), "neither a JSON object nor a file")):
+        with pytest.raises(UserError, match=said):
+            read_prm(text)
+
+
+def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(NET)
+    assert network_in(path, None).prm == {"lr": 0.1, "momentum": 0.9}
+    assert network_in(path, '{"lr": 0.2}').prm == {"lr": 0.2}
+    path.write_text(NET.partition("\n")[2])
+    with pytest.raises(UserError, match="give its hyperparameters, for example --prm"):
+        network_in(path, None)
+    path.write_text("x = 1\n")
+    with pytest.raises(UserError, match=r"mine\.py: not by LEMUR's contract: "):
+        network_in(path, "{}")
+
+
+@pytest.mark.slow
+def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
+    net = tmp_path / "plain.py"
+    done = lemur(
+        "assemble", "plain", "--out", net, "--set", "model.widths=[8, 8]", "--set", "model.depths=[0, 1]", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert f"# Prm:     {json.dumps(said['prm'], sort_keys=True)}\n" in net.read_text()
+    again = lemur("assemble", "plain", "--out", net)
+    assert again.returncode == 1
+    assert again.stderr == f"lemur: {net}: exists already; choose another --out, or add --force\n"
+    out = tmp_path / "out"
+    run = lemur(
+        "run",
+        net,
+        "--data",
+        "synthetic:200",
+        "--held-out",
+        "50",
+        "--epochs",
+        "1",
+        "--threads",
+        "1",
+        "--out",
+        out,
+        "--json",
+    )
+    assert run.returncode == 0, run.stderr
+    record = json.loads(run.stdout)
+    assert record["status"] == "ok"
+    assert record["data"] == "synthetic (smoke test only)"
+    assert json.loads((out / "record.json").read_text()) == record
+    assert not (out / "lemur").exists()  # nothing on synthetic images enters LEMUR
+
+
+@pytest.mark.slow
+def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
+    net = tmp_path / "stuck.py"
+    net.write_text(NET.replace("        return self.layers(x)", "        while True: pass"))
+    out = tmp_path / "out"
+    run = lemur("run", net, "--data", "synthetic:200", "--held-out", "50", "--out", out, "--step-limit", "3")
+    assert run.returncode == 1
+    assert "stuck: timeout: nothing was finished within 3 s, in net.py:" in run.stdout
+    assert json.loads((out / "record.json").read_text())["status"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("run", "plain", "--data", "nowhere", "--out", "x"), 1, "nowhere: No such file or directory"),
+        (("run", "plane", "--out", "x"), 1, "plane: no such recipe; did you mean 'plain'?"),
+        (
+            ("run", "plain", "--out", "x", "--set", "training.epohs=3"),
+            1,
+            "no key training.epohs; did you mean 'epochs'?",
+        ),
+        (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
+        (("candidates", "--slot", "atention", "--in", "x"), 2, "'atention' is not one of"),
+        (("candidates", "--slot", "attention", "--in", "nowhere"), 1, "nowhere"),
+        (("register", "nowhere", "--db", "x.db"), 1, "nowhere"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], code: int, said: str, tmp_path: Path) -> None:
+    done = subprocess.run([LEMUR, "train", *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+    if code == 1:
+        assert done.stderr.strip().count("\n") == 0
+    assert "Traceback" not in done.stderr
