@@ -13,13 +13,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-COMMANDS = ("extract", "show", "search", "curate", "explain", "verify", "sensitivity")
+TRAIN = ("assemble", "candidates", "search", "run", "ablate", "check", "register")
+COMMANDS = (
+    *("extract", "show", "search", "curate", "explain", "verify", "sensitivity"),
+    *(f"train {command}" for command in TRAIN),
+)
 
 
 @cache
 def help_of(command: str) -> str:
     lemur = Path(sys.executable).with_name("lemur")
-    done = subprocess.run([lemur, command, "--help"], capture_output=True, text=True, env={"COLUMNS": "200"})
+    done = subprocess.run([lemur, *command.split(), "--help"], capture_output=True, text=True, env={"COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -27,6 +31,12 @@ def help_of(command: str) -> str:
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"lemur ([a-z]+) ", TEXT))))
 def test_commands_exist(command: str) -> None:
     assert "Usage: lemur" in help_of(command)
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"lemur train ([a-z]+)\b", TEXT))))
+def test_train_commands_exist(command: str) -> None:
+    assert command in TRAIN
+    assert "Usage: lemur train" in help_of(f"train {command}")
 
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))))
