@@ -17,7 +17,6 @@ TINY = Recipe().changed(
     training__epochs=1,
     training__batch_size=50,
     slots__downsample="avg_pool",
-    augmentation__cutmix_alpha=1.0,
 )
 RESOURCES = Resources(threads=1, memory_bytes=4 * 2**30)
 
@@ -38,12 +37,11 @@ def study(data: Cifar10, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_variant_is_trained_with_each_seed(study: Path) -> None:
     records = [json.loads(line) for line in (study / "records.jsonl").read_text().splitlines()]
-    assert [record["seed"] for record in records] == [0, 1] * 3
+    assert [record["seed"] for record in records] == [0, 1] * 2
     assert {record["status"] for record in records} == {"ok"}
-    assert len({record["recipe_sha256"] for record in records}) == 3
+    assert len({record["recipe_sha256"] for record in records}) == 2
     page = (study / "ablation.md").read_text()
     assert "| strided convolution | 2 |" in page
-    assert "| plain augmentation | 2 |" in page
     assert "synthetic (smoke test only)" in page
     assert (study / "ablation.png").read_bytes().startswith(b"\x89PNG")
 
