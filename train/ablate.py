@@ -111,11 +111,11 @@ def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, Training
         part.write_text("".join(json.dumps(record, sort_keys=True) + "\n" for record in every), encoding="utf-8")
     draw_differences(out / "ablation.png", [(row.variant, row.against) for row in rows if row.variant != FULL])
     with atomic_file(out / "ablation.md") as part:
-        part.write_text("\n".join(page(rows, records[FULL], data.label)), encoding="utf-8")
+        part.write_text("\n".join(page(rows, records[FULL], data.label, len(data.test_labels))), encoding="utf-8")
 
 
-def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str) -> list[str]:
-    """The table as Markdown, with what its figures are of."""
+def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, tested: int) -> list[str]:
+    """The table as Markdown, with what its figures are of; `tested` is the number of test images."""
     some = next(iter(full.values()))
     cells = [
         [
@@ -134,9 +134,10 @@ def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str) -> li
         f"# Ablation on {plain(label)}",
         "",
         *table(head, cells),
-        f"Accuracy on the 10,000 test images, read once after the last of {some.epochs} epochs on {some.train_images:,}"
-        " images, no test-time augmentation. Differences are paired by seed; intervals after Student's t."
-        f" {plain(some.device)}, {some.precision}, torch {some.torch}; recipe {code_span(some.recipe_sha256[:12])}.",
+        f"Accuracy on the {tested:,} test images, read once after the last of {some.epochs} epochs on"
+        f" {some.train_images:,} images, no test-time augmentation. Differences are paired by seed; intervals after"
+        f" Student's t. {plain(some.device)}, {some.precision}, torch {some.torch};"
+        f" recipe {code_span(some.recipe_sha256[:12])}.",
         "",
         "![Paired differences with 95 % intervals](ablation.png)",
         "",

@@ -213,7 +213,8 @@ def _describe(error: BaseException, tried: str) -> str:
     """Type and message, the last line of the network's own file that was being executed, and what was tried."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == _FILE]
     line = f"line {frames[-1].lineno}: " if frames else ""
-    return f"{line}{type(error).__name__}: {_one_line(_message(error))} ({tried})"
+    said = _one_line(_message(error))
+    return f"{line}{type(error).__name__}{': ' if said else ''}{said} ({tried})"
 
 
 def _one_line(text: str) -> str:

@@ -40,7 +40,10 @@ def choose(slot: str, recipe: Recipe, library: Library | None) -> Chosen | None:
         if wanted.arguments:
             raise UserError(f"{where}: {wanted.use!r} is built in and takes no arguments; leave them out")
         return Chosen(slot, part, None)
-    block = library.find(wanted.use) if library is not None else None
+    try:
+        block = library.find(wanted.use) if library is not None else None
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     if block is None or library is None:
         raise UserError(_unknown(where, slot, wanted.use, library))
     if block.code is None or block.block not in library.facts:
@@ -70,7 +73,7 @@ _NUMPY = ("import numpy", "from numpy")
 
 
 def _unknown(where: str, slot: str, use: str, library: Library | None) -> str:
-    known = f"built in are {', '.join(part_names(slot))}"
+    known = f"built in: {', '.join(map(repr, part_names(slot)))}"
     if library is None:
         return f"{where}: no part {use!r}; {known}; for blocks, give an extraction folder"
     near = library.near(use)

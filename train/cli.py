@@ -22,10 +22,13 @@ _DATA = (
     "CIFAR-10: Parquet folder, hf://datasets/OWNER/NAME, the original archive or folder, torchvision:ROOT, synthetic."
 )
 _RESOURCES = "Resources and walls"
+_SHIPPED = ", ".join(sorted(path.stem for path in Path(__file__).with_name("recipes").glob("*.toml")))
+_RECIPE = f"A TOML file, or the name of a shipped recipe: {_SHIPPED}."
 
 In = Annotated[Path | None, typer.Option("--in", metavar="DIR", help="The extraction folder of the blocks.")]
 Data = Annotated[str, typer.Option("--data", metavar="SOURCE", help=_DATA)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+GoOn = Annotated[bool, typer.Option("--force", help="Go on in the folder of a study with another plan.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 Set = Annotated[
     list[str] | None,
@@ -40,7 +43,9 @@ HeldOut = Annotated[
 Jobs = Annotated[int, typer.Option(metavar="N", min=1, help="Runs at the same time.", rich_help_panel=_RESOURCES)]
 Threads = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Threads a run; default: all cores.", rich_help_panel=_RESOURCES),
+    typer.Option(
+        metavar="N", min=1, help="Threads a run; default: the cores, shared by the jobs.", rich_help_panel=_RESOURCES
+    ),
 ]
 TimeLimit = Annotated[
     float | None,
@@ -78,6 +83,10 @@ class SlotName(StrEnum):
     head = "head"
 
 
+#: What a search varies unless told: `train.search.SLOTS`, which takes PyTorch to import.
+_VARIED = ("residual", "attention", "downsample", "stochastic_depth", "activation")
+
+
 class Device(StrEnum):
     """Where to train."""
 
@@ -89,7 +98,7 @@ class Device(StrEnum):
 
 @_train.command("assemble")
 def assemble_(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=_RECIPE)],
     out: Annotated[Path, typer.Option("--out", metavar="FILE.py", help="The file to write.", show_default=False)],
     folder: In = None,
     set_: Set = None,
@@ -118,7 +127,9 @@ def assemble_(
 
 @_train.command("candidates")
 def candidates_(
-    slot: Annotated[SlotName, typer.Option(help="The slot to fill.", show_default=False)],
+    slot: Annotated[
+        SlotName, typer.Option(metavar="SLOT", help=f"What to fill: {', '.join(SlotName)}.", show_default=False)
+    ],
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     widths: Annotated[str, typer.Option(metavar="N,N", help="The channels to try.")] = "32,128,256",
     all_: Annotated[bool, typer.Option("--all", help="Also those that do not fit, with the reason.")] = False,
@@ -147,22 +158,25 @@ def search_(
         Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
     ],
     budget: Annotated[int, typer.Option(metavar="N", min=1, help="Compositions to start with.")] = 9,
-    recipe: Annotated[str, typer.Option(metavar="RECIPE", help="What the compositions vary.")] = "plain",
+    recipe: Annotated[
+        str, typer.Option(metavar="RECIPE", help=f"What the compositions vary: a TOML file, {_SHIPPED}.")
+    ] = "plain",
     data: Data = _HUB,
     slot: Annotated[
-        list[SlotName] | None, typer.Option(help="Vary this slot (repeatable); default: five of them.")
+        list[SlotName] | None,
+        typer.Option(metavar="SLOT", help=f"Vary this slot (repeatable); default: {', '.join(_VARIED)}."),
     ] = None,
     images: Annotated[int, typer.Option(metavar="N", min=100, help="Images of the first rung.")] = 5000,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs of each rung.")] = 3,
     eta: Annotated[int, typer.Option(metavar="N", min=2, help="One in N goes on, with N times the images.")] = 3,
-    seed: Annotated[int, typer.Option(metavar="N", min=0)] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the draws, and of each run.")] = 0,
     set_: Set = None,
     jobs: Jobs = 1,
     threads: Threads = None,
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
     unsafe_no_sandbox: Unsafe = False,
-    force: Force = False,
+    force: GoOn = False,
 ) -> None:
     """Sample combinations of blocks, screen them by successive halving, and rank them. Run again, it goes on."""
     from train.commands import resources
@@ -186,7 +200,9 @@ def search_(
 def run_(
     network: Annotated[
         str,
-        typer.Argument(metavar="RECIPE_OR_NET", help="A recipe (TOML or shipped name) or a LEMUR network (NET.py)."),
+        typer.Argument(
+            metavar="RECIPE_OR_NET", help=f"A recipe (a TOML file, {_SHIPPED}) or a LEMUR network (NET.py)."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
     data: Data = _HUB,
@@ -204,25 +220,28 @@ def run_(
     time_limit: TimeLimit = None,
     step_limit: StepLimit = 600.0,
     unsafe_no_sandbox: Unsafe = False,
-    force: Force = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace another run, or train this one again if it failed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate one network on CIFAR-10; interrupted, the same command goes on after the last whole epoch."""
-    from train.assemble import assemble
+    is_file = network.endswith(".py")
+    recipe = _recipe("plain" if is_file else network, set_, epochs)
+    from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
     from train.commands import network_in, resources, run_text, train_to
     from train.data import load_cifar10
     from train.run import Network
 
-    is_file = network.endswith(".py")
-    recipe = _recipe("plain" if is_file else network, set_, epochs)
     given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value, step_limit=step_limit)
+    images = load_cifar10(data)
     net = network_in(Path(network), prm) if is_file else Network.of(assemble(recipe, folder, unsafe=unsafe_no_sandbox))
     record = train_to(
         out,
         net,
         recipe,
         seed=seed,
-        data=load_cifar10(data),
+        data=images,
         held_out=held_out,
         resources=given,
         force=force,
@@ -237,7 +256,7 @@ def run_(
 
 @_train.command("ablate")
 def ablate_(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=_RECIPE)],
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
     ],
@@ -256,7 +275,7 @@ def ablate_(
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
     unsafe_no_sandbox: Unsafe = False,
-    force: Force = False,
+    force: GoOn = False,
 ) -> None:
     """Train a recipe with one ingredient left out at a time, same seeds: table, paired differences, figure."""
     from train.ablate import ablate, row_text
@@ -289,7 +308,9 @@ def check_(
     data: Data = _HUB,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="To train with its own learn().")] = 1,
     memory: Memory = 8.0,
-    time_limit: TimeLimit = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="End the check after so long.", rich_help_panel=_RESOURCES)
+    ] = 1800.0,
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
@@ -316,9 +337,9 @@ def register_(
     as_json: AsJson = False,
 ) -> None:
     """Add runs to a LEMUR database (nn-dataset 2.1.0); those that it holds already are left alone."""
-    from train.register import register
+    from train.register import register_runs
 
-    result = register(db, [folder / "lemur" for folder in folders])
+    result = register_runs(db, folders)
     if as_json:
         _print_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
     else:
@@ -330,8 +351,7 @@ def register_(
 
 
 def _recipe(name: str, changes: list[str] | None, epochs: int | None = None) -> "Recipe":
-    from train.commands import find_recipe
-    from train.recipe import read_changes
+    from train.recipe import find_recipe, read_changes
 
     wanted: dict[str, object] = {}
     for text in changes or ():

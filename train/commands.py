@@ -1,6 +1,5 @@
 """What the commands of training do between parsing and printing."""
 
-import difflib
 import json
 import re
 from collections.abc import Sequence
@@ -15,31 +14,13 @@ from train.candidates import Candidate
 from train.check import check_nn
 from train.contract import check_contract
 from train.data import Cifar10
-from train.lemur_files import can_enter, write_lemur_files
-from train.recipe import Recipe, load_recipe
+from train.lemur_files import LEMUR, can_enter, write_lemur_files
+from train.recipe import Recipe
 from train.run import Network, Resources, train_once
 
-SHIPPED = Path(__file__).with_name("recipes")
-#: Below the folder of a run: what a LEMUR checkout takes as it is.
-LEMUR = "lemur"
 #: Where an assembled network's file states its hyperparameters.
 PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
-
-
-def find_recipe(name: str) -> Recipe:
-    """The recipe in a file, or the shipped one of that name.
-
-    Raises: UserError if there is neither; the near names are told.
-    """
-    path = Path(name)
-    if path.suffix == ".toml" or path.exists():
-        return load_recipe(path)
-    shipped = sorted(found.stem for found in SHIPPED.glob("*.toml"))
-    if name in shipped:
-        return load_recipe(SHIPPED / f"{name}.toml")
-    near = difflib.get_close_matches(name, shipped, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(shipped)}"
-    raise UserError(f"{name}: no such recipe; {hint} (a file of your own ends in .toml)")
+_MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
 
 
 def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
@@ -124,14 +105,17 @@ def read_code(path: Path) -> str:
 def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Assembled:
     """Assemble a recipe and write its file.
 
-    Raises: UserError if it cannot be assembled, or the file is there and `force` is not given.
+    Raises: UserError if it cannot be assembled or written, or the file is there and `force` is not given.
     """
     if out.exists() and (out.is_dir() or not force):
         raise UserError(f"{out}: exists already; choose another --out" + ("" if out.is_dir() else ", or add --force"))
     assembled = assemble(recipe, folder, unsafe=unsafe)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(out) as part:
-        part.write_text(assembled.code, encoding="utf-8")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(out) as part:
+            part.write_text(assembled.code, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
     return assembled
 
 
@@ -173,10 +157,11 @@ def train_to(
 
 def run_text(record: TrainingRecord, out: Path) -> str:
     """What a run came to, in a few lines."""
-    if record.status == "timeout" and not out.exists():
+    if record.status != "ok" and Path(f"{out}.partial").is_dir():
         return f"{record.name}: {record.error}; the same command goes on from {out}.partial"
     if record.status != "ok":
-        return f"{record.name}: {record.status}: {record.error}; see {out / 'record.json'}"
+        more = _MORE.get(record.status, "")
+        return f"{record.name}: {record.status}: {record.error}{more}; see {out / 'record.json'}"
     rows = [
         ("data", f"{record.data}, {record.train_images:,} images to train on"),
         ("training", f"{record.epochs} epochs, {record.steps:,} steps, {record.train_seconds:,.0f} s"),
@@ -191,7 +176,7 @@ def run_text(record: TrainingRecord, out: Path) -> str:
 
 
 def check_to(
-    path: Path, prm: str, data: Cifar10, *, epochs: int, memory: float, time_limit: float | None, unsafe: bool
+    path: Path, prm: str, data: Cifar10, *, epochs: int, memory: float, time_limit: float, unsafe: bool
 ) -> dict[str, object]:
     """What LEMUR's check gives for a network's file.
 
@@ -202,7 +187,7 @@ def check_to(
         read_prm(prm),
         dataset=data,
         epochs=epochs,
-        wall_seconds=time_limit or 1800.0,
+        wall_seconds=time_limit,
         memory_bytes=int(memory * 2**30),
         unsafe=unsafe,
     )

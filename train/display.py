@@ -92,18 +92,18 @@ def _shown(empty: Progress) -> Iterator[Report]:
         with _bar(empty) as report:
             yield report
     else:
-        yield _lines()
+        yield _lines(empty)
 
 
-def _lines() -> Report:
-    told = 0
+def _lines(empty: Progress) -> Report:
+    told = empty.history
 
     def report(seen: Progress) -> None:
         nonlocal told
-        for epoch in seen.history[told:]:
+        for epoch in (epoch for epoch in seen.history if epoch not in told):
             left = seen.seconds_left if epoch is seen.history[-1] else None
             note(f"{seen.name}: {describe_epoch(epoch, seen)}" + (f", {_duration(left)} left" if left else ""))
-        told = max(told, len(seen.history))
+        told = seen.history
 
     return report
 
@@ -127,7 +127,7 @@ def _bar(empty: Progress) -> Iterator[Report]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(empty.name, total=empty.steps, said="starts")
+        task = bar.add_task(empty.name, total=empty.steps, completed=empty.done, said="starts")
 
         def report(seen: Progress) -> None:
             bar.update(task, completed=seen.done, said=_said(seen))

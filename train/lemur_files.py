@@ -25,6 +25,8 @@ from manifests.records import TrainingRecord
 from train.contract import check_contract, lemur_digest, lemur_name
 from train.transforms import transform_named
 
+#: Below the folder of a run: what a LEMUR checkout takes as it is.
+LEMUR = "lemur"
 CODES = Path("ab", "nn", "nn")
 TRIALS = Path("ab", "nn", "stat", "train")
 TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"

@@ -48,14 +48,21 @@ def train(payload: dict[str, object]) -> dict[str, object]:
         status, error = "diverged", str(end)
     except TimeIsUpError as end:
         status, error = "timeout", str(end)
-    except Exception as end:  # noqa: BLE001 (whatever foreign code raises is how the run ended)
-        text = f"{type(end).__name__}: {end}".strip().splitlines()[0]
+    except BaseException as end:  # noqa: BLE001 (whatever foreign code raises is how the run ended)
+        text = _first_line(end)
         short = isinstance(end, MemoryError) or any(words in text for words in _NO_MEMORY)
         place = place_of(end)
         status, error = "out_of_memory" if short else "error", f"{text} ({place})" if place else text
     finally:
         faulthandler.cancel_dump_traceback_later()
     return {"status": status, "error": error, **(loop.figures() if loop else {}), **found}
+
+
+def _first_line(error: BaseException) -> str:
+    """The type and the first line of the message, if there is one."""
+    kind = "the code asked the interpreter to exit: " if isinstance(error, SystemExit) else ""
+    lines = str(error).strip().splitlines()
+    return f"{kind}{type(error).__name__}" + (f": {lines[0]}" if lines else "")
 
 
 class Loop:
@@ -204,7 +211,6 @@ class Loop:
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
         self._ledger.from_state(state["ledger"])
-        self._notes.append(f"went on after epoch {len(self._ledger.history)} of {self._training.epochs}")
 
     def _load(self) -> tuple[Tensor, Tensor]:
         """The batch of the next step."""

@@ -1,8 +1,12 @@
 """Many training runs of one study: side by side, in folders of their own, the finished ones never trained again."""
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from train.recipe import Recipe
 from train.run import Network, Resources, train_once
 
 PLAN = "plan.json"
+_REMOVALS = 50  # tries, a tenth of a second apart: what a killed worker ran is still clearing up then
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,13 @@ def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
 
 def train_all(
     planned: Sequence[Planned], out: Path, *, data: Path, jobs: int, resources: Resources
-) -> Iterator[tuple[Planned, TrainingRecord]]:
+) -> Generator[tuple[Planned, TrainingRecord]]:
     """Train what is not trained yet, `jobs` at a time; give each run with its record, in the order planned.
 
     Args: data: the cache folder of the images. resources: threads and limits of each run.
     """
-    with process_pool(jobs) as pool:
-        futures = [submit(pool, _train, plan, out / "runs" / plan.name, data, resources) for plan in planned]
+    with _temporary() as temporary, process_pool(jobs) as pool:
+        futures = [submit(pool, _train, plan, out / "runs" / plan.name, data, resources, temporary) for plan in planned]
         for number, (plan, future) in enumerate(zip(planned, futures, strict=True), 1):
             record = future.result()
             note(f"{number} of {len(planned)}  {plan.name}: {described(record)}")
@@ -77,7 +82,22 @@ def described(record: TrainingRecord) -> str:
     return f"{', '.join(found)} in {record.train_seconds:.0f} s"
 
 
-def _train(plan: Planned, out: Path, data: Path, resources: Resources) -> TrainingRecord:
+@contextlib.contextmanager
+def _temporary() -> Iterator[str]:
+    """A folder for the workers' temporary folders: a worker that is killed removes none."""
+    folder = tempfile.mkdtemp(prefix="lemur-study-")
+    try:
+        yield folder
+    finally:
+        for _ in range(_REMOVALS):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not Path(folder).exists():
+                break
+            time.sleep(0.1)
+
+
+def _train(plan: Planned, out: Path, data: Path, resources: Resources, temporary: str) -> TrainingRecord:
+    tempfile.tempdir = temporary
     return train_once(
         plan.net,
         plan.recipe,

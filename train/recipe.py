@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from manifests.errors import UserError
 
+#: Recipes that come with the package.
+SHIPPED = Path(__file__).with_name("recipes")
+
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -48,6 +51,8 @@ class Slots(_Part):
     @field_validator("*", mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
+        if not isinstance(value, str | dict | Slot):
+            raise ValueError("give a block's id or a built-in's name in quotes, or a table with use = ...")
         return {"use": value} if isinstance(value, str) else value
 
     @field_validator("residual")
@@ -144,6 +149,22 @@ class Recipe(_Part):
             part, _, name = key.partition("__")
             data.setdefault(part, {})[name] = value
         return _validated(data, "changed recipe")
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe in a file, or the shipped one of that name.
+
+    Raises: UserError if there is neither; the near names are told.
+    """
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        return load_recipe(path)
+    shipped = sorted(found.stem for found in SHIPPED.glob("*.toml"))
+    if name in shipped:
+        return load_recipe(SHIPPED / f"{name}.toml")
+    near = difflib.get_close_matches(name, shipped, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(shipped)}"
+    raise UserError(f"{name}: no such recipe; {hint} (a file of your own ends in .toml)")
 
 
 def load_recipe(path: Path) -> Recipe:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manifests.errors import UserError
+from manifests.records import TrainingRecord
 from train.contract import lemur_digest
-from train.lemur_files import CODES, METRIC, TRIALS, Trial, read_trials
+from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, can_enter, read_trials
 from train.transforms import transform_module, transform_named
 
 _CODE_TABLES = ("nn", "transform", "metric")
@@ -31,6 +32,7 @@ _COLUMNS = {
 }
 _EPOCH_FILE = re.compile(r"[1-9][0-9]*\.json")
 _WAIT_SECONDS = 30.0
+_RECORD = "record.json"
 
 _ACCURACY = '''class Accuracy:
     """Share of samples whose highest score is that of their class."""
@@ -91,6 +93,31 @@ def register(db: Path, folders: Sequence[Path]) -> Registered:
             else:
                 added, present = added + new, present + old
     return Registered(added, present, tuple(failed))
+
+
+def register_runs(db: Path, runs: Sequence[Path]) -> Registered:
+    """Add the trials of folders that `lemur train run` wrote; as `register`, and a run that has none fails."""
+    reasons = {run: _why_no_trials(run) for run in runs}
+    without = tuple(reason for reason in reasons.values() if reason)
+    folders = [run / LEMUR for run, reason in reasons.items() if not reason]
+    if not folders:
+        return Registered(0, 0, without)
+    done = register(db, folders)
+    return Registered(done.added, done.present, (*without, *done.failed))
+
+
+def _why_no_trials(run: Path) -> str:
+    if (run / LEMUR).is_dir():
+        return ""
+    try:
+        record: TrainingRecord = TrainingRecord.model_validate_json((run / _RECORD).read_bytes())
+    except (OSError, ValueError):
+        return f"{run}: is not the folder of a whole training run; give one that `lemur train run` wrote"
+    if can_enter(record):
+        return f"{run}: has no folder {LEMUR}; the command that trained it writes it when it is run again"
+    if record.status != "ok":
+        return f"{run}: the run ended with {record.status}; only whole runs have trials for LEMUR"
+    return f"{run}: trained on {record.data}; only runs on real CIFAR-10 have trials for LEMUR"
 
 
 class _FolderError(Exception):

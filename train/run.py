@@ -5,6 +5,7 @@ import hashlib
 from pathlib import Path
 from typing import Literal
 
+from manifests.errors import UserError
 from manifests.progress import note
 from manifests.records import TrainingRecord
 from sandbox import Outcome, Sandbox
@@ -12,7 +13,7 @@ from sandbox.processes import remove_folder
 from train.confined import Resources, box_for, run_plan
 from train.data import Cifar10
 from train.display import Progress, Report, watching
-from train.history import StepFigures
+from train.history import StepFigures, read_history
 from train.identity import AssembledNetwork, Network, canonical_json, count_images, identify
 from train.plan import Plan
 from train.recipe import Recipe
@@ -79,12 +80,14 @@ def train_once(
         )
         outcome = _run(network.name, recipe, plan, scratch, resources, report, box)
         record = make_record(network, recipe, identity, data.label, scratch, outcome, resources)
-        write_result(partial, network, record, identity, outcome)
+        try:
+            write_result(partial, network, record, identity, outcome)
+        except OSError as error:
+            said = f"{partial}: the result cannot be written: {error.strerror}"
+            raise UserError(f"{said}; mend that, and the same command goes on from there") from error
         if not can_go_on(outcome):
             put_in_place(partial, out)
             remove_folder(partial)
-        elif report is not None:
-            note(f"{partial}: {record.error}; the same run goes on from there")
     return record
 
 
@@ -98,7 +101,10 @@ def _run(
     box: Sandbox | None,
 ) -> Outcome:
     epochs, batch = recipe.training.epochs, min(recipe.training.batch_size, plan.images)
-    empty = Progress(name, epochs, epochs * (plan.images // batch), StepFigures(), (), batch)
+    done = tuple(read_history(scratch))
+    if done and report is not None:
+        note(f"{name}: goes on after epoch {len(done)} of {epochs}")
+    empty = Progress(name, epochs, epochs * (plan.images // batch), StepFigures(), done, batch)
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(box_for(box, Path(plan.data), resources))
         if report is not None:

@@ -232,9 +232,9 @@ def test_schedules(training: dict[str, Any]) -> None:
 REFUSED = [
     (
         {"attention": "Gait"},
-        "slots.attention: no block 'Gait'; did you mean kit@1.0::kit.gates.Gate? (built in are none)",
+        "slots.attention: no block 'Gait'; did you mean kit@1.0::kit.gates.Gate? (built in: 'none')",
     ),
-    ({"downsample": "Blur"}, "2 blocks are called 'Blur'"),
+    ({"downsample": "Blur"}, "slots.downsample: extracted: 2 blocks are called 'Blur'"),
     (
         {"residual": "PostAct"},
         "slots.residual: kit@1.0::kit.blocks.PostAct does not fit at widths 8, 16: an activation after",
@@ -258,7 +258,7 @@ def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
 
 
 def test_refused_without_a_folder_or_out_of_range() -> None:
-    with pytest.raises(UserError, match="no part 'Gate'; built in are none; for blocks, give an extraction folder"):
+    with pytest.raises(UserError, match="no part 'Gate'; built in: 'none'; for blocks, give an extraction folder"):
         assemble(recipe({"attention": "Gate"}), None)
     with pytest.raises(UserError, match=r"training.learning_rate: 2.0; the hyperparameters of LEMUR lie in 0..1"):
         assemble(recipe({}, training={"learning_rate": 2.0}), None)

@@ -1,6 +1,7 @@
 """The commands of training as a user calls them: what they print, refuse, and leave behind."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from manifests.errors import UserError
-from train.commands import find_recipe, network_in, read_numbers, read_prm
-from train.recipe import Recipe
+from train.commands import assemble_to, network_in, read_numbers, read_prm, run_text
+from train.recipe import Recipe, find_recipe
+
+made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 
 LEMUR = Path(sys.executable).with_name("lemur")
 NET = """\
@@ -81,6 +84,25 @@ def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -
     path.write_text("x = 1\n")
     with pytest.raises(UserError, match=r"mine\.py: not by LEMUR's contract: "):
         network_in(path, "{}")
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    small = Recipe().changed(model__widths=(8, 8), model__depths=(0, 1))
+    with pytest.raises(UserError, match=r"net\.py: cannot be written: .*; choose another --out"):
+        assemble_to(tmp_path / "file" / "net.py", small, None, unsafe=False, force=False)
+
+
+def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    failed = made_up_record(status="error", error="ended by SIGKILL")
+    assert run_text(failed, out) == f"tiny: error: ended by SIGKILL; see {out}/record.json"
+    short = made_up_record(status="out_of_memory", error="no memory")
+    assert run_text(short, out) == f"tiny: out_of_memory: no memory; --memory gives it more; see {out}/record.json"
+    out.mkdir()  # of an older run, which --force is to replace
+    out.with_name("out.partial").mkdir()
+    assert run_text(failed, out) == f"tiny: ended by SIGKILL; the same command goes on from {out}.partial"
 
 
 @pytest.mark.slow

@@ -39,9 +39,10 @@ def test_a_slot_is_a_name_or_a_table(tmp_path: Path) -> None:
         ("[augmentation]\nzzz = 1", "no key augmentation.zzz; there are: crop_padding, flip"),
         ("[training]\nepochs = 0", "training.epochs: Input should be greater than or equal to 1, not 0"),
         ("[training]\nlearning_rate = inf", "training.learning_rate: "),
-        ("[training]\noptimizer = 'sdg'", "training.optimizer: Input should be 'sgd' or 'adamw', not 'sdg'"),
+        ("[training]\noptimizer = 'sdg'", "training.optimizer: Input should be 'sgd', 'adamw' or 'muon', not 'sdg'"),
         ("[model]\nwidths = [1, 2]", "model: widths has 2 stages and depths 3; give both as many"),
         ("[model]\ndepths = [0, 0, 0]", "model: depths: all 0"),
+        ("[slots]\nattention = 3", "slots.attention: give a block's id or a built-in's name in quotes"),
         ("[model", "not TOML: "),
     ],
 )

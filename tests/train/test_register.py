@@ -14,7 +14,7 @@ import pytest
 from manifests.errors import UserError
 from train.contract import lemur_digest, lemur_name
 from train.lemur_files import write_lemur_files
-from train.register import Registered, register
+from train.register import Registered, register, register_runs
 
 _made_up = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))
 made_up_record, history, TINY = _made_up["made_up_record"], _made_up["history"], _made_up["TINY"]
@@ -237,3 +237,21 @@ def test_the_package_reads_it_and_makes_the_same_rows_of_the_files(tmp_path: Pat
         "SELECT DISTINCT * FROM prm ORDER BY uid, name",
     ):
         assert rows(work / "db" / "ab.nn.db", query) == rows(work / "db" / "own.db", query)
+
+
+def test_runs_without_trials_are_told_why(db: Path, folder: Path, tmp_path: Path) -> None:
+    runs = {
+        "whole": ({}, "has no folder lemur; the command that trained it writes it"),
+        "failed": ({"status": "diverged", "error": "nan"}, "the run ended with diverged; only whole runs"),
+        "smoke": ({"data": "synthetic (smoke test only)"}, "trained on synthetic (smoke test only); only runs on real"),
+    }
+    for name, (changes, _) in runs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(made_up_record(**changes).model_dump_json())
+    done = register_runs(db, [tmp_path / name for name in (*runs, "nowhere")])
+    assert (done.added, done.present, db.exists()) == (0, 0, False)
+    for name, (_, said), line in zip(runs, runs.values(), done.failed, strict=False):
+        assert line.startswith(f"{tmp_path / name}: {said}")
+    assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a whole training run")
+    folder.rename(tmp_path / "whole" / "lemur")
+    assert register_runs(db, [tmp_path / "whole", tmp_path / "smoke"]) == Registered(3, 0, (done.failed[2],))

@@ -143,7 +143,12 @@ ENDS = {
     "diverges": ("out = out * float('nan')", "diverged", r"^the loss is nan at epoch 1, step 4$"),
     "allocates": ("torch.empty(2**44)", "out_of_memory", r"can't allocate memory.*\(net\.py:19 in forward\)$"),
     "opens a socket": ("__import__('socket').socket()", "error", r"^PermissionError: .*\(net\.py:19 in forward\)"),
-    "exits": ("sys.exit(3)", "error", r"SystemExit: 3"),
+    "exits": (
+        "sys.exit(3)",
+        "error",
+        r"^the code asked the interpreter to exit: SystemExit: 3 \(net\.py:19 in forward\)$",
+    ),
+    "says nothing": ("raise KeyboardInterrupt", "error", r"^KeyboardInterrupt \(net\.py:19 in forward\)$"),
     "leaves": ("os._exit(0)", "error", r"called exit or _exit"),
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "error", r"^ended by SIGSEGV"),
     "shape": ("return out[:, :9]", "error", r"(?s)."),
@@ -227,7 +232,7 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert epochs(out) == epochs(whole)
     assert rest.test_accuracy == json.loads((whole / "record.json").read_text())["test_accuracy"]
     if cut.epochs:
-        assert f"tiny: went on after epoch {cut.epochs} of 3" in capsys.readouterr().err
+        assert f"tiny: goes on after epoch {cut.epochs} of 3" in capsys.readouterr().err
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out"]
 
 
@@ -290,6 +295,20 @@ def test_a_killed_caller_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, t
     assert (record.status, record.steps) == ("ok", 24)
     assert digest(out) == digest(whole)
     assert epochs(out) == epochs(whole)
+
+
+def test_a_result_that_cannot_be_written_loses_no_epoch(
+    data: Cifar10, box: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.with_name("out.partial").mkdir()
+    in_the_way = tmp_path / "out.partial" / "result"
+    in_the_way.write_text("")
+    with pytest.raises(UserError, match=r"out\.partial: the result cannot be written: File exists; .* goes on from"):
+        run(data, box, out)
+    in_the_way.unlink()
+    assert run(data, box, out, report=lambda _: None).status == "ok"
+    assert "tiny: goes on after epoch 2 of 2" in capsys.readouterr().err
 
 
 def test_what_is_left_of_another_run_does_not_count(
@@ -415,6 +434,18 @@ def test_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
         (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
         (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
     assert capsys.readouterr().err == "tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left\n"
+
+
+def test_epochs_of_an_earlier_time_are_not_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = {**LINE, "epoch": 2, "steps": 16}
+    (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
+    done = tuple(read_history(tmp_path))
+    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), done, 32), None):
+        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n" + json.dumps(second) + "\n")
+    assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines()] == ["tiny: epoch 2/2"]
+    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), done, 32), None):  # from a checkpoint that is lost
+        (tmp_path / "history.jsonl").write_text(json.dumps({**LINE, "train_loss": 1.25}) + "\n")
+    assert "tiny: epoch 1/2, loss 1.250" in capsys.readouterr().err
 
 
 def test_errors_of_a_report_are_raised(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from train import cli
 from train.recipe import Recipe
-from train.search import Plan, Trial, compositions, rungs
+from train.search import SLOTS, Plan, Trial, compositions, rungs
 
 CHOICES = {"attention": ["a::A", "b::B", "c::C"], "downsample": ["avg_pool", "d::D"], "stem": []}
 
@@ -17,6 +18,10 @@ def test_the_recipe_itself_comes_first_and_nothing_twice() -> None:
     assert found[0] == Recipe()
     assert len({recipe.sha256 for recipe in found}) == 5
     assert all(recipe.slots.stem == Recipe().slots.stem for recipe in found)
+
+
+def test_the_help_names_the_slots_that_vary() -> None:
+    assert cli._VARIED == SLOTS
 
 
 def test_a_small_space_is_used_up() -> None:

@@ -1,15 +1,20 @@
 """An ablation and a search from end to end, on synthetic images in the real sandbox; run again, nothing is trained."""
 
 import json
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from manifests.errors import UserError
 from train.ablate import ablate
+from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
+from train.many import Planned, train_all
 from train.recipe import Recipe
-from train.run import Resources
+from train.run import Network, Resources
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -43,6 +48,7 @@ def test_each_variant_is_trained_with_each_seed(study: Path) -> None:
     page = (study / "ablation.md").read_text()
     assert "| strided convolution | 2 |" in page
     assert "synthetic (smoke test only)" in page
+    assert "on the 50 test images" in page
     assert (study / "ablation.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -63,3 +69,25 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, data: Cifar10)
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="is not a folder of such a study"):
         ablate(TINY, None, data=data, out=tmp_path, seeds=(0,), held_out=50, resources=RESOURCES)
+
+
+def test_an_interrupted_study_leaves_no_temporary_folder(
+    tmp_path: Path, data: Cifar10, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    net = Network.of(assemble(TINY, None))
+    planned = [Planned(f"run{seed}", net, TINY, seed, held_out=50) for seed in range(2)]
+    runs = train_all(planned, tmp_path / "out", data=data.folder, jobs=1, resources=RESOURCES)
+    assert next(runs)[1].status == "ok"
+    _wait_until(lambda: any(temporary.glob("lemur-study-*/lemur-sandbox-*/server/*")))  # the second run is on its way
+    runs.close()
+    assert list(temporary.iterdir()) == []
+
+
+def _wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
