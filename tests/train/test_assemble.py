@@ -234,7 +234,7 @@ REFUSED = [
         {"attention": "Gait"},
         "slots.attention: no block 'Gait'; did you mean kit@1.0::kit.gates.Gate? (built in: 'none')",
     ),
-    ({"downsample": "Blur"}, "slots.downsample: extracted: 2 blocks are called 'Blur'"),
+    ({"downsample": "Blur"}, "slots.downsample: blocks: 2 blocks are called 'Blur'"),
     (
         {"residual": "PostAct"},
         "slots.residual: kit@1.0::kit.blocks.PostAct does not fit at widths 8, 16: an activation after",
