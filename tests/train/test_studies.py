@@ -77,11 +77,12 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))  # of the workers
     net = Network.of(assemble(TINY, None))
     planned = [Planned(f"run{seed}", net, TINY, seed, held_out=50) for seed in range(2)]
     runs = train_all(planned, tmp_path / "out", data=data.folder, jobs=1, resources=RESOURCES)
     assert next(runs)[1].status == "ok"
-    _wait_until(lambda: any(temporary.glob("lemur-study-*/lemur-sandbox-*")))  # the second run is on its way
+    _wait_until(lambda: any(temporary.glob("**/lemur-sandbox-*")))  # the second run is on its way
     runs.close()
     assert list(temporary.iterdir()) == []
 
