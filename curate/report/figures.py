@@ -3,50 +3,29 @@
 Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also one of position or lightness.
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from curate.report.facts import REMOVED, Facts, compared_groups
+from manifests.figures import BEHIND, FAINT, INK, save_figure
 from manifests.markdown import count, plural, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KEPT, GONE, INK, FAINT = "#0072B2", "#B9D5E6", "#222222", "#8A8A8A"
+KEPT, GONE = "#0072B2", "#B9D5E6"
 STAGE_COLORS = {"exact": "#009E73", "lexical": "#0072B2", "structural": "#D55E00"}
 _DUPLICATE = {
     "exact": "exact duplicate",
     "lexical": "lexical near-duplicate",
     "structural": "structural near-duplicate",
 }
-_WIDTH, _DPI = 8.0, 160  # inches; for 800 pixels, and sharp on finer screens
+_WIDTH = 8.0  # inches
 _BARS = 14
 _LINEAR = 30  # numbers up to here are drawn on a linear scale
-_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # of labels that lie on grid lines
-
-STYLE: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10.5,
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-}
 
 
 def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> dict[str, str]:
@@ -57,9 +36,6 @@ def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> di
 
     Returns: file name by figure: `funnel`, `similarity`, `prefixes`, `families`.
     """
-    import matplotlib  # here, because it takes longer than everything else in a report
-    from matplotlib.figure import Figure
-
     drawings: dict[str, Callable[[Figure], None]] = {}
     if facts.codes.total() > facts.codes["filter"]:
         drawings["funnel"] = lambda figure: _funnel(figure, facts)
@@ -71,16 +47,8 @@ def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> di
     ):
         if len(groups) > 1:
             drawings[name] = _group_drawing(groups, "networks" if name == "prefixes" else "codes")
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams  # its keys are typed as literals
-        settings.update(STYLE)
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in a script the font lacks
-        for name, draw in drawings.items():
-            folder.mkdir(parents=True, exist_ok=True)
-            figure = Figure(layout="constrained")
-            draw(figure)
-            figure.savefig(folder / f"{name}.png", dpi=_DPI, metadata={"Software": None})
+    for name, draw in drawings.items():
+        save_figure(folder / f"{name}.png", draw)
     return {name: f"{name}.png" for name in drawings}
 
 
@@ -178,7 +146,7 @@ def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) ->
             transform=axes.get_xaxis_transform(),
             va="top",
             fontsize=9.5,
-            bbox=_BEHIND,
+            bbox=BEHIND,
         )
         axes.set_title(
             f"{stage}: {plural(len(values), 'code')}", loc="left", fontsize=10.5, color=color, fontweight="bold"
@@ -191,7 +159,7 @@ def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) ->
                 textcoords="offset points",
                 ha="center",
                 fontsize=9.5,
-                bbox=_BEHIND,
+                bbox=BEHIND,
             )
     figure.align_ylabels(panels)
     bottom = panels[-1]
@@ -236,7 +204,7 @@ def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> Non
             textcoords="offset points",
             va="center_baseline",
             fontsize=9.5,
-            bbox=_BEHIND,
+            bbox=BEHIND,
         )
     axes.set_yticks(places, [name for name, _, _ in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)

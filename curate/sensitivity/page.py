@@ -8,8 +8,8 @@ import numpy as np
 
 import curate.sensitivity.grid as grid_values
 from curate.options import CurateOptions
-from curate.report.figures import INK, STYLE
 from curate.sensitivity.grid import Grid, GridPoint
+from manifests.figures import INK, save_figure
 from manifests.markdown import code_span, count, percent, plain, plural, table
 
 if TYPE_CHECKING:
@@ -136,17 +136,12 @@ def _recall_section(grid: Grid) -> list[str]:
 
 def write_figure(path: Path, grid: Grid) -> None:
     """Records kept over the lexical threshold, one line for each structural threshold."""
-    import matplotlib  # here, because it takes longer than all other imports
-    from matplotlib.figure import Figure
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams  # its keys are typed as literals
-        settings.update(STYLE)
-        figure = Figure(figsize=(7.0, 4.4), layout="constrained")
+    def draw(figure: "Figure") -> None:
+        figure.set_size_inches(7.0, 4.4)
         _draw(figure, grid)
-        figure.savefig(path, dpi=200, metadata={"Software": None})
+
+    save_figure(path, draw, dpi=200)
 
 
 def _draw(figure: "Figure", grid: Grid) -> None:

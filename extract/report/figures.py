@@ -4,47 +4,25 @@ Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also
 """
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.counts import at_least
+from manifests.figures import BEHIND, BLUE, INK, save_figure
 from manifests.markdown import count, percent, plural, shown
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, INK, FAINT = "#0072B2", "#222222", "#8A8A8A"
 #: Below the rung that a run is judged by, dark to light; from it on, light to dark.
 _BELOW = ("#B34700", "#D55E00", "#E69F00", "#F2CC7A")
 _ABOVE = ("#A9CDE4", "#6DADD3", "#2F8BC0", "#005A8C")
-_WIDTH, _DPI = 8.0, 160  # inches; for 800 pixels, and sharp on finer screens
+_WIDTH = 8.0  # inches
 _BARS = 30
 _LABEL = 34  # characters
-_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}  # of labels that lie on grid lines
-
-STYLE: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10.5,
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-}
 
 
 def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any], goal: Level) -> dict[str, str]:
@@ -56,9 +34,6 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
 
     Returns: file name by figure: `sources`, `failures`, `sizes`.
     """
-    import matplotlib  # here, because it takes longer than everything else in a report
-    from matplotlib.figure import Figure
-
     lengths = [row.n_lines for row in rows if row.n_lines]
     drawings: dict[str, Callable[[Figure], None]] = {}
     if rows:
@@ -67,16 +42,8 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
         drawings["failures"] = lambda figure: _failures(figure, counts["failures"])
     if len(lengths) > 1:
         drawings["sizes"] = lambda figure: _sizes(figure, lengths)
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams  # its keys are typed as literals
-        settings.update(STYLE)
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in a script the font lacks
-        for name, draw in drawings.items():
-            folder.mkdir(parents=True, exist_ok=True)
-            figure = Figure(layout="constrained")
-            draw(figure)
-            figure.savefig(folder / f"{name}.png", dpi=_DPI, metadata={"Software": None})
+    for name, draw in drawings.items():
+        save_figure(folder / f"{name}.png", draw)
     return {name: f"{name}.png" for name in drawings}
 
 
@@ -143,7 +110,7 @@ def _failures(figure: "Figure", failures: Mapping[str, int]) -> None:
             textcoords="offset points",
             va="center_baseline",
             fontsize=9.5,
-            bbox=_BEHIND,
+            bbox=BEHIND,
         )
     axes.set_yticks(range(len(bars)), [kind for kind, _ in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
