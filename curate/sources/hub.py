@@ -1,7 +1,5 @@
 """Rows of a dataset on the Hugging Face Hub, streamed."""
 
-import contextlib
-import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -11,21 +9,17 @@ import pyarrow as pa
 from curate.rows import InputFile
 from curate.sources.batching import RowDigest, batch_rows, require_rows
 from curate.sources.cells import COLUMNS, check_columns, read_row
-from manifests.errors import RetryableError, UserError
+from manifests.hub import hub_errors, parse_dataset
 
-_SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
-_TRY_AGAIN = (408, 425, 429)
+_ADVICE = "check the network, run again"
 
 
 class HubDataset:
     """All splits of one dataset, in the order of their names."""
 
     def __init__(self, spec: str) -> None:
-        match = _SPEC.fullmatch(spec)
-        if match is None:
-            raise UserError(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
+        self._repo, self._revision = parse_dataset(spec)
         self.name = spec
-        self._repo, self._revision = match["repo"], match["revision"]
         self._inputs: list[InputFile] = []
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -50,7 +44,7 @@ class HubDataset:
     def _stream(self) -> Iterator[dict[str, Any]]:
         import datasets
 
-        with _hub_errors(self.name):
+        with hub_errors(self.name, _ADVICE):
             splits = datasets.load_dataset(self._repo, revision=self._revision, streaming=True)
             for split in sorted(splits):
                 where, rows = f"{self.name}, split {split}", splits[split]
@@ -63,29 +57,3 @@ class HubDataset:
                         columns = list(record)
                         check_columns(where, columns)
                     yield read_row(record)
-
-
-@contextlib.contextmanager
-def _hub_errors(spec: str) -> Iterator[None]:
-    from datasets.exceptions import DatasetsError
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # The bases include that of every transport error, whichever HTTP library this release is built on.
-    network: tuple[type[BaseException], ...] = (OSError, EOFError, *HfHubHTTPError.__bases__)
-    try:
-        yield
-    except (DatasetsError, pa.ArrowException, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{spec}: {_line(error)}; check the name, the revision, and that `hf auth login` was done"
-        ) from error
-    except network as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int) and 400 <= status < 500 and status not in _TRY_AGAIN:
-            raise UserError(
-                f"{spec}: {_line(error)}; check the name, the revision, and that `hf auth login` was done"
-            ) from error
-        raise RetryableError(f"{spec}: the Hub cannot be read: {_line(error)}; check the network, run again") from error
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,17 +1,14 @@
 """CIFAR-10 from the Hugging Face Hub, or from its cache on this machine, through `datasets`."""
 
-import contextlib
 import hashlib
-import re
-from collections.abc import Iterator
 from typing import Any
 
-from manifests.errors import RetryableError, UserError
+from manifests.errors import UserError
+from manifests.hub import hub_errors, parse_dataset
 from train.data.parquet import choose_columns, read_tables
 from train.data.source import Contents, Source
 
-_SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
-_TRY_AGAIN = (408, 425, 429)
+_ADVICE = "check the network, run again, or give a folder"
 _SPLITS = ("train", "test")
 
 
@@ -22,13 +19,11 @@ def find_hub(spec: str) -> Source:
 
     Raises: RetryableError if the Hub cannot be reached; UserError if the dataset is not there or lacks a split.
     """
-    match = _SPEC.fullmatch(spec)
-    if match is None:
-        raise UserError(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
+    repo, revision = parse_dataset(spec)
     import datasets
 
-    with _hub_errors(spec):
-        loaded = datasets.load_dataset(match["repo"], revision=match["revision"])
+    with hub_errors(spec, _ADVICE):
+        loaded = datasets.load_dataset(repo, revision=revision)
     missing = [split for split in _SPLITS if split not in loaded]
     if missing:
         raise UserError(f"{spec}: no split {' and '.join(missing)}; it has {', '.join(sorted(loaded))}")
@@ -38,7 +33,7 @@ def find_hub(spec: str) -> Source:
 
 
 def _read(spec: str, loaded: Any) -> Contents:
-    with _hub_errors(spec):
+    with hub_errors(spec, _ADVICE):
         tables = [[(f"{spec}, split {split}", _table(spec, split, loaded[split]))] for split in _SPLITS]
     return read_tables(*tables)
 
@@ -51,32 +46,3 @@ def _table(spec: str, split: str, rows: Any) -> Any:
     if isinstance(rows.features[image], Image):
         rows = rows.cast_column(image, Image(decode=False))
     return rows.with_format("arrow")[:]
-
-
-@contextlib.contextmanager
-def _hub_errors(spec: str) -> Iterator[None]:
-    from datasets.exceptions import DatasetsError
-    from huggingface_hub.errors import HfHubHTTPError
-    from pyarrow import ArrowException
-
-    # The bases include that of every transport error, whichever HTTP library this release is built on.
-    network: tuple[type[BaseException], ...] = (OSError, EOFError, *HfHubHTTPError.__bases__)
-    try:
-        yield
-    except (DatasetsError, ArrowException, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{spec}: {_line(error)}; check the name, the revision, and that `hf auth login` was done"
-        ) from error
-    except network as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int) and 400 <= status < 500 and status not in _TRY_AGAIN:
-            raise UserError(
-                f"{spec}: {_line(error)}; check the name, the revision, and that `hf auth login` was done"
-            ) from error
-        raise RetryableError(
-            f"{spec}: the Hub cannot be read: {_line(error)}; check the network, run again, or give a folder"
-        ) from error
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
