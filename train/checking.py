@@ -4,17 +4,13 @@ As LEMUR's trainer does it, on the CPU: `in_shape` is the shape of the first bat
 epoch, and the time counts from `train_setup` to the end of the last evaluation.
 """
 
-import importlib.util
 import random
-import re
-import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,15 +18,13 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
+from sandbox.foreign import NETWORK, load_network, message_of, one_line
 from train.contract import TRAINER_PARAMETERS
 from train.data import open_cache
 from train.transforms import CIFAR10_DEVIATION, CIFAR10_MEAN, Transform, transform_named
 
 CLASSES = 10
-_FILE = "network.py"
 _MESSAGE_CHARACTERS = 240
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
-_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
 
 
 class CheckError(Exception):
@@ -121,7 +115,7 @@ def _train(
     code: str, prm: dict[str, Any], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
 ) -> dict[str, Any]:
     with _step("import_failed", "when the file is executed"):
-        module = _load(code)
+        module = load_network(code)
     with _step("contract", "in supported_hyperparameters()"):
         supported = module.__dict__["supported_hyperparameters"]
         names = sorted({str(name) for name in supported()})
@@ -139,19 +133,6 @@ def _train(
             net.learn(TrainData(*train, batch, transform))
         accuracy = _evaluate(net, batches(*test, torch.arange(len(test[0])), batch, transform))
     return {"accuracy": accuracy, "duration": time.perf_counter_ns() - started}
-
-
-def _load(code: str) -> ModuleType:
-    """Execute a network's file as a module; it lies in the working folder, where inspect and TorchScript look."""
-    path = Path(_FILE).resolve()
-    path.write_text(code, encoding="utf-8", newline="\n")
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[path.stem] = module
-    specification.loader.exec_module(module)
-    return module
 
 
 def _check_parameters(prm: dict[str, Any], supported: list[str]) -> None:
@@ -200,7 +181,7 @@ def _step(category: str, tried: str) -> Iterator[None]:
     except (CheckError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        if "can't allocate memory" in _message(error):  # PyTorch's allocator; the sandbox tells
+        if "can't allocate memory" in message_of(error):  # PyTorch's allocator; the sandbox tells
             raise
         if isinstance(error, ModuleNotFoundError):
             category = "missing_dependency"
@@ -211,23 +192,10 @@ def _step(category: str, tried: str) -> Iterator[None]:
 
 def _describe(error: BaseException, tried: str) -> str:
     """Type and message, the last line of the network's own file that was being executed, and what was tried."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == _FILE]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).stem == NETWORK]
     line = f"line {frames[-1].lineno}: " if frames else ""
-    said = _one_line(_message(error))
+    said = one_line(message_of(error), _MESSAGE_CHARACTERS)
     return f"{line}{type(error).__name__}{': ' if said else ''}{said} ({tried})"
-
-
-def _one_line(text: str) -> str:
-    """The text without what differs from run to run: line breaks, addresses in memory, folders of this machine."""
-    text = _FOLDERS.sub("", _ADDRESS.sub("0x…", " ".join(text.split())))
-    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]} …"
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:  # noqa: BLE001 (foreign code, too)
-        return f"(its message cannot be had: {type(broken).__name__})"
 
 
 def _sizes(shape: Any) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from train.behaviour import CHECKS
-from train.trial import Misfit, one_line
+from train.trial import Misfit, told
 
 _SEED = 0
 _TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
@@ -35,7 +35,7 @@ def probe(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         scope = _scope(payload["code"], payload["target"], payload["support"])
     except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
-        return {"fits": False, "reason": f"its file cannot be executed: {_told(error)}", "build": ""}
+        return {"fits": False, "reason": f"its file cannot be executed: {told(error)}", "build": ""}
     values = set(payload["sizes"][0]) | {"rate"}
     reason, tried, furthest = (
         "no arguments of its constructor are known that carry what the slot gives",
@@ -88,7 +88,7 @@ class Maker:
         try:
             module = eval(self.text, self._scope, {**self._values, "rate": rate})
         except Exception as error:
-            raise Misfit(0, f"cannot be constructed as {self.text}: {_told(error)}") from error
+            raise Misfit(0, f"cannot be constructed as {self.text}: {told(error)}") from error
         if not isinstance(module, nn.Module):
             raise Misfit(0, f"{self.text} gives {type(module).__name__}, which is no torch.nn.Module")
         return module
@@ -130,10 +130,6 @@ def _seconds(module: nn.Module, values: Mapping[str, int]) -> float:
     return best
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {one_line(error)}"
-
-
 def check_network(payload: dict[str, Any]) -> dict[str, Any]:
     """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
 
@@ -162,7 +158,7 @@ def check_network(payload: dict[str, Any]) -> dict[str, Any]:
         net.learn([(images, labels)])
         _logits(net.eval()(images), (shape[0], classes))
     except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
-        return {"fits": False, "reason": f"{step}: {_told(error)}"}
+        return {"fits": False, "reason": f"{step}: {told(error)}"}
     return {"fits": True, "parameters": sum(parameter.numel() for parameter in net.parameters())}
 
 

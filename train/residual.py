@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from train.trial import BATCH, SQUARES, Make, Misfit, one_line, signed, stirred, trial
+from train.trial import BATCH, SQUARES, Make, Misfit, signed, stirred, told, trial
 
 MOST_CHILDREN = 48  # of a block, whose outputs are zeroed one after another
 _RATE = 0.2
@@ -104,6 +104,6 @@ def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
         try:
             same = torch.equal(module(inputs.clone()), before)
         except Exception as error:
-            raise Misfit(3, f"nothing can follow its branch's end {name}: {one_line(error)}") from error
+            raise Misfit(3, f"nothing can follow its branch's end {name}: {told(error)}") from error
     if not same:
         raise Misfit(3, f"nothing can follow its branch's end {name}: the output changes")

@@ -1,10 +1,11 @@
 """Running a filler for a check: in eval and train mode, backward, in bfloat16; what goes wrong is a Misfit."""
 
-import re
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from sandbox.foreign import message_of, one_line
 
 #: Constructs the module, anew each time; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]
@@ -12,7 +13,6 @@ Make = Callable[..., nn.Module]
 BATCH = 4
 SQUARES = ((16, 16), (8, 8))  # heights and widths
 
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b|(?<![\w.:/])/(?:[\w.+@~-]+/)+")
 _MESSAGE_CHARACTERS = 200
 
 
@@ -24,10 +24,9 @@ class Misfit(Exception):  # noqa: N818 (an outcome, not a fault)
         self.depth, self.reason = depth, reason
 
 
-def one_line(error: BaseException) -> str:
-    """The message of a foreign exception without what differs from run to run."""
-    text = " ".join(_ADDRESS.sub("", str(error)).split())
-    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]} …"
+def told(error: BaseException) -> str:
+    """Type and message of a foreign exception."""
+    return f"{type(error).__name__}: {one_line(message_of(error), _MESSAGE_CHARACTERS)}"
 
 
 def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
@@ -36,7 +35,7 @@ def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
         with torch.no_grad():
             output = module.eval()(signed(shape))
     except Exception as error:
-        raise Misfit(1, f"does not run on {size_text(shape)}: {type(error).__name__}: {one_line(error)}") from error
+        raise Misfit(1, f"does not run on {size_text(shape)}: {told(error)}") from error
     if not isinstance(output, Tensor):
         raise Misfit(1, f"gives {type(output).__name__}, not a tensor")
     if output.dim() != len(shape):
@@ -60,7 +59,7 @@ def trial(make: Make, shape: Sequence[int], expected: Sequence[int] | None = Non
             with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(mode != "eval mode"):
                 output = module(inputs * 1.0)
         except Exception as error:
-            reason = f"does not run on {size_text(shape)} in {mode}: {type(error).__name__}: {one_line(error)}"
+            reason = f"does not run on {size_text(shape)} in {mode}: {told(error)}"
             raise Misfit(1, reason) from error
         _right(output, expected, shape, mode)
         if mode != "eval mode":
@@ -80,7 +79,7 @@ def _backward(module: nn.Module, output: Tensor, inputs: Tensor, mode: str, grad
     try:
         torch.autograd.backward((output.float() * signed(output.shape, seed=1)).sum())
     except Exception as error:
-        raise Misfit(1, f"has no backward pass in {mode}: {type(error).__name__}: {one_line(error)}") from error
+        raise Misfit(1, f"has no backward pass in {mode}: {told(error)}") from error
     if inputs.grad is None or not bool(torch.isfinite(inputs.grad).all()):
         raise Misfit(3, f"gives its input no finite gradient in {mode}")
     if not gradients:

@@ -11,12 +11,12 @@ from typing import Any
 
 from curate.corpus import Corpus
 from curate.runs.contract import case_of
-from curate.runs.faults import one_line
 from curate.runs.result import RunResult
 from curate.runs.store import RunStore
 from curate.runs.trials import LIMITS, Trial, TrialRunner
 from manifests.progress import progress
 from sandbox import Limits, Outcome, Status
+from sandbox.foreign import one_line
 
 #: Changes with what is tried or told: outcomes that were kept under another version are not used.
 PROBE_VERSION = 1

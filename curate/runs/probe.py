@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from curate.runs.faults import ProbeError, describe, load, message_of, missing_module
+from curate.runs.faults import ProbeError, describe, missing_module
 from curate.runs.weights import stub_weights
+from sandbox.foreign import load_network, message_of
 
 _SEED = 0
 
@@ -48,7 +49,7 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
 def _construct(code: str, case: dict[str, Any], prm: dict[str, Any]) -> torch.nn.Module:
     in_shape, out_shape = _tuples(case["in_shape"]), _tuples(case["out_shape"])
     with _step("import_failed", ""):
-        module = load(code)
+        module = load_network(code)
     build = getattr(module, "Net", None)
     if not callable(build):
         raise ProbeError("no_net", "the file defines no class Net")

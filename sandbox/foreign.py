@@ -1,0 +1,39 @@
+"""Inside the sandbox: a network's file as a module, and its errors as single lines, the same on every machine."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+#: The module that a network's file becomes.
+NETWORK = "network"
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
+
+
+def load_network(code: str) -> ModuleType:
+    """Execute a network's file as a module; it lies in the working folder, where inspect and TorchScript look."""
+    path = Path(f"{NETWORK}.py").resolve()
+    path.write_text(code, encoding="utf-8", newline="\n")
+    specification = importlib.util.spec_from_file_location(NETWORK, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[NETWORK] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text without what differs from run to run: line breaks, addresses in memory, folders of this machine."""
+    text = _FOLDERS.sub("", _ADDRESS.sub("0x…", " ".join(text.split())))
+    return text if len(text) <= limit else f"{text[:limit]} …"
+
+
+def message_of(error: BaseException) -> str:
+    """The message of a foreign exception."""
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 (foreign code, too)
+        return f"(its message cannot be had: {type(broken).__name__})"
