@@ -9,6 +9,7 @@ COMMANDS = (
     ["benchmarks.growth"],
     ["benchmarks.extraction"],
     ["benchmarks.validation"],
+    ["benchmarks.training"],
 )
 
 if __name__ == "__main__":

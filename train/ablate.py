@@ -14,6 +14,7 @@ from manifests.records import TrainingRecord
 from train.assemble import assemble
 from train.data import Cifar10
 from train.figures import draw_differences
+from train.fitting import Fitter
 from train.many import Planned, open_study, train_all
 from train.paired import Difference, paired_difference
 from train.recipe import Recipe
@@ -62,7 +63,8 @@ def ablate(
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UserError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; give different ones, for example 0,1,2")
     recipes = variants(recipe, written)
-    nets = {name: Network.of(assemble(changed, folder, unsafe=resources.unsafe)) for name, changed in recipes.items()}
+    with Fitter(unsafe=resources.unsafe) as fitter:
+        nets = {name: Network.of(assemble(changed, folder, fitter=fitter)) for name, changed in recipes.items()}
     plan = {
         "study": "ablation",
         "data": data.label,

@@ -8,7 +8,7 @@ from pathlib import Path
 from manifests.errors import UserError
 from manifests.records import Ingredient
 from train.choosing import Chosen, choose
-from train.fitting import Answer, Fitter, Question
+from train.fitting import Answer, Fitter, Question, fitter_for
 from train.glue import PREAMBLE, Filled, drops, support_text
 from train.heading import SLOT_HEADING, header, provenance
 from train.inline import Part, inline
@@ -46,25 +46,26 @@ class _Settled:
     answer: Answer
 
 
-def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False) -> Assembled:
+def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, fitter: Fitter | None = None) -> Assembled:
     """One file with a network as the recipe describes it, checked by running it in the sandbox.
 
     Args:
         recipe: what fills each slot, the shape of the network, how it is trained.
         folder: an extraction folder; None where all slots are filled with built-in parts.
         unsafe: without walls, where there are none to be had.
+        fitter: what checks the blocks; by default one of its own.
 
     Raises: UserError for an unknown block (near ids are named), one that does not fit its slot (the reason is told),
         hyperparameters that LEMUR cannot hold, or a network that does not run.
     """
     library = open_library(folder) if folder is not None else None
     chosen = [one for slot in (*_SHARED, *_OTHERS) if (one := choose(slot, recipe, library)) is not None]
-    with Fitter(unsafe=unsafe) as fitter:
-        settled = _settle([one for one in chosen if one.slot in _SHARED], recipe, fitter, PREAMBLE)
+    with fitter_for(fitter, unsafe=unsafe) as checker:
+        settled = _settle([one for one in chosen if one.slot in _SHARED], recipe, checker, PREAMBLE)
         support = _support(recipe, settled)
-        settled += _settle([one for one in chosen if one.slot in _OTHERS], recipe, fitter, support)
+        settled += _settle([one for one in chosen if one.slot in _OTHERS], recipe, checker, support)
         code, prm = _render(recipe, settled)
-        ran = fitter.check_network(code, prm, _IN_SHAPE, _CLASSES)
+        ran = checker.check_network(code, prm, _IN_SHAPE, _CLASSES)
     if not ran["fits"]:
         name = recipe.model.name
         raise UserError(f"{name}: the assembled network does not run: {ran['reason']}; change its slots or widths")

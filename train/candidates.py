@@ -10,7 +10,7 @@ from manifests.progress import progress
 from manifests.records import Block, Spec
 from train.binding import builds_of
 from train.choosing import foreign_imports
-from train.fitting import Answer, Fitter, Question
+from train.fitting import Answer, Fitter, Question, fitter_for
 from train.glue import Filled, support_text
 from train.library import open_library
 from train.parts import PARTS
@@ -52,12 +52,18 @@ def _fact(name: str, value: object) -> str:
 
 
 def candidates(
-    slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsafe: bool = False, jobs: int = 2
+    slot: str,
+    folder: Path,
+    widths: Sequence[int] = WIDTHS,
+    *,
+    unsafe: bool = False,
+    jobs: int = 2,
+    fitter: Fitter | None = None,
 ) -> list[Candidate]:
     """The blocks worth trying in a slot, those that fit first, then by parameters and id.
 
     Tried are those whose observed behaviour makes it possible; each does what the slot asks for at all these widths, or
-    the reason why not is told. Outcomes are cached.
+    the reason why not is told. Outcomes are cached. `fitter` is what tries them; by default one of its own.
 
     Raises: UserError for an unknown slot or folder, or if no sandbox can be had.
     """
@@ -71,9 +77,9 @@ def candidates(
     questions = [_question(slot, block, spec, widths) for block, spec in tried]
     with (
         progress(f"{slot} candidates", len(questions), "blocks") as advance,
-        Fitter(unsafe=unsafe, jobs=jobs) as fitter,
+        fitter_for(fitter, unsafe=unsafe, jobs=jobs) as checker,
     ):
-        answers = fitter.ask(questions, advance)
+        answers = checker.ask(questions, advance)
     found = [_candidate(block.block, answer) for (block, _), answer in zip(tried, answers, strict=True)]
     return sorted(found, key=lambda one: (not one.fits, one.parameters or 0, one.block))
 

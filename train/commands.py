@@ -14,9 +14,11 @@ from train.candidates import Candidate
 from train.check import check_nn
 from train.contract import check_contract
 from train.data import Cifar10
+from train.history import read_history
 from train.lemur_files import LEMUR, can_enter, write_lemur_files
 from train.recipe import Recipe
 from train.run import Network, Resources, train_once
+from train.run_folder import RECORD
 
 #: Where an assembled network's file states its hyperparameters.
 PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
@@ -150,7 +152,7 @@ def train_to(
     """Train a network; a run that came to its end gets its files for LEMUR too, below `lemur`."""
     record = train_once(net, recipe, seed=seed, data=data, out=out, held_out=held_out, resources=resources, force=force)
     if record.status == "ok" and not (out / LEMUR).exists() and can_enter(record):
-        history = [json.loads(line) for line in (out / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+        history = [epoch.model_dump(mode="json") for epoch in read_history(out)]
         write_lemur_files(out / LEMUR, record, net.code, history)
     return record
 
@@ -161,7 +163,7 @@ def run_text(record: TrainingRecord, out: Path) -> str:
         return f"{record.name}: {record.error}; the same command goes on from {out}.partial"
     if record.status != "ok":
         more = _MORE.get(record.status, "")
-        return f"{record.name}: {record.status}: {record.error}{more}; see {out / 'record.json'}"
+        return f"{record.name}: {record.status}: {record.error}{more}; see {out / RECORD}"
     rows = [
         ("data", f"{record.data}, {record.train_images:,} images to train on"),
         ("training", f"{record.epochs} epochs, {record.steps:,} steps, {record.train_seconds:,.0f} s"),

@@ -1,5 +1,6 @@
 """Asking the sandbox whether fillers fit their slots; what it said is kept by everything that it depends on."""
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -106,6 +107,11 @@ class Fitter:
     def _store(self, key: str, answer: Answer) -> None:
         with self._database:
             self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
+
+
+def fitter_for(given: Fitter | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Fitter]:
+    """The given one, which stays open, or a new one."""
+    return contextlib.nullcontext(given) if given is not None else Fitter(unsafe=unsafe, jobs=jobs)
 
 
 def _answer(outcome: Outcome) -> Answer:

@@ -56,7 +56,7 @@ class Network:
 
 
 def identify(
-    network: Network, recipe: Recipe, seed: int, data: Cifar10, held_out: int, images: int, device: str
+    network: Network, recipe: Recipe, seed: int, data: Cifar10, held_out: int, images: int, device: str, tested: bool
 ) -> dict[str, Any]:
     """All that decides what a run comes to, but for the number of threads."""
     text = recipe_text(network, recipe)
@@ -68,6 +68,7 @@ def identify(
         "data_sha256": data.sha256,
         "held_out": held_out,
         "train_images": images,
+        "tested": tested,
         "device": device,
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,

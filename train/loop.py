@@ -158,7 +158,7 @@ class Loop:
         self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
 
     def finish(self) -> dict[str, object]:
-        """Read the test images, once, and write the weights.
+        """Read the test images, once, if the plan says so, and write the weights.
 
         Returns: what else than `figures` is known now.
         Raises: DivergedError if a weight is no number.
@@ -167,9 +167,11 @@ class Loop:
         for name, value in kept.items():
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 raise DivergedError(f"{name} is not finite after the last epoch")
-        tested = self._measure(self._data.test_images, self._data.test_labels)
+        accuracy = None
+        if self._plan.tested:
+            accuracy = self._measure(self._data.test_images, self._data.test_labels).accuracy
         save_whole(kept, self._folder / WEIGHTS)
-        return {"test_accuracy": tested.accuracy, "weights_sha256": weights_digest(kept)}
+        return {"test_accuracy": accuracy, "weights_sha256": weights_digest(kept)}
 
     def figures(self) -> dict[str, object]:
         """How far the run is."""

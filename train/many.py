@@ -1,7 +1,6 @@
 """Many training runs of one study: side by side, in folders of their own, the finished ones never trained again."""
 
 import contextlib
-import hashlib
 import json
 import shutil
 import tempfile
@@ -10,6 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from manifests.atomic import atomic_file
 from manifests.errors import UserError
 from manifests.progress import note
 from manifests.records import TrainingRecord
@@ -32,6 +32,7 @@ class Planned:
     seed: int
     held_out: int
     images: int | None = None
+    tested: bool = True
 
 
 def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
@@ -50,7 +51,8 @@ def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
             )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with atomic_file(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
 
@@ -106,12 +108,8 @@ def _train(plan: Planned, out: Path, data: Path, resources: Resources, temporary
         out=out,
         held_out=plan.held_out,
         images=plan.images,
+        tested=plan.tested,
         resources=resources,
         report=None,
         force=True,
     )
-
-
-def digest(*parts: str) -> str:
-    """A short name made of content."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

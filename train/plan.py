@@ -15,7 +15,10 @@ _EVERY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One training run. `key` says which one, to a checkpoint; `recipe` is the whole recipe as JSON."""
+    """One training run. `key` says which one, to a checkpoint; `recipe` is the whole recipe as JSON.
+
+    `tested`: whether the test images are read after the last epoch.
+    """
 
     code: str
     prm: dict[str, Any]
@@ -24,6 +27,7 @@ class Plan:
     data: str
     held_out: int
     images: int
+    tested: bool
     device: str
     threads: int
     time_limit: float | None

@@ -15,11 +15,12 @@ from train.confined import Resources, judge
 from train.curves import draw_curves
 from train.history import copy_plain, read_history, read_progress
 from train.identity import Network, canonical_json, recipe_text
-from train.plan import WEIGHTS
+from train.plan import HISTORY, WEIGHTS
 from train.recipe import Recipe
 from train.run_folder import IDENTITY, RECORD, RESULT, SCRATCH
 
 _MOST_WEIGHTS = 4 * 2**30
+_NOT_RECORDED = ("held_out", "tested", "device")  # the record tells the device that was found
 _ENDED = ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died")
 
 
@@ -36,7 +37,7 @@ def make_record(
     known = {
         "name": network.name,
         "ingredients": network.ingredients,
-        **{key: value for key, value in identity.items() if key not in ("held_out", "device")},
+        **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
         "recipe": recipe_text(network, recipe),
         "data": label,
         "peak_bytes": outcome.peak_bytes,
@@ -86,7 +87,7 @@ def write_result(
     texts = {
         "net.py": network.code,
         "recipe.json": json.dumps(json.loads(record.recipe), indent=1, sort_keys=True) + "\n",
-        "history.jsonl": "".join(epoch.model_dump_json() + "\n" for epoch in history),
+        HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
         IDENTITY: canonical_json(run) + "\n",
         RECORD: record.model_dump_json(indent=1) + "\n",
     }

@@ -20,6 +20,7 @@ from manifests.errors import UserError
 from manifests.records import TrainingRecord
 from train.contract import lemur_digest
 from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, can_enter, read_trials
+from train.run_folder import RECORD
 from train.transforms import transform_module, transform_named
 
 _CODE_TABLES = ("nn", "transform", "metric")
@@ -32,7 +33,6 @@ _COLUMNS = {
 }
 _EPOCH_FILE = re.compile(r"[1-9][0-9]*\.json")
 _WAIT_SECONDS = 30.0
-_RECORD = "record.json"
 
 _ACCURACY = '''class Accuracy:
     """Share of samples whose highest score is that of their class."""
@@ -110,7 +110,7 @@ def _why_no_trials(run: Path) -> str:
     if (run / LEMUR).is_dir():
         return ""
     try:
-        record: TrainingRecord = TrainingRecord.model_validate_json((run / _RECORD).read_bytes())
+        record: TrainingRecord = TrainingRecord.model_validate_json((run / RECORD).read_bytes())
     except (OSError, ValueError):
         return f"{run}: is not the folder of a whole training run; give one that `lemur train run` wrote"
     if can_enter(record):

@@ -32,6 +32,7 @@ def train_once(
     out: Path,
     held_out: int = 5000,
     images: int | None = None,
+    tested: bool = True,
     resources: Resources = Resources(),  # noqa: B008 (frozen)
     force: bool = False,
     report: Report | Literal["stderr"] | None = "stderr",
@@ -47,6 +48,7 @@ def train_once(
         net: its code is foreign, and is only run in the sandbox.
         held_out: training images to validate on, the same ones whatever the seed; 0 trains on all.
         images: how many of the others to train on; None for all. Fewer are always among more.
+        tested: whether to read the test images; a run that only helps to choose does not.
         force: replace another run in `out`, or the same one if it failed.
         report: called about twice a second with how far it is; None is silent.
         box: a sandbox to run in, made by `train.confined.open_box`; by default one of its own.
@@ -56,7 +58,7 @@ def train_once(
     network = net if isinstance(net, Network) else Network.of(net)
     resources = resources.checked()
     trained = count_images(data, held_out, images)
-    identity = identify(network, recipe, seed, data, held_out, trained, resources.device)
+    identity = identify(network, recipe, seed, data, held_out, trained, resources.device, tested)
     found = finished(out, identity, force=force)
     if found is not None:
         if report is not None:
@@ -72,6 +74,7 @@ def train_once(
             data=str(data.folder),
             held_out=held_out,
             images=trained,
+            tested=tested,
             device=resources.device,
             threads=resources.threads or 1,
             time_limit=resources.time_limit,

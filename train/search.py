@@ -18,14 +18,15 @@ from manifests.records import TrainingRecord
 from train.assemble import Assembled, assemble
 from train.candidates import candidates
 from train.data import Cifar10
-from train.many import Planned, described, digest, open_study, train_all
+from train.fitting import Fitter
+from train.many import Planned, described, open_study, train_all
 from train.recipe import Recipe
 from train.run import Network, Resources
 
 #: The slots that vary unless the user names others.
 SLOTS = ("residual", "attention", "downsample", "stochastic_depth", "activation")
 _TRIES = 50  # draws a composition, before the space counts as used up
-_HELD_OUT = 5000
+_DIGEST = 12  # hex digits that name a composition
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Plan:
     """How to search: `budget` compositions start, on `images` images for `epochs` epochs; the best part goes on.
 
     Of n compositions ceil(n / `eta`) reach the next rung, which trains anew on `eta` times the images, until one is
-    left or a rung had all images.
+    left or a rung had all images. Ranked is by accuracy on `held_out` training images; the test images are not read.
     """
 
     budget: int
@@ -42,6 +43,7 @@ class Plan:
     images: int = 5000
     epochs: int = 3
     eta: int = 3
+    held_out: int = 5000
 
 
 @dataclass(slots=True)
@@ -77,12 +79,13 @@ def search(
     Returns: all trials, the best first; those that could not be assembled last, with the reason.
     Raises: UserError if no slot has candidates, or `out` holds another study.
     """
-    available = len(data.train_images) - _HELD_OUT
+    available = len(data.train_images) - plan.held_out
     if available < 1:
-        raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {_HELD_OUT} out, give more")
-    choices = find_choices(folder, plan.slots, base, resources)
-    open_study(out, _described_plan(plan, base, choices, data), force=force)
-    trials = [_assembled(recipe, folder, resources) for recipe in compositions(base, choices, plan.budget, plan.seed)]
+        raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {plan.held_out} out, give more")
+    with Fitter(unsafe=resources.unsafe, jobs=jobs) as fitter:
+        choices = find_choices(folder, plan.slots, base, fitter)
+        open_study(out, _described_plan(plan, base, choices, data), force=force)
+        trials = [_assembled(recipe, folder, fitter) for recipe in compositions(base, choices, plan.budget, plan.seed)]
     left = [trial for trial in trials if trial.net is not None]
     for rung, images in enumerate(rungs(plan, len(left), available)):
         note(f"rung {rung + 1}: {len(left)} compositions, {images:,} images, {plan.epochs} epochs")
@@ -90,22 +93,22 @@ def search(
         runs = train_all(planned, out, data=data.folder, jobs=jobs, resources=resources)
         for trial, (_, record) in zip(left, runs, strict=True):
             trial.records.append(record)
-        _write(out, trials, data)
+        _write(out, trials, data.label, plan)
         left = sorted((trial for trial in left if trial.records[-1].status == "ok"), key=lambda trial: trial.rank)
         left = left[: math.ceil(len(left) / plan.eta)]
     trials.sort(key=lambda trial: trial.rank)
-    _write(out, trials, data)
+    _write(out, trials, data.label, plan)
     return trials
 
 
-def find_choices(folder: Path, slots: Sequence[str], base: Recipe, resources: Resources) -> dict[str, list[str]]:
+def find_choices(folder: Path, slots: Sequence[str], base: Recipe, fitter: Fitter) -> dict[str, list[str]]:
     """The names that may fill each slot: blocks that fit at the recipe's widths, and what the recipe has there.
 
     Raises: UserError if no slot has more than one.
     """
     found: dict[str, list[str]] = {}
     for slot in slots:
-        fitting = candidates(slot, folder, widths=base.model.widths, unsafe=resources.unsafe)
+        fitting = candidates(slot, folder, widths=base.model.widths, fitter=fitter)
         found[slot] = sorted({candidate.block for candidate in fitting if candidate.fits})
         note(f"{slot}: {len(found[slot])} of {len(fitting)} candidates fit")
     if not any(found.values()):
@@ -139,10 +142,10 @@ def rungs(plan: Plan, count: int, available: int) -> list[int]:
     return sizes
 
 
-def _assembled(recipe: Recipe, folder: Path, resources: Resources) -> Trial:
-    name = digest(recipe.to_json())
+def _assembled(recipe: Recipe, folder: Path, fitter: Fitter) -> Trial:
+    name = recipe.sha256[:_DIGEST]
     try:
-        return Trial(name, recipe, assemble(recipe, folder, unsafe=resources.unsafe))
+        return Trial(name, recipe, assemble(recipe, folder, fitter=fitter))
     except UserError as error:
         return Trial(name, recipe, None, str(error))
 
@@ -151,7 +154,7 @@ def _planned(trial: Trial, rung: int, images: int, plan: Plan) -> Planned:
     assert trial.net is not None
     recipe = trial.recipe.changed(training__epochs=plan.epochs)
     name = f"rung{rung + 1}-{trial.name}"
-    return Planned(name, Network.of(trial.net), recipe, plan.seed, held_out=_HELD_OUT, images=images)
+    return Planned(name, Network.of(trial.net), recipe, plan.seed, held_out=plan.held_out, images=images, tested=False)
 
 
 def _described_plan(plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str]], data: Cifar10) -> dict[str, object]:
@@ -166,10 +169,11 @@ def _described_plan(plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str
         "images": plan.images,
         "epochs": plan.epochs,
         "eta": plan.eta,
+        "held_out": plan.held_out,
     }
 
 
-def _write(out: Path, trials: Sequence[Trial], data: Cifar10) -> None:
+def _write(out: Path, trials: Sequence[Trial], label: str, plan: Plan) -> None:
     ranked = sorted(trials, key=lambda trial: trial.rank)
     rows = [
         {
@@ -186,13 +190,13 @@ def _write(out: Path, trials: Sequence[Trial], data: Cifar10) -> None:
     with atomic_file(out / "trials.jsonl") as part:
         part.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows), encoding="utf-8")
     with atomic_file(out / "search.md") as part:
-        part.write_text("\n".join(page(ranked, data.label)), encoding="utf-8")
+        part.write_text("\n".join(page(ranked, label, plan)), encoding="utf-8")
     if ranked and ranked[0].records:
         with atomic_file(out / "best.toml") as part:
             part.write_text(ranked[0].recipe.to_toml(), encoding="utf-8")
 
 
-def page(ranked: Sequence[Trial], label: str) -> list[str]:
+def page(ranked: Sequence[Trial], label: str, plan: Plan) -> list[str]:
     """The ranking as Markdown."""
     cells = []
     for place, trial in enumerate(ranked, 1):
@@ -207,6 +211,6 @@ def page(ranked: Sequence[Trial], label: str) -> list[str]:
         f"# Search on {plain(label)}",
         "",
         *table(["place", "composition", "slots", "sources", "last rung"], cells, left=5),
-        f"Accuracy on {_HELD_OUT:,} training images held out. `best.toml` is the recipe of the first.",
+        f"Accuracy on {plan.held_out:,} training images held out. `best.toml` is the recipe of the first.",
         "",
     ]

@@ -17,7 +17,6 @@ import torch
 import train.assemble
 import train.fitting
 from manifests.errors import UserError
-from sandbox import Sandbox
 from train.assemble import Assembled, assemble
 from train.contract import check_contract
 from train.glue import PREAMBLE, Filled
@@ -25,6 +24,8 @@ from train.network_text import network_text
 from train.recipe import Recipe, Slots, load_recipe
 
 SHIPPED = Path(train.assemble.__file__).with_name("recipes")
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
@@ -35,22 +36,6 @@ FOUND = {
     "downsample": "kit.pool.Blur",
     "stochastic_depth": "DropBranch",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_sandbox() -> Iterator[None]:
-    """One real sandbox for all tests of this file: each would start its own, and import torch once more."""
-    with Sandbox(entries=[train.fitting.PROBE, train.fitting.NETWORK], workers=2, limits=train.fitting.LIMITS) as box:
-        kept = SimpleNamespace(__enter__=lambda: None, run=box.run, close=lambda: None)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train.fitting, "Sandbox", lambda **options: kept)
-            yield
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An extraction folder of the fixture's blocks."""
-    return blocks.write_folder(tmp_path_factory.mktemp("made") / "blocks")  # type: ignore[no-any-return]
 
 
 def recipe(slots: dict[str, Any], **more: Any) -> Recipe:

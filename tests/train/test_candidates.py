@@ -1,7 +1,6 @@
 """Candidates: blocks of an extraction folder, told by what they do in the sandbox; outcomes are kept."""
 
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,29 +8,14 @@ import pytest
 
 import train.fitting
 from manifests.errors import UserError
-from sandbox import Sandbox
 from train.candidates import Candidate, candidates
 from train.library import open_library
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
 WIDTHS = (8,)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_sandbox() -> Iterator[None]:
-    """One real sandbox for all tests of this file: each would start its own, and import torch once more."""
-    with Sandbox(entries=[train.fitting.PROBE, train.fitting.NETWORK], workers=2, limits=train.fitting.LIMITS) as box:
-        kept = SimpleNamespace(__enter__=lambda: None, run=box.run, close=lambda: None)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train.fitting, "Sandbox", lambda **options: kept)
-            yield
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An extraction folder of the fixture's blocks."""
-    return blocks.write_folder(tmp_path_factory.mktemp("made") / "blocks")  # type: ignore[no-any-return]
 
 
 def names(found: list[Candidate]) -> list[str]:

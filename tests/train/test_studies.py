@@ -13,8 +13,9 @@ from train.ablate import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
 from train.many import Planned, train_all
-from train.recipe import Recipe
+from train.recipe import Recipe, load_recipe
 from train.run import Network, Resources
+from train.search import Plan, search
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -69,6 +70,24 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, data: Cifar10)
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="is not a folder of such a study"):
         ablate(TINY, None, data=data, out=tmp_path, seeds=(0,), held_out=50, resources=RESOURCES)
+
+
+def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(
+    folder: Path, data: Cifar10, tmp_path: Path
+) -> None:
+    plan = Plan(budget=3, slots=("attention", "downsample"), images=60, epochs=1, eta=2, held_out=50)
+    out = tmp_path / "search"
+    trials = search(TINY, folder, plan, data=data, out=out, resources=RESOURCES)
+    assert [len(trial.records) for trial in trials] == [3, 2, 1]
+    assert [record.train_images for record in trials[0].records] == [60, 120, 150]
+    assert all(record.status == "ok" for trial in trials for record in trial.records)
+    assert all(record.test_accuracy is None for trial in trials for record in trial.records)
+    assert load_recipe(out / "best.toml") == trials[0].recipe
+    written = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("runs/*/*")}
+    table = (out / "trials.jsonl").read_bytes()
+    assert search(TINY, folder, plan, data=data, out=out, resources=RESOURCES) == trials
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("runs/*/*")} == written
+    assert (out / "trials.jsonl").read_bytes() == table
 
 
 def test_an_interrupted_study_leaves_no_temporary_folder(
