@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from train.augment import Augment, measure_pixels
 from train.checkpoint import NAME, load_checkpoint, save_checkpoint, save_whole, tensors_only, weights_digest
@@ -19,7 +19,7 @@ from train.data import open_cache, split
 from train.evaluate import Measured, evaluate
 from train.ledger import DivergedError, Ledger
 from train.network import check_output, construct, load_network, place_of
-from train.optimise import make_optimizer, make_schedule
+from train.optimise import make_average, make_optimizer, make_schedule
 from train.plan import WEIGHTS, Plan, Reporter
 from train.process import choose_place, compute_the_same_twice, keep_freed_memory, seed_everything, stable_seed
 
@@ -110,8 +110,7 @@ class Loop:
         self._schedule = make_schedule(self._optimizer, self._training, self.steps)
         self._ema: AveragedModel | None = None
         if self._training.ema_decay:
-            average = get_ema_multi_avg_fn(self._training.ema_decay)  # type: ignore[no-untyped-call]
-            self._ema = AveragedModel(self._net, multi_avg_fn=average, use_buffers=True)
+            self._ema = make_average(self._net, self._training.ema_decay)
         self._resume()
 
     def train(self) -> None:

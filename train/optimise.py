@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     ConstantLR,
@@ -12,9 +12,12 @@ from torch.optim.lr_scheduler import (
     OneCycleLR,
     SequentialLR,
 )
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from train.muon import MuonBesideSgd
 from train.recipe import Training
+
+_Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
@@ -68,3 +71,20 @@ def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRSch
         return after
     rising = LinearLR(optimizer, 1 / (warm + 1), 1.0, total_iters=warm)
     return SequentialLR(optimizer, [rising, after], milestones=[warm])
+
+
+def make_average(net: nn.Module, decay: float) -> AveragedModel:
+    """The network with the averages of its weights and buffers; `update_parameters` is to be called after each step.
+
+    After n steps, a step decays by `decay`, or by (1 + n) / (10 + n) where that is less: else the first weights, which
+    know nothing, would weigh for the first 1 / (1 - decay) steps.
+
+    Source: `num_updates` of tf.train.ExponentialMovingAverage
+    """
+
+    def average(averages: _Tensors, values: _Tensors, count: Tensor | int) -> None:
+        steps = int(count)
+        step = get_ema_multi_avg_fn(min(decay, (1 + steps) / (10 + steps)))  # type: ignore[no-untyped-call]
+        step(averages, values, count)
+
+    return AveragedModel(net, multi_avg_fn=average, use_buffers=True)

@@ -1,4 +1,4 @@
-"""What torch and torchvision bring for each slot, and a residual block of our own: emitted only when used."""
+"""What torch and torchvision bring for each slot, and two parts of our own: emitted only when used."""
 
 from train.slots import Filler
 
@@ -20,6 +20,43 @@ class PreActResidual(nn.Module):
         return x + self.conv2(self.norm2(self.conv1(self.norm1(x))))
 '''
 
+_WHITENING = '''
+import torch
+import torch.nn as nn
+
+
+class WhiteningStem(nn.Module):
+    """3 x 3 patches of the images without their correlations, then a convolution: Page 2018; Jordan 2024,
+    arXiv:2404.00498, section 3.2. The filters, with both signs, are measured on the first batch of training, and stay.
+    """
+
+    def __init__(self, in_channels, out_channels, activation, conv):
+        super().__init__()
+        filters = 9 * in_channels
+        self.whiten = nn.Conv2d(in_channels, 2 * filters, 3, padding=1, bias=False)
+        self.whiten.weight.requires_grad_(False)
+        self.activation = activation()
+        self.conv = conv(2 * filters, out_channels, 3)
+        self.register_buffer("measured", torch.tensor(False))
+
+    def forward(self, x):
+        if self.training and not self.measured:
+            self.measure(x)
+        return self.conv(self.activation(self.whiten(x)))
+
+    @torch.no_grad()
+    def measure(self, x):
+        stride = min(x.shape[-2:]) // 32 or 1  # enough of large images
+        patches = nn.functional.unfold(x.detach().float(), 3, stride=stride).transpose(1, 2).flatten(0, 1)
+        patches = patches - patches.mean(0)
+        with torch.autocast(x.device.type, enabled=False):
+            covariance = patches.T @ patches / len(patches)
+        variances, directions = torch.linalg.eigh(covariance.cpu().double())
+        filters = (directions / torch.sqrt(variances.clamp(min=0) + 5e-4)).T.reshape(-1, *self.whiten.weight.shape[1:])
+        self.whiten.weight.copy_(torch.cat([filters, -filters]))
+        self.measured.fill_(True)
+'''
+
 NONE = "none"
 
 #: Of two slots, that stay empty under this name.
@@ -32,6 +69,12 @@ PARTS: dict[str, dict[str, Filler]] = {
         "conv3x3": Filler("conv3x3", "make_conv", ("in_channels, out_channels, 3",)),
         "patch2": Filler(
             "patch2", "nn.Sequential", ("nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)",)
+        ),
+        "whitening": Filler(
+            "whitening",
+            "WhiteningStem",
+            ("in_channels, out_channels, make_activation, make_conv",),
+            _WHITENING,
         ),
     },
     "residual": {

@@ -177,6 +177,7 @@ def test_names_of_the_network_stay_and_those_of_blocks_move(folder: Path) -> Non
 BUILT_IN = [
     {},
     {"norm": "group_norm", "activation": "silu", "downsample": "avg_pool", "stochastic_depth": "torchvision"},
+    {"stem": "whitening", "downsample": "avg_pool"},
     {"stem": "patch2", "activation": "gelu", "downsample": "max_pool"},
     {"norm": "RMSNorm", "activation": "Square", "head": "PoolHead", "stem": "Stem"},
 ]
@@ -212,6 +213,27 @@ def test_schedules(training: dict[str, Any]) -> None:
     if training["schedule"] != "constant":
         assert values[warm:] == sorted(values[warm:], reverse=True)
         assert values[-1] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_whitening_stem_is_measured_once_on_the_first_batch_of_training() -> None:
+    made = assemble(recipe({"stem": "whitening"}), None)
+    net, again = net_of(made), net_of(made)
+    torch.manual_seed(1)
+    images = torch.nn.functional.avg_pool2d(torch.randn(64, 3, 34, 34), 3, 1) * 2 + 1  # neighbours are alike
+    net.eval()(images)
+    assert not net.stem.measured
+    net.train()(images)
+    assert net.stem.measured
+    filters = net.stem.whiten.weight[:27]
+    inside = torch.nn.functional.conv2d(images, filters).permute(1, 0, 2, 3).flatten(1)
+    assert torch.allclose(torch.cov(inside), torch.eye(27), atol=0.1)
+    assert torch.equal(net.stem.whiten.weight[27:], -filters)
+    assert not net.stem.whiten.weight.requires_grad
+    net(images * torch.linspace(0, 1, 32))
+    assert torch.equal(net.stem.whiten.weight[:27], filters)
+    again.load_state_dict(net.state_dict())
+    again.train()(images * torch.linspace(0, 1, 32))
+    assert torch.equal(again.stem.whiten.weight[:27], filters)
 
 
 REFUSED = [

@@ -10,7 +10,7 @@ from train.augment import Pixels
 from train.evaluate import evaluate
 from train.ledger import DivergedError, Ledger
 from train.network import NetworkError, check_output, construct, load_network, place_of
-from train.optimise import make_optimizer, make_schedule
+from train.optimise import make_average, make_optimizer, make_schedule
 from train.process import choose_place, seed_everything, stable_seed
 from train.recipe import Training
 
@@ -72,6 +72,20 @@ def test_only_matrices_decay(name: str) -> None:
         (0.1, [(4, 3, 3, 3)]),
         (0.0, [(4,), (4,)]),
     ]
+
+
+def test_averages_forget_the_first_weights_soon() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    average = make_average(net, 0.9)
+    expected = 1.0
+    for step in range(1, 101):
+        net.weight.data.fill_(float(step))
+        average.update_parameters(net)
+        count = step - 1
+        decay = min(0.9, (1 + count) / (10 + count))
+        expected = decay * expected + (1 - decay) * step if count else 1.0
+        assert average.module.weight.item() == pytest.approx(expected)
+    assert expected == pytest.approx(100 - 9, abs=0.2)  # a line's average lags by decay / (1 - decay) steps
 
 
 class Brightness(nn.Module):
