@@ -97,7 +97,7 @@ class Loop:
 
         Raises: NetworkError, and whatever the network raises.
         """
-        network = load_network(self._plan.code)
+        network = load_network(self._plan.code, self._plan.prm)
         for warm in (True, False):
             self._tick()
             seed_everything(self._plan.seed, "network")

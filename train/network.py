@@ -3,10 +3,13 @@
 import linecache
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
+
+from train.contract import TRAINER_PARAMETERS
 
 #: What tracebacks call the file.
 FILE = "net.py"
@@ -17,10 +20,10 @@ class NetworkError(Exception):
     """The file does not hold a network that can be trained; the message says why."""
 
 
-def load_network(code: str) -> type[nn.Module]:
-    """The class `Net` of LEMUR's contract.
+def load_network(code: str, prm: Mapping[str, Any]) -> type[nn.Module]:
+    """The class `Net` of LEMUR's contract, to be constructed with `prm`.
 
-    Raises: NetworkError if there is none; whatever the code raises.
+    Raises: NetworkError if there is none, or `prm` lacks what the file says it needs; whatever the code raises.
     """
     module = types.ModuleType(_MODULE)
     module.__file__ = FILE
@@ -30,6 +33,10 @@ def load_network(code: str) -> type[nn.Module]:
     found = getattr(module, "Net", None)
     if not isinstance(found, type) or not issubclass(found, nn.Module):
         raise NetworkError("the file defines no class Net(nn.Module)")
+    supported = getattr(module, "supported_hyperparameters", None)
+    missing = sorted(set(supported()) - TRAINER_PARAMETERS - set(prm)) if callable(supported) else []
+    if missing:
+        raise NetworkError(f"prm lacks {', '.join(missing)}, which supported_hyperparameters() names; give it a value")
     return found
 
 

@@ -175,23 +175,27 @@ class Net(nn.Module):
 
 
 def test_construction_follows_the_contract() -> None:
-    network = load_network(NET.format(body="self.layer = nn.Conv2d(3, out_shape[0], 3)"))
+    network = load_network(NET.format(body="self.layer = nn.Conv2d(3, out_shape[0], 3)"), {})
     net = construct(network, 8, 32, {"lr": 0.1}, torch.device("cpu"))
     assert net.shape == ((8, 3, 32, 32), (10,), {"lr": 0.1})
     assert net.layer.weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[union-attr,operator,call-arg]
     with pytest.raises(NetworkError, match="no parameters to train"):
-        construct(load_network(NET.format(body="pass")), 8, 32, {}, torch.device("cpu"))
+        construct(load_network(NET.format(body="pass"), {}), 8, 32, {}, torch.device("cpu"))
     with pytest.raises(NetworkError, match=r"defines no class Net"):
-        load_network("Net = 3")
+        load_network("Net = 3", {})
+    text = f'{NET.format(body="pass")}def supported_hyperparameters(): return {{"lr", "dropout", "batch"}}'
+    with pytest.raises(NetworkError, match=r"^prm lacks dropout, which supported_hyperparameters\(\) names"):
+        load_network(text, {"lr": 0.1})
+    load_network(text, {"lr": 0.1, "dropout": 0.0})
 
 
 def test_errors_are_traced_to_the_network() -> None:
-    network = load_network(NET.format(body="self.layer = nn.Conv2d(3, 'x', 3)"))
+    network = load_network(NET.format(body="self.layer = nn.Conv2d(3, 'x', 3)"), {})
     with pytest.raises(TypeError) as caught:
         construct(network, 8, 32, {}, torch.device("cpu"))
     assert place_of(caught.value) == "net.py:7 in __init__"
     with pytest.raises(SyntaxError) as wrong:
-        load_network("\n\nclass Net(:\n")
+        load_network("\n\nclass Net(:\n", {})
     assert place_of(wrong.value) == "net.py:3"
 
 
