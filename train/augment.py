@@ -51,6 +51,22 @@ def measure_pixels(images: Tensor, chosen: Tensor) -> Pixels:
     return Pixels(tuple(mean.tolist()), tuple(std.tolist()))
 
 
+class AlternatingFlip:
+    """Mirrors each image every other epoch, starting with half of them: all views of it come equally often.
+
+    Source: Jordan 2024, arXiv:2404.00498, section 3.6
+    """
+
+    def __init__(self, count: int, seed: int) -> None:
+        """Choose the half of `count` images."""
+        self._first = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed))
+
+    def __call__(self, images: Tensor, rows: Tensor, epoch: int) -> Tensor:
+        """The images, whose indices are `rows`, as this epoch (from 0) sees them."""
+        mirrored = (self._first[rows] + epoch) % 2 == 1
+        return torch.where(mirrored[:, None, None, None], images.flip(3), images)
+
+
 class Augment:
     """Turns a batch of uint8 images into what a step is trained on. Draws from the global generator of torch only."""
 
@@ -69,7 +85,7 @@ class Augment:
         plain: list[v2.Transform] = []
         if settings.crop_padding:
             plain.append(v2.RandomCrop(size))
-        if settings.flip:
+        if settings.flip is True:
             plain.append(v2.RandomHorizontalFlip())
         more: list[v2.Transform] = []
         if settings.randaugment_ops:

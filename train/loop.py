@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
-from train.augment import Augment, measure_pixels
+from train.augment import AlternatingFlip, Augment, measure_pixels
 from train.checkpoint import NAME, load_checkpoint, save_checkpoint, save_whole, tensors_only, weights_digest
 from train.data import open_cache, split
 from train.evaluate import Measured, evaluate
@@ -85,6 +85,9 @@ class Loop:
         self._size = int(self._data.train_images.shape[-1])
         self._pixels = measure_pixels(self._data.train_images, self._rows)
         self._augment = Augment(plan.augmentation, self._pixels, self._size, self.steps)
+        self._flip: AlternatingFlip | None = None
+        if plan.augmentation.flip == "alternate":
+            self._flip = AlternatingFlip(len(self._data.train_labels), stable_seed(plan.seed, "flip"))
         self._ledger = Ledger(self._steps_an_epoch, self.batch, self._place.device)
         self._report = Reporter(folder)
         self._notes: list[str] = []
@@ -222,6 +225,8 @@ class Loop:
         seed_everything(self._plan.seed, "step", epoch, number)
         rows = self._order[number * self.batch : (number + 1) * self.batch]
         images, labels = self._data.train_images[rows], self._data.train_labels[rows]
+        if self._flip is not None:
+            images = self._flip(images, rows, epoch)
         images, targets = self._augment(images, labels, self._ledger.steps)
         return self._place.move(images), targets.to(self._place.device)
 

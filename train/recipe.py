@@ -104,7 +104,7 @@ class Augmentation(_Part):
     """What is done to training images; all of it from torchvision.transforms.v2."""
 
     crop_padding: int = Field(default=4, ge=0, le=16)
-    flip: bool = True
+    flip: bool | Literal["alternate"] = Field(default=True, description="by a draw, or each image every other epoch")
     randaugment_ops: int = Field(default=0, ge=0, le=8)
     randaugment_magnitude: int = Field(default=5, ge=0, le=30)
     cutout: int = Field(default=0, ge=0, le=32, description="side of the square that is erased, pixels")

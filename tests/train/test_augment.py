@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from train.augment import GROUP, Augment, Pixels, measure_pixels
+from train.augment import GROUP, AlternatingFlip, Augment, Pixels, measure_pixels
 from train.recipe import Augmentation
 
 PIXELS = Pixels((0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
@@ -98,6 +98,21 @@ def test_the_last_steps_have_crop_and_flip_alone() -> None:
         out, targets = augment(settings, images, labels, step)
         assert torch.equal(out, plain) == expected, step
         assert (targets.ndim == 1) == expected
+
+
+def test_an_alternating_flip_shows_each_image_both_ways() -> None:
+    images, _ = batch()
+    rows = torch.randperm(1000)[:64]
+    flip = AlternatingFlip(1000, seed=3)
+    first, second, third = (flip(images, rows, epoch) for epoch in range(3))
+    mirrored = (first == images.flip(3)).all((1, 2, 3))
+    assert 16 < int(mirrored.sum()) < 48
+    assert torch.equal(first[~mirrored], images[~mirrored])
+    assert torch.equal(second, first.flip(3))
+    assert torch.equal(third, first)
+    assert torch.equal(flip(images[:8], rows[:8], 0), first[:8])  # an image's own, not a place's in the batch
+    plain, _ = augment(Augmentation(crop_padding=0, flip="alternate"), *batch())
+    assert torch.equal(plain, PIXELS.normalise(images))
 
 
 def test_a_square_of_the_side_is_erased_to_the_mean() -> None:

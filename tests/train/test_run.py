@@ -51,7 +51,7 @@ class Net(nn.Module):
 """
 RECIPE = Recipe().changed(
     training__epochs=2, training__batch_size=32, training__learning_rate=0.05, training__ema_decay=0.5,
-    augmentation__randaugment_ops=1, augmentation__cutmix_alpha=1.0, training__clip_norm=5.0,
+    augmentation__randaugment_ops=1, augmentation__flip="alternate", augmentation__cutmix_alpha=1.0, training__clip_norm=5.0,
 )  # fmt: skip
 ONE = Resources(threads=1, step_limit=60)
 
