@@ -11,7 +11,8 @@ from train.trial import BATCH, Make, Misfit, signed, stirred, trial
 _SIZES = ((16, 16), (12, 8))
 _MOST_GATE = 2.0  # what a gate multiplies with: twice a sigmoid is in use
 _ROUNDING = 1e-4
-_SCALE, _SAME = 8.0, 0.05
+_SCALES = ((1.0, 8.0), (64.0, 512.0))  # at the larger ones, what saturates has saturated
+_SAME = 0.05
 
 
 def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
@@ -32,8 +33,9 @@ def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
         output = module(inputs.clone())
         if torch.equal(output, inputs):
             raise Misfit(3, "gives its input back unchanged")
-        if _close(module(inputs * _SCALE), output):
-            raise Misfit(3, f"normalises: {_SCALE:g} times its input gives the same output")
+        for small, large in _SCALES:
+            if _close(module(inputs * large), module(inputs * small)):
+                raise Misfit(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
         zero = module(torch.zeros_like(inputs))
         gates, sees_all = _gates(module, inputs, output), _sees_all(module, inputs, output)
     if not gates and not sees_all:

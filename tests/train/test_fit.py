@@ -98,6 +98,7 @@ WRONG = [
     ("attention", blocks.SCALE, "channels", "attends to nothing"),
     ("attention", "nn.BatchNorm2d", "channels", "attends to nothing"),
     ("attention", "nn.GroupNorm", "1, channels", "normalises"),
+    ("attention", blocks.SWISH_NORM, "channels", "normalises: 512 times its input gives the same output as 64 times"),
     ("attention", blocks.RESIDUAL, "in_chs=channels", "attends to nothing"),
     ("downsample", blocks.WIDEN, "channels", "gives 24 channels for 8, not 8"),
     ("downsample", blocks.GATE, "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
