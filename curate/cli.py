@@ -76,7 +76,13 @@ def curate(
         bool, typer.Option("--check-runs", help="Run every kept network once, in a sandbox: column runs.")
     ] = False,
     require_runs: Annotated[bool, typer.Option("--require-runs", help="Keep only networks that run.")] = False,
-    seed: Annotated[int, typer.Option(help="Draws the splits.")] = 42,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Make fine-tuning conversations; runs kept networks in a sandbox.")
+    ] = False,
+    chat_max_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Drop longer conversations (words, numbers and signs).")
+    ] = 8_192,
+    seed: Annotated[int, typer.Option(help="Draws the splits and, with --chat, the requests.")] = 42,
     keep_per_family: Annotated[
         int, typer.Option(metavar="K", help="Kept of each family in a duplicate group.", rich_help_panel=_NN_DUP_ONLY)
     ] = 5,
@@ -117,6 +123,8 @@ def curate(
         check_runs=check_runs,
         require_runs=require_runs,
         unsafe_no_sandbox=unsafe_no_sandbox,
+        chat=chat,
+        chat_max_tokens=chat_max_tokens,
         keep_per_family=keep_per_family,
         fractal_threshold=fractal_threshold,
         topup_lexical_max=topup_lexical_max,
@@ -199,6 +207,10 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
         runs = counts["runs"]
         text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
         print(f"  {'runs':<10} {runs['runs']:>9,}  {text}")
+    if "chat" in counts:
+        chat = counts["chat"]
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in chat["kinds"].items())
+        print(f"  {'chat':<10} {chat['rows']:>9,}  conversations: {kinds}; {chat['dropped']:,} not made")
     for note in manifest.details.get("notes", ()):
         print(f"  note: {note}")
     measured = manifest.measured

@@ -12,6 +12,9 @@ Profile = Literal["strict", "nn-dup"]
 #: Records with at least this Jaccard stay in one split.
 LEAK_THRESHOLD = 0.70
 
+#: A longer conversation is dropped; counted as `curate.chat.conversation.count_tokens` does.
+CHAT_MAX_TOKENS = 8_192
+
 SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}
 
 
@@ -35,6 +38,8 @@ class CurateOptions:
     check_runs: bool = False
     require_runs: bool = False  # implies check_runs
     unsafe_no_sandbox: bool = False
+    chat: bool = False
+    chat_max_tokens: int = CHAT_MAX_TOKENS
     keep_per_family: int = 5  # this and the next three: profile nn-dup only
     fractal_threshold: float = 0.97
     topup_lexical_max: float = 0.85
@@ -46,8 +51,14 @@ class CurateOptions:
                 raise UserError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UserError("--min-per-prefix and --topup-per-prefix: must not be negative")
-        if self.unsafe_no_sandbox and not self.checks_runs:
-            raise UserError("--unsafe-no-sandbox: nothing is run without --check-runs or --require-runs; leave it out")
+        if self.unsafe_no_sandbox and not (self.checks_runs or self.chat):
+            raise UserError(
+                "--unsafe-no-sandbox: nothing is run without --check-runs, --require-runs or --chat; leave it out"
+            )
+        if self.chat_max_tokens < 1:
+            raise UserError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
+        if self.chat_max_tokens != CHAT_MAX_TOKENS and not self.chat:
+            raise UserError("--chat-max-tokens: no conversations are made without --chat; add it, or leave this out")
         self._refuse_foreign()
 
     def _refuse_foreign(self) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from curate.chat.result import Chat
 from curate.runs.result import RunResult
 
 
@@ -31,5 +32,6 @@ class Outcome:
     scores: dict[int, float | None]  # code -> score, for every code that became a record
     weights: dict[int, float]
     runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None where that was not asked
+    chat: Chat | None = None  # the conversations; None where they were not asked for
     notes: list[str] = field(default_factory=list)  # what could not be done as asked
     details: dict[str, Any] = field(default_factory=dict)  # for the manifest

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from curate.chat.build import build_chat
+from curate.chat.license import source_license
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.counts import count_decisions
 from curate.options import CurateOptions, prefix_of
@@ -36,20 +38,25 @@ def curate(
             outcome = decide(corpus, options, jobs)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
+            if options.chat:
+                outcome.chat = build_chat(corpus, outcome, options, source_license(source), jobs=jobs)
+                watch.lap("chat")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome)
+            if outcome.chat is not None:
+                counts["chat"] = outcome.chat.counts()
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         card = snapshot_card(source.name, outcome, rows)
         (folder / "README.md").write_text(card, encoding="utf-8")
         manifest = Manifest(
             kind="snapshot",
-            versions=package_versions() | (run_versions() if options.checks_runs else {}),
+            versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),
             parameters=_parameters(source, options),
             inputs=[Input(name=item.name, sha256=item.sha256, bytes=item.bytes) for item in source.inputs()],
             counts=counts,
-            details={**outcome.details, "notes": outcome.notes},
+            details=_details(outcome),
             outputs=list_outputs(folder, rows),
             measured=watch.measured(),
         )
@@ -84,6 +91,15 @@ def _decide(corpus: Corpus, options: CurateOptions, jobs: int | None, check: Che
     from curate.nndup.profile import curate_like_nndup
 
     return curate_like_nndup(corpus, options, jobs)
+
+
+def _details(outcome: Outcome) -> dict[str, Any]:
+    chat = (
+        {}
+        if outcome.chat is None
+        else {"chat": {"license": outcome.chat.license, "near_prompts": outcome.chat.similar}}
+    )
+    return {**outcome.details, **chat, "notes": outcome.notes}
 
 
 def _parameters(source: Source, options: CurateOptions) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
 
+from curate.chat.card import chat_card
+from curate.chat.tables import write_chat_tables
 from curate.corpus import Corpus
 from curate.options import SPLIT_RATIOS, prefix_of
 from curate.outcome import Outcome
@@ -31,7 +33,7 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     removed = removed_rows(corpus, outcome)
     write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
-    return rows
+    return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat)
 
 
 def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
@@ -46,6 +48,8 @@ def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
         "stats": {"train": "data/stats/train-*.parquet"},
         "decisions": {"train": "decisions.parquet"},
         "removed": {"train": "removed.parquet"},
+        "chat": {split: f"data/chat/{split}-*.parquet" for split in SPLIT_RATIOS},
+        "chat_drops": {"train": "chat_drops.parquet"},
     }
     configs: list[dict[str, object]] = []
     for config, patterns in tables.items():
@@ -78,7 +82,7 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
 comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
-{_runs_note(outcome)}"""
+{_runs_note(outcome)}{_chat_note(outcome)}"""
     )
 
 
@@ -91,6 +95,10 @@ def _runs_note(outcome: Outcome) -> str:
 trained weights (column `runs`). {found.count(False):,} do not run and {found.count(None):,} could not be tried;
 `runs_error` says why.
 """
+
+
+def _chat_note(outcome: Outcome) -> str:
+    return "" if outcome.chat is None else f"\n{chat_card(outcome.chat)}"
 
 
 def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from curate.chat.check import check_chat
 from curate.corpus import fill_store
 from curate.counts import count_runs
 from curate.exact_join import exact_pairs
@@ -23,7 +24,7 @@ from curate.runs.result import RunResult
 from curate.split import assign_splits, group_names, leak_groups
 from curate.structural import StructuralIndex, set_jaccard
 from manifests.manifest import Manifest, read_manifest
-from manifests.records import Decision, LemurRecord, Removed, Stat
+from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat
 from manifests.verify import Check, check_files, check_table, found_check
 
 _TABLES = (
@@ -32,6 +33,7 @@ _TABLES = (
     ("decisions.parquet", Decision),
     ("removed.parquet", Removed),
 )
+_CHAT_TABLES = (("data/chat/*.parquet", ChatRow), ("chat_drops.parquet", ChatDrop))
 
 
 def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
@@ -43,7 +45,9 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     checks = [check_files(folder, manifest)]
     if manifest.kind != "snapshot":
         return checks
-    checks += [check_table(folder, pattern, record) for pattern, record in _TABLES]
+    chat = bool(manifest.parameters.get("chat"))
+    tables = (*_TABLES, *_CHAT_TABLES) if chat else _TABLES
+    checks += [check_table(folder, pattern, record) for pattern, record in tables]
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
     snapshot = _read(folder, manifest, jobs)
@@ -51,6 +55,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     checks += [_check_counts(snapshot), *sound]
     if manifest.parameters.get("check_runs"):
         checks.append(_check_runs(snapshot))
+    if chat:
+        checks += check_chat(folder, manifest)
     if manifest.parameters["profile"] != "strict":
         return checks
     if not all(check.ok for check in sound):

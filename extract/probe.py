@@ -1,4 +1,4 @@
-"""How a block's file is executed inside the sandbox, and its errors told. Nothing else is imported here."""
+"""How a block's file is executed inside the sandbox, and its errors told. Little else is imported here."""
 
 import importlib.util
 import sys
@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
+
+from sandbox import foreign
 
 MODULE_NAME = "block"
 
@@ -61,7 +63,7 @@ def kind_of(error: BaseException) -> str:
 
 def one_line(error: BaseException) -> str:
     """Type, message and the line of the block's file that raised it."""
-    message = " ".join(str(error).split())[:300]
+    message = foreign.one_line(foreign.message_of(error), 300)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(f"{MODULE_NAME}.py")]
     where = f" (line {frames[-1].lineno}: {(frames[-1].line or '')[:120]})" if frames else ""
     return f"{type(error).__name__}: {message}{where}"

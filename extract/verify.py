@@ -27,6 +27,7 @@ from extract.modules import FOUNDATION, RUNTIME
 from extract.requirements import imported_names
 from extract.spec import SPECS
 from extract.spec.folder import line_faults, read_lines
+from manifests.licenses import is_permissive
 from manifests.manifest import Manifest
 from manifests.progress import progress
 from manifests.records import Block
@@ -224,12 +225,14 @@ def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
     specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
     with pq.ParquetFile(folder / TABLE) as file:
         for batch in file.iter_batches(batch_size=_BATCH, columns=list(_CODE_COLUMNS)):
-            rows = [row for row in batch.to_pylist() if row["code"] is not None]
+            rows = [row for row in batch.to_pylist() if row["code_sha256"] is not None]
             if specs is not None:
                 for row in rows:
                     row["spec"] = next(specs, None)
-            if rows:
-                yield rows
+            # What was published has no code under licences that do not allow it.
+            there = [row for row in rows if row["code"] is not None or is_permissive(row["license"])]
+            if there:
+                yield there
 
 
 def check_batch(folder: str, rows: Sequence[Row], packages: Mapping[str, frozenset[str]]) -> Faults:
@@ -242,7 +245,7 @@ def check_batch(folder: str, rows: Sequence[Row], packages: Mapping[str, frozens
 
 
 def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[str, str]]:
-    code: str = row["code"]
+    code: str = row["code"] or ""
     data = code.encode()
     if hashlib.sha256(data).hexdigest() != row["code_sha256"]:
         yield "files", "code_sha256 is not the SHA-256 of its code"

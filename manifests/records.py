@@ -89,6 +89,42 @@ class Removed(Record):
     score: Ratio | None = Field(description="as of the kept records, for comparison with the canonical's")
 
 
+class ChatMessage(Record):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str = Field(min_length=1)
+
+
+ChatKind = Literal["design", "complete", "repair", "explain", "change"]
+
+#: The kinds of request that conversations are made of.
+CHAT_KINDS: tuple[ChatKind, ...] = typing.get_args(ChatKind)
+
+
+class ChatRow(Record):
+    """One fine-tuning conversation about a kept record, in the split of that record."""
+
+    messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
+    id: Sha256 = Field(description="SHA-256 of the record's id, the task and the variant, joined by ':'")
+    task: ChatKind = Field(description="what is asked for")
+    variant: str = Field(min_length=1, description="what was cut out, broken or changed; file for the whole file")
+    nn: str = Field(description="name of the record's network")
+    record: Sha256 = Field(description="id of the record")
+    license: str = Field(description="SPDX expression that the source of the records states, or NOASSERTION")
+    n_tokens: int = Field(ge=1, description="words, numbers and single signs of all contents; white space not counted")
+
+
+class ChatDrop(Record):
+    """A kind of conversation that a kept record did not give, and why."""
+
+    record: Sha256 = Field(description="id of the record")
+    nn: str
+    task: ChatKind
+    reason: str = Field(min_length=1, description="one short word, as counted in report.md")
+    detail: str = Field(description="what decided it")
+
+
 class Block(Record):
     """One nn.Module class of one source: where it stands there, how far it came, and its closed file."""
 
@@ -249,6 +285,8 @@ RECORD_TYPES: tuple[type[Record], ...] = (
     Decision,
     Stat,
     Removed,
+    ChatRow,
+    ChatDrop,
     Block,
     Observed,
     Spec,
@@ -272,6 +310,9 @@ _ARROW: dict[object, pa.DataType] = {
     float: pa.float64(),
     bool: pa.bool_(),
     tuple[str, ...]: pa.list_(pa.field("element", pa.string(), nullable=False)),
+    tuple[ChatMessage, ...]: pa.list_(
+        pa.field("element", pa.struct([pa.field(name, pa.string(), nullable=False) for name in ("role", "content")]))
+    ),
 }
 
 

@@ -15,7 +15,7 @@ TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 TRAIN = ("assemble", "candidates", "search", "run", "ablate", "check", "register")
 COMMANDS = (
-    *("extract", "show", "search", "curate", "explain", "verify", "sensitivity"),
+    *("extract", "show", "search", "curate", "explain", "verify", "sensitivity", "publish", "pull"),
     *(f"train {command}" for command in TRAIN),
 )
 

@@ -73,7 +73,8 @@ def candidates(
         raise UserError(f"widths {list(widths)}: give whole numbers from 1")
     library = open_library(folder)
     specs = [spec for spec in map(library.spec, library.facts) if suits(slot, spec)]
-    tried = [(block, spec) for spec in specs if not foreign_imports(block := library.block(spec.block))]
+    blocks = [(library.block(spec.block), spec) for spec in specs]
+    tried = [(block, spec) for block, spec in blocks if block.code is not None and not foreign_imports(block)]
     questions = [_question(slot, block, spec, widths) for block, spec in tried]
     with (
         progress(f"{slot} candidates", len(questions), "blocks") as advance,

@@ -72,7 +72,10 @@ class Library:
             text = path.read_bytes()
             if hashlib.sha256(text).hexdigest() == sha256:
                 return text.decode()
-        return str(self._codes[self._places[block]].as_py())
+        code: str | None = self._codes[
+            self._places[block]
+        ].as_py()  # none where its licence kept it from being published
+        return code
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Any
 from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
-from curate.report import records, runs, sections
+from curate.report import chat, records, runs, sections
 from curate.report.examples import examples, largest_groups
 from curate.report.facts import gather_facts
 from curate.report.figures import draw_figures
@@ -55,6 +55,7 @@ def write_report(
         *records.rescued(facts),
         *records.pretrained(facts, corpus),
         *runs.runs(facts, corpus, outcome, counts),
+        *chat.chat(outcome.chat),
         *largest_groups(facts),
         *examples(facts, corpus.codes),
         *records.invalid(facts),

@@ -1,0 +1,134 @@
+"""Conversations for all kept records: measured, asked, answered, and counted where there are none."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from curate.chat.change import change_all
+from curate.chat.complete import complete
+from curate.chat.conversation import No, Talk, finish
+from curate.chat.design import design
+from curate.chat.draw import Draw
+from curate.chat.explain import explain
+from curate.chat.facts import read_facts
+from curate.chat.lab import Experiment, Lab
+from curate.chat.reading import read_code
+from curate.chat.repair import repairs
+from curate.chat.result import Chat, Conversation, Drop
+from curate.chat.results import best_results
+from curate.chat.similar import near_prompts
+from curate.chat.subject import Subject
+from curate.chat.text import Source
+from curate.corpus import Corpus
+from curate.options import CurateOptions
+from curate.outcome import Outcome
+from curate.runs.contract import case_of
+from manifests.records import CHAT_KINDS, ChatKind
+
+
+def build_chat(
+    corpus: Corpus, outcome: Outcome, options: CurateOptions, license_: str, *, jobs: int | None = None
+) -> Chat:
+    """The conversations of all kept records, in their order.
+
+    Args:
+        license_: what the source states of its records.
+
+    Raises: UserError if no sandbox can be had.
+    """
+    broken = corpus.features.problems  # profile nn-dup keeps also code that is no Python
+    with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox) as lab:
+        subjects = _subjects(corpus, outcome, [code for code in outcome.kept if code not in broken], lab)
+        said: dict[ChatKind, list[Talk | No]] = {}
+        for kind in CHAT_KINDS:
+            draws = [Draw(options.seed, subject.id, kind) for subject in subjects]
+            said[kind] = _say(kind, subjects, draws, lab)
+    conversations: list[Conversation] = []
+    names = corpus.rows.column("nn")
+    drops = [
+        Drop(corpus.ids[code], names[outcome.shown[code]].as_py() or "", kind, "not_python", broken[code])
+        for code in outcome.kept
+        if code in broken
+        for kind in CHAT_KINDS
+    ]
+    for place, subject in enumerate(subjects):
+        for kind in CHAT_KINDS:
+            talk = said[kind][place]
+            if isinstance(talk, Talk):
+                made = finish(subject, kind, talk)
+                if made.tokens <= options.chat_max_tokens:
+                    conversations.append(made)
+                    continue
+                talk = No("too_long", f"{made.tokens:,} tokens; the limit is {options.chat_max_tokens:,}")
+            drops.append(Drop(subject.id, subject.nn, kind, talk.reason, talk.detail))
+    return Chat(conversations, drops, license_, near_prompts(conversations))
+
+
+def _say(kind: ChatKind, subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
+    if kind == "repair":
+        return repairs(subjects, draws, lab)
+    if kind == "change":
+        return change_all(subjects, draws, lab)
+    ask = {"design": design, "complete": complete, "explain": explain}[kind]
+    return [ask(subject, draw) for subject, draw in zip(subjects, draws, strict=True)]
+
+
+def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) -> list[Subject]:
+    """The records of these kept codes, each measured once."""
+    columns = ["nn", "task", "dataset", "prm"]
+    shown = corpus.rows.take(pa.array([outcome.shown[code] for code in codes], pa.int64())).select(columns).to_pylist()
+    results = best_results(corpus, codes)
+    subjects: list[Subject] = []
+    faults = []
+    for code, row in zip(codes, shown, strict=True):
+        source = Source(corpus.codes[code])
+        prm = _parameters(row["prm"])
+        case = case_of(row["task"], row["dataset"], prm.get("transform"))
+        faults.append(f"unknown_input: {case}" if isinstance(case, str) else "")
+        subjects.append(
+            Subject(
+                id=corpus.ids[code],
+                nn=row["nn"] or "",
+                split=outcome.splits[code],
+                source=source,
+                reading=read_code(source),
+                task=row["task"],
+                dataset=row["dataset"],
+                pretrained=code in corpus.features.pretrained,
+                # LEMUR's batch size is in both places, and a network may read either.
+                prm=prm if isinstance(case, str) else prm | {"batch": case.in_shape[0]},
+                case=None if isinstance(case, str) else case,
+                facts=None,
+                fault="",
+                results=results.get(code, ()),
+            )
+        )
+    return _measured(subjects, faults, lab)
+
+
+def _measured(subjects: Sequence[Subject], faults: Sequence[str], lab: Lab) -> list[Subject]:
+    places = [place for place, subject in enumerate(subjects) if subject.case is not None]
+    experiments: list[Experiment] = [subjects[place].experiment(subjects[place].code) for place in places]
+    answers = dict(zip(places, lab.make(experiments, "chat facts"), strict=True))
+    found = []
+    for place, subject in enumerate(subjects):
+        told = answers.get(place)
+        if told is None:
+            found.append(replace(subject, fault=faults[place]))
+        elif told["runs"]:
+            found.append(replace(subject, facts=read_facts(told)))
+        else:
+            found.append(replace(subject, fault=f"{told['category']}: {told['error']}"))
+    return found
+
+
+def _parameters(prm: str | None) -> dict[str, Any]:
+    """The hyperparameters of a record; none where there is no JSON object."""
+    try:
+        found = json.loads(prm or "")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,64 @@
+"""A conversation from its parts: its id, its length, its messages."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from curate.chat.result import Conversation
+from curate.chat.subject import Subject
+from manifests.records import ChatKind
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What is said."""
+
+    variant: str
+    system: str
+    user: str
+    assistant: str
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Why there is nothing to say: one short word, and what decided it."""
+
+    reason: str
+    detail: str
+
+
+def count_tokens(text: str) -> int:
+    r"""How long a text is: matches of `\w+|[^\w\s]`, that is words, numbers and single signs, without white space.
+
+    It needs no tokenizer of any model. A byte-pair tokenizer gives other numbers: it splits long names, and counts
+    indentation and line breaks.
+    """
+    return sum(1 for _ in _TOKEN.finditer(text))
+
+
+def words(text: str) -> list[str]:
+    """What `count_tokens` counts."""
+    return _TOKEN.findall(text)
+
+
+def conversation_id(record: str, kind: str, variant: str) -> str:
+    """SHA-256 of the three, joined by colons: the same whatever else the snapshot holds."""
+    return hashlib.sha256(f"{record}:{kind}:{variant}".encode()).hexdigest()
+
+
+def finish(subject: Subject, kind: ChatKind, talk: Talk) -> Conversation:
+    """The conversation about a record."""
+    return Conversation(
+        id=conversation_id(subject.id, kind, talk.variant),
+        kind=kind,
+        variant=talk.variant,
+        nn=subject.nn,
+        record=subject.id,
+        split=subject.split,
+        system=talk.system,
+        user=talk.user,
+        assistant=talk.assistant,
+        tokens=sum(count_tokens(text) for text in (talk.system, talk.user, talk.assistant)),
+    )

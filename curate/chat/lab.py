@@ -1,0 +1,103 @@
+"""Experiments on network codes in the sandbox, each made once: answers are kept by everything they depend on."""
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import TracebackType
+from typing import Any, Literal
+
+from curate.runs.check import run_versions
+from curate.runs.contract import Case
+from curate.runs.store import RunStore
+from curate.runs.trials import LIMITS, Trial, TrialRunner
+from manifests.progress import progress
+from sandbox import Job, Limits, Outcome, Status
+from sandbox.foreign import one_line
+
+#: Changes with what is measured or told: answers that were kept under another version are not used.
+CHAT_PROBE_VERSION = 2
+
+Method = Literal["measure", "train_step"]
+Told = dict[str, Any]
+
+_ERROR_CHARACTERS = 400
+_OF_TORCH = frozenset({"torch", "torchvision"})
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A code with what its network is given."""
+
+    code: str
+    case: Case
+    prm: dict[str, Any]
+
+
+class _Runner(TrialRunner):
+    """Runs trials with another entry than that of `--check-runs`."""
+
+    method: Method = "measure"
+
+    def _job(self, place: int, trial: Trial, text_of: Callable[[int], str]) -> Job:
+        return replace(super()._job(place, trial, text_of), entry=f"curate.chat.probe:{self.method}")
+
+
+class Lab:
+    """Answers experiments. A context manager; its sandbox starts with the first one that was never made before."""
+
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = LIMITS) -> None:
+        self._runner = _Runner(jobs=jobs, unsafe=unsafe, limits=limits)
+        self._store = RunStore()
+
+    def __enter__(self) -> "Lab":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._store.close()
+        self._runner.close()
+
+    def make(self, experiments: Sequence[Experiment], what: str, method: Method = "measure") -> list[Told]:
+        """The answers of `curate.chat.probe`, in order.
+
+        Args:
+            what: is done, for the line of progress.
+
+        Raises: UserError if no sandbox can be had.
+        """
+        keys = [self._key(experiment, method) for experiment in experiments]
+        answers = [self._stored(key) for key in keys]
+        new = [place for place, answer in enumerate(answers) if answer is None]
+        if new:
+            self._runner.method = method
+            trials = [Trial(place, experiments[place].case, experiments[place].prm) for place in new]
+            with progress(what, len(new), "networks") as advance:
+                for number, outcome in self._runner.run(trials, lambda place: experiments[place].code):
+                    answers[new[number]] = answer = _told(outcome)
+                    self._store.put(keys[new[number]], json.dumps(answer))
+                    advance(1)
+        return [answer for answer in answers if answer is not None]
+
+    def _stored(self, key: str) -> Told | None:
+        text = self._store.get(key)
+        told: Told | None = None if text is None else json.loads(text)
+        missing = str(told.get("missing") or "").partition(".")[0] if told else ""
+        if missing and missing not in _OF_TORCH and importlib.util.find_spec(missing) is not None:
+            return None  # it was installed since
+        return told
+
+    def _key(self, experiment: Experiment, method: Method) -> str:
+        code = hashlib.sha256(experiment.code.encode()).hexdigest()
+        about = [code, asdict(experiment.case), experiment.prm, asdict(self._runner.limits)]
+        text = json.dumps([*about, run_versions(), method, CHAT_PROBE_VERSION], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _told(outcome: Outcome) -> Told:
+    if outcome.status is Status.OK:
+        assert isinstance(outcome.value, dict)
+        return outcome.value
+    first = (outcome.error or "the sandbox gave no reason").splitlines()[0]
+    error = one_line(first, _ERROR_CHARACTERS)
+    return {"runs": False, "category": outcome.status.value, "error": error, "missing": ""}

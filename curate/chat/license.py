@@ -1,0 +1,26 @@
+"""The licence of the records, as their source states it."""
+
+import email
+import zipfile
+
+from curate.rows import Source
+from curate.sources.lemur_release import LemurRelease
+from manifests.cache import cache_folder
+from manifests.licenses import NOASSERTION, license_of_fields
+
+
+def source_license(source: Source) -> str:
+    """The SPDX expression of a source; NOASSERTION for files, folders and the Hub, where rows state none.
+
+    Of a LEMUR release it is that of the distribution's metadata.
+
+    Source: https://packaging.python.org/specifications/core-metadata/
+    """
+    if not isinstance(source, LemurRelease):
+        return NOASSERTION
+    (wheel,) = (item.name for item in source.inputs())
+    with zipfile.ZipFile(cache_folder("lemur", source.version) / wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        fields = email.message_from_bytes(archive.read(name))
+    stated = (fields.get("License-Expression") or "", fields.get("License") or "")
+    return license_of_fields(*stated, fields.get_all("Classifier") or [])

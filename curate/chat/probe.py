@@ -1,0 +1,128 @@
+"""What runs inside the sandbox: a network is run as `--check-runs` runs it, and measured; or trained for one step."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from curate.chat.recorder import Recorder
+from curate.runs.faults import describe
+from curate.runs.probe import run_network
+from sandbox.foreign import NETWORK
+
+#: Of torch.nn: holders of modules, which are no layers themselves.
+_CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})
+
+
+def measure(payload: dict[str, Any]) -> dict[str, Any]:
+    """Construct a network, run it forward and tell what it consists of.
+
+    Args:
+        payload: of `curate.runs.probe.run_network`.
+
+    Returns: its answer; with `runs` true also the fields of a `curate.chat.facts.Facts`.
+    """
+    return _measured(payload)[0]
+
+
+def train_step(payload: dict[str, Any]) -> dict[str, Any]:
+    """Measure a network, then let it set up its training and learn from one batch of random labels.
+
+    Args:
+        payload: as for `measure`; the task is a classification.
+
+    Returns: as `measure`; the category is `step_failed` where setting up or learning raises.
+    """
+    answer, net, inputs = _measured(payload)
+    if not answer["runs"]:
+        return answer
+    classes = int(payload["case"]["output"][1])
+    labels = torch.randint(0, classes, (inputs.shape[0],))
+    try:
+        net.train_setup(payload["prm"])
+        net.train()
+        net.learn([(inputs, labels)])
+    except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is told)
+        return {"runs": False, "category": "step_failed", "error": describe(error, "one training step"), "missing": ""}
+    return answer
+
+
+def _measured(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
+    """The answer, and where it runs the network and the inputs that it was given."""
+    with Recorder() as recorder:
+        answer = run_network(payload)
+    net, inputs = recorder.root, recorder.inputs  # before train_setup, which may call modules
+    if not answer["runs"]:
+        return answer, None, None
+    if net is None:
+        error = "Net was called, but not as a module: nothing could be measured"
+        return {"runs": False, "category": "not_measured", "error": error, "missing": ""}, None, None
+    layers: Counter[str] = Counter()
+    own: Counter[str] = Counter()
+    _count(net, layers, own, set())
+    facts = {
+        "parameters": _elements(net.parameters()),
+        "trainable": _elements(p for p in net.parameters() if p.requires_grad),
+        "buffers": _elements(net.buffers()),
+        "multiply_adds": recorder.multiply_adds,
+        "output": recorder.output,
+        "layers": _ranked(layers),
+        "own": _ranked(own),
+        "functions": _ranked(recorder.functions),
+        "dropout": sorted({float(rate) for rate in _dropout_rates(net) if isinstance(rate, int | float)}),
+        "children": [
+            {
+                "name": name,
+                "kind": type(child).__name__,
+                "parameters": _elements(child.parameters()),
+                "output": recorder.children.get(id(child)),
+            }
+            for name, child in net.named_children()
+        ],
+    }
+    return answer | facts | _training(net, payload["prm"]), net, inputs[0]
+
+
+def _count(module: torch.nn.Module, layers: Counter[str], own: Counter[str], seen: set[int]) -> None:
+    """Layers of libraries, not looked into any further where torch.nn made them, and modules that the file defines."""
+    for child in module.children():
+        if id(child) in seen:
+            continue
+        seen.add(id(child))
+        kind = type(child)
+        of_torch = kind.__module__.startswith("torch.nn.") and kind.__name__ not in _CONTAINERS
+        if kind.__module__ == NETWORK:
+            own[kind.__name__] += 1
+        elif (of_torch or not any(True for _ in child.children())) and not _is_no_layer(child):
+            layers[kind.__name__] += 1
+        if not of_torch:
+            _count(child, layers, own, seen)
+
+
+def _is_no_layer(module: torch.nn.Module) -> bool:
+    return type(module).__name__ in _CONTAINERS or isinstance(module, torch.nn.modules.loss._Loss)
+
+
+def _dropout_rates(net: torch.nn.Module) -> list[object]:
+    return [module.p for module in net.modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)]
+
+
+def _training(net: Any, prm: dict[str, Any]) -> dict[str, Any]:
+    """Classes of the optimizer and the losses that `train_setup` makes; a network without them has none."""
+    try:
+        net.train_setup(prm)
+    except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is told)
+        return {"optimizers": [], "losses": [], "setup_error": describe(error, "train_setup(prm)")}
+    held = [*vars(net).values(), *net.children()]
+    held += [item for value in held if isinstance(value, tuple | list) for item in value]
+    optimizers = {type(value).__name__ for value in held if isinstance(value, torch.optim.Optimizer)}
+    losses = {type(value).__name__ for value in held if isinstance(value, torch.nn.modules.loss._Loss)}
+    return {"optimizers": sorted(optimizers), "losses": sorted(losses), "setup_error": None}
+
+
+def _elements(tensors: Any) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _ranked(counted: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,121 @@
+"""What the commands `publish` and `pull` say and ask."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from manifests.errors import UserError
+from manifests.markdown import plural
+from manifests.progress import note
+from manifests.publish.hub import Hub
+from manifests.publish.publishing import Published, publish
+from manifests.publish.pulling import pull
+
+_LISTED = 20  # files of each kind on a terminal; --json has all of them
+
+
+def run_publish(
+    folder: Path,
+    repo_id: str,
+    *,
+    revision: str,
+    tag: str | None,
+    private: bool,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    hub: Hub | None = None,
+) -> None:
+    """Publish a folder and print what was done.
+
+    Raises: UserError if nobody can be asked and `yes` is not given, and as `publish` does.
+    """
+    if not (dry_run or yes or sys.stdin.isatty()):
+        raise UserError("publish: there is no terminal to ask on; add --yes, or --dry-run to see what would be changed")
+
+    def confirm(plan: Published) -> bool:
+        for line in _told(plan):
+            note(line)
+        print(f"Publish this on {plan.repo_id}? [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    done = publish(
+        folder,
+        repo_id,
+        revision=revision,
+        tag=tag,
+        private=private,
+        force=force,
+        dry_run=dry_run,
+        confirm=None if yes or dry_run else confirm,
+        hub=hub,
+    )
+    if as_json:
+        print(json.dumps(_summary(done), indent=2))
+        return
+    if dry_run or yes:
+        for line in _told(done):
+            print(line)
+    print(_outcome(done, dry_run=dry_run))
+
+
+def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bool, hub: Hub | None = None) -> None:
+    """Fetch a folder and print what came.
+
+    Raises: UserError as `pull` does.
+    """
+    done = pull(repo_id, out, revision=revision, force=force, hub=hub)
+    if as_json:
+        print(json.dumps({"repo_id": done.repo_id, "commit": done.commit, "files": done.files, "bytes": done.bytes}))
+    else:
+        print(f"{out}: {plural(done.files, 'file')}, {_size(done.bytes)}, as the manifest states; commit {done.commit}")
+
+
+def _told(plan: Published) -> Iterator[str]:
+    changes = plan.changes
+    for label, names in (("add", changes.added), ("change", changes.changed), ("remove", changes.removed)):
+        for name in names[:_LISTED]:
+            yield f"{label:<8}{_size(plan.sizes[name]):>10}  {name}"
+        if len(names) > _LISTED:
+            rest = names[_LISTED:]
+            yield f"{label:<8}{_size(sum(plan.sizes[name] for name in rest)):>10}  {plural(len(rest), 'more file')}"
+    for item in plan.withheld:
+        yield f"withheld  the code of {plural(item.blocks, 'block')} of {item.source} ({item.license})"
+    yield from (f"note      {text}" for text in plan.notes)
+
+
+def _outcome(done: Published, *, dry_run: bool) -> str:
+    where = f"{done.repo_id} at {done.revision}"
+    if not done.changes:
+        return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
+    if done.commit is not None:
+        return f"{where}: {done.changes}; commit {done.commit}"
+    if not dry_run:
+        return f"{where}: nothing was published"
+    made = "; the repository would be created" if done.created else ""
+    return f"{where}: {done.changes}{made}; nothing was published (dry run)"
+
+
+def _summary(done: Published) -> dict[str, object]:
+    return {
+        "repo_id": done.repo_id,
+        "revision": done.revision,
+        "commit": done.commit,
+        "created": done.created,
+        "added": list(done.changes.added),
+        "changed": list(done.changes.changed),
+        "removed": list(done.changes.removed),
+        "same": len(done.changes.same),
+        "withheld": [{"source": w.source, "license": w.license, "blocks": w.blocks} for w in done.withheld],
+        "notes": list(done.notes),
+    }
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} GiB"

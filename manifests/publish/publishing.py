@@ -1,0 +1,164 @@
+"""Publishing a finished folder: checked, screened, compared, then one commit."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from manifests.errors import UserError
+from manifests.publish.changes import Changes, LocalFile, RemoteFile, compare, local_file
+from manifests.publish.hub import Hub
+from manifests.publish.remote import KIND, Remote, foreign_changes, look
+from manifests.publish.screen import check_findings, screen
+from manifests.publish.staged import Staged, Withheld, staged
+from manifests.publish.upload import commit
+from manifests.publish.verified import verify_folder
+
+_FEW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a folder that was to be published, or what would.
+
+    `commit` is None where nothing was or would be at the moment: a dry run, or one that was called off.
+    """
+
+    repo_id: str
+    revision: str
+    commit: str | None
+    created: bool  # the repository did not exist before, or does not yet
+    changes: Changes
+    sizes: Mapping[str, int]  # bytes of what is added or changed, or removed
+    withheld: tuple[Withheld, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def publish(
+    folder: Path,
+    repo_id: str,
+    *,
+    revision: str = "main",
+    tag: str | None = None,
+    private: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    confirm: Callable[[Published], bool] | None = None,
+    hub: Hub | None = None,
+) -> Published:
+    """Put a finished folder on a dataset repository of the Hub, in one commit or not at all.
+
+    Args:
+        revision: the branch; made from `main` when it is missing.
+        tag: a name for the commit.
+        private: make the repository private, when it is made; else it is what its owner's settings say.
+        force: overwrite what somebody else changed there.
+        dry_run: change nothing, and need no permission to.
+        confirm: is shown what would be changed; nothing is if it returns False.
+        hub: how to reach the Hub.
+
+    Raises: UserError if the folder fails a check or holds what must not leave, somebody else changed the repository,
+        or the Hub refuses; RetryableError if the Hub cannot be reached.
+    """
+    hub = hub or Hub()
+    failed = [check for check in verify_folder(folder) if not check.ok]
+    if failed:
+        raise UserError(
+            f"{folder}: {failed[0].name}: {failed[0].detail}; `lemur verify` tells more, make the folder anew"
+        )
+    with staged(folder) as ready, hub.session():
+        notes = check_findings(folder, screen(ready.files, folder))
+        local = {name: local_file(path) for name, path in ready.files.items()}
+        remote = look(hub, repo_id, revision)
+        changes = compare(local, remote.files)
+        plan = _plan(repo_id, revision, remote, changes, local, ready, notes)
+        _refuse_conflicts(hub, plan, remote, local, tag=tag, private=private, force=force)
+        if dry_run or (changes and confirm is not None and not confirm(plan)):
+            return plan
+        done = _carry_out(hub, plan, remote, ready, local, private=private)
+        if tag is not None:
+            _tag(hub, repo_id, tag, done)
+        return Published(repo_id, revision, done, plan.created, changes, plan.sizes, ready.withheld, plan.notes)
+
+
+def _plan(
+    repo_id: str,
+    revision: str,
+    remote: Remote,
+    changes: Changes,
+    local: Mapping[str, LocalFile],
+    ready: Staged,
+    notes: list[str],
+) -> Published:
+    sizes: dict[str, int] = {name: local[name].size for name in (*changes.added, *changes.changed)}
+    there: Mapping[str, RemoteFile] = remote.files
+    sizes |= {name: there[name].size for name in changes.removed}
+    return Published(repo_id, revision, None, not remote.exists, changes, sizes, ready.withheld, tuple(notes))
+
+
+def _refuse_conflicts(
+    hub: Hub,
+    plan: Published,
+    remote: Remote,
+    local: Mapping[str, LocalFile],
+    *,
+    tag: str | None,
+    private: bool,
+    force: bool,
+) -> None:
+    repo_id = plan.repo_id
+    if private and remote.private is False:
+        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or leave --private out")
+    if tag in remote.tags and (plan.changes or remote.tags[tag] != remote.head):
+        raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
+    if force or not plan.changes:
+        return
+    with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
+        foreign = foreign_changes(hub, repo_id, remote, local, Path(scratch))
+    if foreign:
+        more = f" (and {len(foreign) - _FEW:,} more)" if len(foreign) > _FEW else ""
+        raise UserError(
+            f"{repo_id}: somebody else changed it: {'; '.join(foreign[:_FEW])}{more};"
+            " nothing was published; choose another --repo-id or --revision, or add --force to overwrite"
+        )
+
+
+def _carry_out(
+    hub: Hub, plan: Published, remote: Remote, ready: Staged, local: Mapping[str, LocalFile], *, private: bool
+) -> str:
+    """The commit at the head of the branch that has our files."""
+    repo_id, branch, api, again = plan.repo_id, plan.revision, hub.api(), "what exists already stays"
+    if not remote.exists:
+        hub.call(
+            repo_id,
+            lambda: api.create_repo(repo_id, repo_type=KIND, private=private or None, exist_ok=True),
+            again=again,
+        )
+        remote = look(hub, repo_id, branch)
+        if remote.files:
+            raise UserError(f"{repo_id}: somebody else has made it meanwhile; run again to compare")
+    if not remote.has_branch and remote.head is not None:
+        head = remote.head
+        hub.call(
+            repo_id,
+            lambda: api.create_branch(repo_id, branch=branch, revision=head, repo_type=KIND, exist_ok=True),
+            again=again,
+        )
+    if not plan.changes:
+        assert remote.head is not None
+        return remote.head
+    message = f"Publish {ready.kind}: {plan.changes}"
+    return commit(hub, repo_id, branch, remote, plan.changes, ready.files, local, message)
+
+
+def _tag(hub: Hub, repo_id: str, tag: str, done: str) -> None:
+    def mark() -> None:
+        hub.api().create_tag(repo_id, tag=tag, revision=done, repo_type=KIND, exist_ok=True)
+
+    hub.call(f"{repo_id}: tag {tag}", mark, again="the commit is there, and is tagged then")
+    refs = hub.call(
+        repo_id, lambda: hub.api().list_repo_refs(repo_id, repo_type=KIND), again="the tag is looked at again"
+    )
+    found = {item.name: item.target_commit for item in refs.tags}.get(tag)
+    if found != done:
+        raise UserError(f"{repo_id}: tag {tag} is on another commit, {str(found)[:12]}; choose another --tag")

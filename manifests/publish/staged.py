@@ -1,0 +1,129 @@
+"""What of a finished folder may be published: all of it, but for code whose licence does not allow that.
+
+An extraction folder loses the code of blocks from sources that are not permissively licensed; their rows, specs and
+everything else stay. Files that do not change are taken from the folder itself, changed ones from a temporary one.
+"""
+
+import contextlib
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from manifests.atomic import sha256_file
+from manifests.errors import UserError
+from manifests.licenses import NOASSERTION, is_permissive
+from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
+
+#: The Hub's own file, which a repository has from its first commit on.
+ATTRIBUTES = ".gitattributes"
+_TABLE, _REQUIREMENTS = "blocks.parquet", "required_repos.json"
+_REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client takes no file that lies in one
+_ROWS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Code that is not published, by source and licence."""
+
+    source: str
+    license: str
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The files to publish by their path in the repository, the manifest among them."""
+
+    kind: str
+    files: dict[str, Path]
+    withheld: tuple[Withheld, ...]
+
+
+@contextlib.contextmanager
+def staged(folder: Path) -> Iterator[Staged]:
+    """What may be published of a folder that was verified; changed files are there until the end of the block.
+
+    Raises: UserError if it has a file that the Hub does not take, or its tables cannot be read.
+    """
+    manifest = read_manifest(folder)
+    files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
+    for name in sorted(files):
+        if name == ATTRIBUTES or _REFUSED_FOLDERS & set(name.split("/")):
+            raise UserError(f"{folder}: the Hub takes no file named {name}; make the folder anew without it")
+    if manifest.kind != "extraction":
+        yield Staged(manifest.kind, files, ())
+        return
+    barred = _barred_blocks(folder)
+    if not barred:
+        yield Staged(manifest.kind, files, ())
+        return
+    with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
+        yield _without_code(folder, Path(scratch), manifest, files, barred)
+
+
+def _barred_blocks(folder: Path) -> dict[str, tuple[str, str]]:
+    """Source and licence of each block with code that may not be passed on, by block.
+
+    A block holds code of every source that it is made from, so each of their licences must allow it.
+    """
+    try:
+        needs = json.loads((folder / _REQUIREMENTS).read_text(encoding="utf-8"))
+        licenses = {name: str(source.get("license") or NOASSERTION) for name, source in needs["sources"].items()}
+        made_from = {entry["block"]: tuple(entry["made_from"]) for entry in needs["blocks"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / _REQUIREMENTS}: not readable: {error}; make the folder anew") from error
+    barred = {}
+    for row in pq.read_table(folder / _TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
+        if row["code_sha256"] is None:
+            continue
+        parts = {licenses.get(name, NOASSERTION) for name in made_from.get(row["block"], (row["source"],))}
+        wrong = sorted(name for name in {row["license"], *parts} if not is_permissive(name))
+        if wrong:
+            barred[row["block"]] = (row["source"], " AND ".join(wrong))
+    return barred
+
+
+def _without_code(
+    folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], barred: dict[str, tuple[str, str]]
+) -> Staged:
+    gone = _write_table(folder / _TABLE, scratch / _TABLE, barred)
+    kept = {name: path for name, path in files.items() if name not in gone} | {
+        _TABLE: scratch / _TABLE,
+        FILE_NAME: scratch / FILE_NAME,
+    }
+    counts = sorted(Counter(barred.values()).items())
+    withheld = tuple(Withheld(source, licence, number) for (source, licence), number in counts)
+    told = [{"source": item.source, "license": item.license, "blocks": item.blocks} for item in withheld]
+    table = Output(
+        path=_TABLE,
+        sha256=sha256_file(scratch / _TABLE),
+        bytes=(scratch / _TABLE).stat().st_size,
+        rows=next((item.rows for item in manifest.outputs if item.path == _TABLE), None),
+    )
+    outputs = [table if item.path == _TABLE else item for item in manifest.outputs if item.path in kept]
+    write_manifest(
+        scratch, manifest.model_copy(update={"outputs": outputs, "details": {**manifest.details, "withheld": told}})
+    )
+    return Staged(manifest.kind, kept, withheld)
+
+
+def _write_table(source: Path, target: Path, barred: dict[str, tuple[str, str]]) -> set[str]:
+    """The table without the code of some blocks, and the files in which that code lies."""
+    gone: set[str] = set()
+    names = pa.array(sorted(barred), pa.string())
+    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        for batch in file.iter_batches(batch_size=_ROWS):
+            table = pa.Table.from_batches([batch])
+            out = pc.is_in(table["block"], value_set=names)
+            gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
+            place = table.schema.get_field_index("code")
+            code = pc.if_else(out, pa.scalar(None, pa.string()), table["code"])
+            writer.write_table(table.set_column(place, table.schema.field(place), code))
+    return gone

@@ -1,0 +1,170 @@
+"""What conversations say is so: measured again here, outside the sandbox, on the fixture's own networks."""
+
+import ast
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from curate.chat.conversation import conversation_id, count_tokens
+from curate.chat.gap import put_back
+from curate.chat.text import fenced_codes
+from manifests.records import CHAT_KINDS
+
+Row = dict[str, Any]
+Chat = dict[tuple[str, str], Row]
+RUNNING = ("plain", "blocks", "bare", "long", "captions", "stubborn", "unused")
+
+
+def build(code: str) -> Any:
+    """The network of a file, built and run as the conversations say."""
+    torch.manual_seed(0)
+    space: dict[str, Any] = {"__name__": "network"}
+    exec(compile(code, "network.py", "exec"), space)
+    prm = {"lr": 0.1, "momentum": 0.9, "transform": "norm_32", "batch": 2}
+    net = space["Net"]((2, 3, 32, 32), (10,), prm, torch.device("cpu")).eval()
+    with torch.no_grad():
+        net.shown = net(torch.rand(2, 3, 32, 32))
+    return net
+
+
+def answer_code(row: Row) -> str:
+    (code,) = fenced_codes(row["assistant"])
+    return code
+
+
+def test_every_kind_is_there(chat: Chat) -> None:
+    assert {kind for _, kind in chat} == set(CHAT_KINDS)
+    assert {name for name, kind in chat if kind == "design"} == set(RUNNING) - {"long"}
+
+
+def test_rows_are_as_their_columns_say(chat: Chat, networks: dict[str, str]) -> None:
+    for (_, kind), row in chat.items():
+        assert [message["role"] for message in row["messages"]] == ["system", "user", "assistant"]
+        assert row["id"] == conversation_id(row["record"], kind, row["variant"])
+        assert row["n_tokens"] == sum(count_tokens(row[role]) for role in ("system", "user", "assistant"))
+        assert row["license"] == "NOASSERTION"  # rows in memory state none
+        for code in fenced_codes(row["assistant"]):
+            ast.parse(code)
+    assert count_tokens("x_1 = nn.Conv2d(3, 8)\n    # größer") == 12
+
+
+def test_design_names_the_measures_of_the_file_that_it_gets(chat: Chat, networks: dict[str, str]) -> None:
+    row = chat["plain", "design"]
+    assert answer_code(row) == networks["plain"]
+    net = build(networks["plain"])
+    assert sum(p.numel() for p in net.parameters()) == 322
+    for fact in (
+        "image classification",
+        "cifar-10",
+        "in_shape=(2, 3, 32, 32), out_shape=(10,), prm={'batch': 2, 'lr': 0.1, 'momentum': 0.9, 'transform': 'norm_32'}",
+        "`forward` returns 2x10.",
+        "at most 442,528 multiply-adds for this batch (885,056 FLOPs, biases not counted)",
+        "Layers: BatchNorm2d x 1, Conv2d x 1, Linear x 1, ReLU x 1.",
+        "Methods beside `forward`: `train_setup`, `learn`.",
+        "makes the optimizer `SGD` and the loss `CrossEntropyLoss`.",
+        "`supported_hyperparameters()` returns `lr`, `momentum`.",
+        "acc 0.5009765625 on cifar-10 (image classification) after 3 epochs.",
+        "iou 0.75 on cifar-10 (image classification) after 1 epoch.",
+    ):
+        assert fact in row["user"], fact
+    assert re.search(r"\b322( parameters)?, all trainable\.", row["user"])
+
+
+def test_explain_says_what_was_measured(chat: Chat) -> None:
+    row = chat["blocks", "explain"]
+    for fact in (
+        "`stem` (Sequential): 1,216 parameters, gives 2x16x7x7",
+        "`gate` (Squeeze): 148 parameters, gives 2x16x7x7",
+        "`parts` (ModuleList): 160 parameters, not called as a module in the forward pass",
+        "`head` (Linear): 170 parameters, gives 2x10",
+        "Conv2d x 3, Linear x 3, Dropout x 1, MaxPool2d x 1.",
+        "Modules of classes that the file defines: Squeeze x 1.",
+        "Activations called in one forward pass: gelu x 1, sigmoid x 1.",
+        "1,694 parameters, all trainable",
+        # 2 * (16*14*14*75 + 2*16*7*7*4 + 64 + 64 + 160): the stem that the constructor tried is not counted
+        "take 483,520 multiply-adds for a batch of 2.",
+        "An input of 2x3x32x32 gives 2x10.",
+        "`SGD`",
+        "`CrossEntropyLoss`",
+    ):
+        assert fact in row["assistant"], fact
+    assert "Hyperparameters" not in row["assistant"]  # the file states none
+    assert "(2x3x1000, 2x6)" in chat["captions", "explain"]["assistant"]
+
+
+def test_a_completion_put_back_is_the_file(chat: Chat, networks: dict[str, str]) -> None:
+    found = {name: row for (name, kind), row in chat.items() if kind == "complete"}
+    assert {"fails", "elsewhere", "unknown"} <= set(found), "nothing needs to run for it"
+    for name, row in found.items():
+        (asked,) = fenced_codes(row["user"])
+        assert put_back(asked, answer_code(row).removesuffix("\n")) == networks[name]
+        assert row["variant"].removeprefix("body ").removeprefix("class ").replace("Net.", "") in row["user"]
+
+
+def test_a_repair_fails_as_told_and_is_answered_with_the_file(chat: Chat, networks: dict[str, str]) -> None:
+    repaired = {name: row for (name, kind), row in chat.items() if kind == "repair"}
+    assert {"plain", "blocks"} <= set(repaired)
+    for name, row in repaired.items():
+        assert answer_code(row) == networks[name]
+        (broken,) = fenced_codes(row["user"])
+        changed = [line for line in difflib.ndiff(networks[name].split("\n"), broken.split("\n")) if line[0] in "+-"]
+        assert 1 <= len(changed) <= 2, "one line differs"
+        if name == "captions":
+            continue  # it is run on other inputs
+        with pytest.raises(Exception) as caught:  # noqa: PT011 (any: the message is looked for below)
+            build(broken)
+        message = " ".join(str(caught.value).split())
+        assert f"{type(caught.value).__name__}: {message[:200]}" in row["user"]
+
+
+def test_a_change_is_measured_and_differs_only_there(chat: Chat, networks: dict[str, str]) -> None:
+    changed = {name: row for (name, kind), row in chat.items() if kind == "change"}
+    assert {"plain", "blocks"} <= set(changed)
+    for name, row in changed.items():
+        (asked,) = fenced_codes(row["user"])
+        assert asked == networks[name]
+        code = answer_code(row)
+        old, new = row["variant"].split(" ", 1)[1].split(" to ")
+        lines = [
+            at for at, pair in enumerate(zip(asked.split("\n"), code.split("\n"), strict=True), 1) if len({*pair}) > 1
+        ]
+        assert f"{', '.join(map(str, lines))} of your file changed." in row["assistant"]
+        if name == "captions":
+            continue
+        before, after = build(asked), build(code)
+        count = sum(p.numel() for p in after.parameters())
+        assert f"Parameters: {count:,} before, {count:,} after." in row["assistant"]
+        assert before.shown.shape == after.shown.shape
+        if row["variant"].startswith(("activation", "layer")):
+            assert not torch.equal(before.shown, after.shown)
+        assert code.lower().count(new.lower()) > asked.lower().count(new.lower())
+        assert old.lower() in asked.lower()
+
+
+def test_nothing_is_left_unsaid(snapshot: Path, chat: Chat, networks: dict[str, str]) -> None:
+    """Every record and kind has a conversation or a drop with the true reason."""
+    import pyarrow.parquet as pq
+
+    drops = {
+        (d["nn"].removeprefix("net-"), d["task"]): d for d in pq.read_table(snapshot / "chat_drops.parquet").to_pylist()
+    }
+    assert not set(drops) & set(chat)
+    assert set(drops) | set(chat) == {(name, kind) for name in networks for kind in CHAT_KINDS}
+    for name, start in (
+        ("fails", "construct_failed: KeyError: 'width'"),
+        ("elsewhere", "missing_dependency: ModuleNotFoundError"),
+        ("unknown", "unknown_input: prm names no transform"),
+    ):
+        for kind in ("design", "repair", "explain", "change"):
+            assert drops[name, kind]["reason"] == "does_not_run"
+            assert drops[name, kind]["detail"].startswith(start)
+    assert {drops["long", kind]["reason"] for kind in ("design", "repair", "explain")} == {"too_long"}
+    assert drops["long", "design"]["detail"].endswith("tokens; the limit is 1,500")
+    assert drops["bare", "change"]["reason"] == "no_ingredient"
+    assert drops["stubborn", "change"]["reason"] == "change_fails"
+    assert "step_failed: AssertionError: no momentum" in drops["stubborn", "change"]["detail"]
+    assert drops["unused", "change"]["reason"] == "change_not_seen"

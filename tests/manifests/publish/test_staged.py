@@ -1,0 +1,150 @@
+"""Code whose licence does not let it be passed on stays here; everything else of an extraction is published."""
+
+import json
+import runpy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from manifests.errors import UserError
+from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.publish import Hub, publish, pull
+from manifests.publish.staged import Staged, staged
+from manifests.records import Block
+from manifests.verify import check_table
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
+pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
+
+
+@pytest.fixture(scope="module")
+def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three sources: alpha is MIT, beta GPL, gamma says nothing; four blocks of each have code."""
+    base = tmp_path_factory.mktemp("staged")
+    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        made.write(base / "out", made.results(sources), sources)
+    return base / "out"
+
+
+@pytest.fixture
+def folder(extraction: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(extraction, tmp_path / "copy"))
+
+
+def copied(ready: Staged, out: Path) -> Path:
+    for name, path in ready.files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, out / name)
+    return out
+
+
+def refresh(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, {})}))
+
+
+WITHHELD = [
+    {"source": "beta@2.0", "license": "GPL-3.0-only", "blocks": 4},
+    {"source": "gamma@3.0", "license": "NOASSERTION", "blocks": 4},
+]
+
+
+def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
+    before = read(folder)
+    with staged(folder) as ready:
+        out = copied(ready, tmp_path / "out")
+    after = read(out)
+    assert read(folder) == before, "the folder itself stays as it is"
+    gone = {name for name in before if name not in after}
+    assert gone == {name for name in before if name.startswith(("blocks/beta@2.0/", "blocks/gamma@3.0/"))}
+    assert len(gone) == 8
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"blocks.parquet", "manifest.json"}
+    old, new = (pq.read_table(place / "blocks.parquet").to_pylist() for place in (folder, out))
+    for was, now in zip(old, new, strict=True):
+        assert now == (was if was["source"] == "alpha@1.0" else {**was, "code": None})
+    assert {row["source"] for row in new if row["code"] is not None} == {"alpha@1.0"}
+    assert check_table(out, "blocks.parquet", Block).ok
+
+
+def test_the_manifest_tells_what_is_there(folder: Path, tmp_path: Path) -> None:
+    with staged(folder) as ready:
+        out = copied(ready, tmp_path / "out")
+    manifest, old = read_manifest(out), read_manifest(folder)
+    assert [(o.path, o.sha256, o.bytes) for o in manifest.outputs] == [
+        (o.path, o.sha256, o.bytes) for o in list_outputs(out, {})
+    ]
+    rows = {item.path: item.rows for item in manifest.outputs}
+    assert rows["blocks.parquet"] == 15
+    assert manifest.details == {**old.details, "withheld": WITHHELD}
+    assert manifest.counts == old.counts
+    assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [tuple(item.values()) for item in WITHHELD]
+
+
+def test_the_same_bytes_every_time(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
+    for name in ("one", "two"):
+        with staged(folder) as ready:
+            copied(ready, tmp_path / name)
+    with staged(tmp_path / "one") as ready:  # of what was staged already, nothing more goes
+        copied(ready, tmp_path / "three")
+    assert read(tmp_path / "one") == read(tmp_path / "two") == read(tmp_path / "three")
+
+
+def test_code_taken_in_from_elsewhere_counts_too(folder: Path, tmp_path: Path) -> None:
+    """A block of the permissive source, made with a file of the other one."""
+    path = folder / "required_repos.json"
+    needs = json.loads(path.read_text())
+    block = "alpha@1.0::alpha.blocks.Scale"
+    (entry,) = [entry for entry in needs["blocks"] if entry["block"] == block]
+    entry["made_from"]["beta@2.0"] = ["beta/parts.py"]
+    path.write_text(json.dumps(needs))
+    refresh(folder)
+    with staged(folder) as ready:
+        assert {"source": "alpha@1.0", "license": "GPL-3.0-only", "blocks": 1} in json.loads(
+            ready.files["manifest.json"].read_text()
+        )["details"]["withheld"]
+        assert "blocks/alpha@1.0/alpha.blocks.Scale.py" not in ready.files
+        assert "blocks/alpha@1.0/alpha.blocks.Attention.py" in ready.files
+
+
+def test_a_source_that_is_not_known_is_not_permissive(folder: Path) -> None:
+    path = folder / "required_repos.json"
+    needs = json.loads(path.read_text())
+    del needs["sources"]["alpha@1.0"]
+    path.write_text(json.dumps(needs))
+    with staged(folder) as ready:
+        assert not [name for name in ready.files if name.startswith("blocks/")]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"sources": {}}', '{"sources": [], "blocks": []}'])
+def test_without_the_licences_nothing_leaves(folder: Path, text: str) -> None:
+    (folder / "required_repos.json").write_text(text)
+    with pytest.raises(UserError, match=r"required_repos.json: not readable"), staged(folder):
+        pass
+
+
+def test_other_kinds_are_published_as_they_are(sample: Path) -> None:
+    with staged(sample) as ready:
+        assert all(path == sample / name for name, path in ready.files.items())
+        assert ready.withheld == ()
+
+
+def test_there_and_back(server: Any, hub: Hub, folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
+    done = publish(folder, "owner/blocks", hub=hub)
+    assert [w.blocks for w in done.withheld] == [4, 4]
+    sent = b"".join(server.repos["owner/blocks"].files().values()) + b"".join(server.objects.values())
+    for row in pq.read_table(folder / "blocks.parquet").to_pylist():
+        if row["code"] is not None and row["source"] != "alpha@1.0":
+            assert row["code"].encode() not in sent
+    assert not publish(folder, "owner/blocks", hub=hub).changes
+    pull("owner/blocks", tmp_path / "out", hub=hub)
+    table = pq.read_table(tmp_path / "out" / "blocks.parquet")
+    codes = dict(zip(table["block"].to_pylist(), table["code"].to_pylist(), strict=True))
+    assert {block.split("@")[0] for block, code in codes.items() if code is not None} == {"alpha"}
