@@ -27,7 +27,6 @@ from extract.modules import FOUNDATION, RUNTIME
 from extract.requirements import imported_names
 from extract.spec import SPECS
 from extract.spec.folder import line_faults, read_lines
-from manifests.licenses import is_permissive
 from manifests.manifest import Manifest
 from manifests.progress import progress
 from manifests.records import Block
@@ -83,7 +82,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     if not checks[1].ok:
         return [*checks, Check("guarantees", ok=False, detail="not checked: the table above cannot be trusted")]
     rows = pq.read_table(folder / TABLE, columns=[name for name in Block.model_fields if name != "code"]).to_pylist()
-    checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(rows, manifest)]
+    withheld = _count_withheld(folder)
+    checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(rows, manifest, withheld)]
     needs, check = _read_requirements(folder, rows)
     checks.append(check)
     return checks + _check_code(folder, rows, _packages(rows, needs), jobs)
@@ -119,10 +119,17 @@ def _check_counts(rows: Sequence[Row], manifest: Manifest) -> Check:
     return found_check("counts", wrong, f"{len(rows):,} blocks by rung, source, category and failure, as stated")
 
 
-def _check_levels(rows: Sequence[Row], manifest: Manifest) -> Check:
+def _count_withheld(folder: Path) -> int:
+    """Blocks whose code is stated but not there: what is published lacks code that its licence does not let go."""
+    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
+    return int(table["code"].null_count) - int(table["code_sha256"].null_count)
+
+
+def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Check:
     """A rung from `emitted` on means code; below the rung that was asked for there is a reason, and only there."""
     goal = manifest.parameters["level"]
-    wrong = []
+    stated = sum(entry["blocks"] for entry in manifest.details.get("withheld", []))
+    wrong = [f"the code of {withheld} blocks is missing, {stated} are stated as withheld"] if withheld != stated else []
     for row in rows:
         block, level = row["block"], row["level"]
         has_code = row["code_sha256"] is not None
@@ -229,8 +236,7 @@ def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
             if specs is not None:
                 for row in rows:
                     row["spec"] = next(specs, None)
-            # What was published has no code under licences that do not allow it.
-            there = [row for row in rows if row["code"] is not None or is_permissive(row["license"])]
+            there = [row for row in rows if row["code"] is not None]
             if there:
                 yield there
 
@@ -245,7 +251,7 @@ def check_batch(folder: str, rows: Sequence[Row], packages: Mapping[str, frozens
 
 
 def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[str, str]]:
-    code: str = row["code"] or ""
+    code: str = row["code"]
     data = code.encode()
     if hashlib.sha256(data).hexdigest() != row["code_sha256"]:
         yield "files", "code_sha256 is not the SHA-256 of its code"
