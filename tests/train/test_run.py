@@ -203,7 +203,7 @@ def test_a_step_without_end(data: Cifar10, box: Sandbox, tmp_path: Path, line: s
     assert (tmp_path / "out").is_dir()
 
 
-SLOW = "self.calls = 3; time.sleep(0.06)"  # in every call from the fourth on
+SLOW = "self.calls = 3; time.sleep(0.1)"  # in every call from the fourth on
 LONGER = RECIPE.changed(training__epochs=3)
 
 
