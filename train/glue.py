@@ -100,15 +100,15 @@ def shared_factories(norm: Filled, activation: Filled) -> list[str]:
     ]
 
 
-def slot_factories(filled: Mapping[str, Filled]) -> list[str]:
-    """Those that the network itself calls, one for each slot that is filled."""
+def slot_factories(filled: Mapping[str, Filled], transition: str) -> list[str]:
+    """Those that the network itself calls, one for each slot that is filled; `transition` is the recipe's."""
     found = [_plain("make_stem(in_channels, out_channels)", "From images to maps.", filled["stem"])]
     if "attention" in filled:
         found.append(_plain("make_attention(channels)", "Attention over the output of a branch.", filled["attention"]))
     if "stochastic_depth" in filled:
         about = "Drops the branch of a sample at this rate, in training."
         found.append(_plain("make_stochastic_depth(rate)", about, filled["stochastic_depth"]))
-    found += [_residual(filled), _transition(filled["downsample"])]
+    found += [_residual(filled), *_transition(filled["downsample"], transition)]
     found.append(_plain("make_head(channels, classes)", "From maps to a value for each class.", filled["head"]))
     return found
 
@@ -148,10 +148,19 @@ def _residual(filled: Mapping[str, Filled]) -> str:
     return f'def {signature}:\n    """{about}"""\n{made}{_BRANCH_END}    {attached}\n    return block\n'
 
 
-def _transition(downsample: Filled) -> str:
-    conv = "" if downsample.changes_channels else "        make_conv(channels, out_channels, 3),\n"
-    return (
+def _transition(downsample: Filled, order: str) -> list[str]:
+    """What halves the map between two stages, and goes to the next one's channels."""
+    head = (
         'def make_transition(channels, out_channels):\n    """To the next stage: half the height and width."""\n'
         "    return nn.Sequential(\n        make_norm_activation(channels),\n"
-        f"{downsample.call('        ', ',')}{conv}    )\n"
     )
+    conv = "        make_conv(channels, out_channels, 3),\n"
+    if downsample.changes_channels:
+        return [f"{head}{downsample.call('        ', ',')}    )\n"]
+    if order == "pool_conv":
+        return [f"{head}{downsample.call('        ', ',')}{conv}    )\n"]
+    most = "        nn.MaxPool2d(2, stride=1),\n" if order == "conv_max_pool" else ""
+    return [
+        _plain("make_downsample(channels)", "Half the height and width.", downsample),
+        f"{head}{conv}{most}        make_downsample(out_channels),\n    )\n",
+    ]

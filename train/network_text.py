@@ -41,7 +41,7 @@ def network_text(recipe: Recipe, filled: Mapping[str, Filled], about: str) -> st
         _constants(recipe),
         *wrappers(filled),
         *shared_factories(filled["norm"], filled["activation"]),
-        *slot_factories(filled),
+        *slot_factories(filled, recipe.model.transition),
         _supported(recipe, drops(filled)),
         _rate_factor(recipe),
         _net(recipe, filled, about),

@@ -70,6 +70,9 @@ class Model(_Part):
     widths: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (32, 128, 256)
     depths: tuple[Annotated[int, Field(ge=0, le=200)], ...] = (0, 2, 2)
     stochastic_depth_rate: Rate = Field(default=0.1, description="of the last block; grows linearly from 0")
+    transition: Literal["pool_conv", "conv_pool", "conv_max_pool"] = Field(
+        default="pool_conv", description="order between stages; max: of 2 x 2 at stride 1, arXiv:1904.11486, section 3"
+    )
 
     @model_validator(mode="after")
     def _stages(self) -> Self:

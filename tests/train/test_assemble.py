@@ -236,6 +236,32 @@ def test_a_whitening_stem_is_measured_once_on_the_first_batch_of_training() -> N
     assert torch.equal(again.stem.whiten.weight[:27], filters)
 
 
+@pytest.mark.parametrize(
+    ("order", "size", "most"), [("pool_conv", 16, 0), ("conv_pool", 32, 0), ("conv_max_pool", 32, 1)]
+)
+def test_a_transition_in_each_order(folder: Path, order: str, size: int, most: int) -> None:
+    model = {**SMALL["model"], "transition": order}
+    made = assemble(recipe({"downsample": "kit.pool.Blur"}, model=model), folder)
+    net = net_of(made).eval()
+    seen: list[tuple[int, ...]] = []
+    transition = net.stages[1]
+    for module in transition.modules():
+        if isinstance(module, torch.nn.Conv2d) and module.out_channels == 16 and module.groups == 1:
+            module.register_forward_hook(lambda _module, _given, output: seen.append(tuple(output.shape[1:])))
+    assert net(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    assert seen == [(16, size, size)]
+    assert sum(isinstance(module, torch.nn.MaxPool2d) for module in transition.modules()) == most
+
+
+def test_a_downsampling_that_is_a_convolution_stands_alone() -> None:
+    orders = ("pool_conv", "conv_pool", "conv_max_pool")
+    texts = {
+        assemble(recipe({}, model={**SMALL["model"], "transition": order}), None).code.partition("# Stages")[2]
+        for order in orders
+    }
+    assert len(texts) == 1
+
+
 REFUSED = [
     (
         {"attention": "Gait"},
