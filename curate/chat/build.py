@@ -1,9 +1,7 @@
 """Conversations for all kept records: measured, asked, answered, and counted where there are none."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,6 +23,7 @@ from curate.chat.text import Source
 from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
+from curate.runs.check import read_parameters
 from curate.runs.contract import case_of
 from manifests.records import CHAT_KINDS, ChatKind
 
@@ -85,7 +84,7 @@ def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) 
     faults = []
     for code, row in zip(codes, shown, strict=True):
         source = Source(corpus.codes[code])
-        prm = _parameters(row["prm"])
+        prm = read_parameters(row["prm"])
         case = case_of(row["task"], row["dataset"], prm.get("transform"))
         faults.append(f"unknown_input: {case}" if isinstance(case, str) else "")
         subjects.append(
@@ -123,12 +122,3 @@ def _measured(subjects: Sequence[Subject], faults: Sequence[str], lab: Lab) -> l
         else:
             found.append(replace(subject, fault=f"{told['category']}: {told['error']}"))
     return found
-
-
-def _parameters(prm: str | None) -> dict[str, Any]:
-    """The hyperparameters of a record; none where there is no JSON object."""
-    try:
-        found = json.loads(prm or "")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -3,8 +3,8 @@
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from curate.runs.contract import Case
 from curate.runs.store import RunStore
 from curate.runs.trials import LIMITS, Trial, TrialRunner
 from manifests.progress import progress
-from sandbox import Job, Limits, Outcome, Status
+from sandbox import Limits, Outcome, Status
 from sandbox.foreign import one_line
 
 #: Changes with what is measured or told: answers that were kept under another version are not used.
@@ -35,20 +35,11 @@ class Experiment:
     prm: dict[str, Any]
 
 
-class _Runner(TrialRunner):
-    """Runs trials with another entry than that of `--check-runs`."""
-
-    method: Method = "measure"
-
-    def _job(self, place: int, trial: Trial, text_of: Callable[[int], str]) -> Job:
-        return replace(super()._job(place, trial, text_of), entry=f"curate.chat.probe:{self.method}")
-
-
 class Lab:
     """Answers experiments. A context manager; its sandbox starts with the first one that was never made before."""
 
     def __init__(self, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = LIMITS) -> None:
-        self._runner = _Runner(jobs=jobs, unsafe=unsafe, limits=limits)
+        self._runner = TrialRunner(jobs=jobs, unsafe=unsafe, limits=limits)
         self._store = RunStore()
 
     def __enter__(self) -> "Lab":
@@ -70,10 +61,10 @@ class Lab:
         answers = [self._stored(key) for key in keys]
         new = [place for place, answer in enumerate(answers) if answer is None]
         if new:
-            self._runner.method = method
             trials = [Trial(place, experiments[place].case, experiments[place].prm) for place in new]
             with progress(what, len(new), "networks") as advance:
-                for number, outcome in self._runner.run(trials, lambda place: experiments[place].code):
+                entry = f"curate.chat.probe:{method}"
+                for number, outcome in self._runner.run(trials, lambda place: experiments[place].code, entry):
                     answers[new[number]] = answer = _told(outcome)
                     self._store.put(keys[new[number]], json.dumps(answer))
                     advance(1)

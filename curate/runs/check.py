@@ -67,7 +67,7 @@ class RunChecker:
 
     def _trial(self, code: int, row: int) -> Trial | str:
         (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
-        prm = _parameters(record["prm"])
+        prm = read_parameters(record["prm"])
         case = case_of(record["task"], record["dataset"], prm.get("transform"))
         if isinstance(case, str):
             return case
@@ -105,7 +105,7 @@ def run_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("numpy", "torch", "torchvision")}
 
 
-def _parameters(prm: str | None) -> dict[str, Any]:
+def read_parameters(prm: str | None) -> dict[str, Any]:
     """The hyperparameters of a record; none where there is no JSON object."""
     try:
         found = json.loads(prm or "")

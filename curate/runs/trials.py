@@ -37,7 +37,9 @@ class TrialRunner:
         self._unsafe = unsafe
         self._box: Sandbox | None = None
 
-    def run(self, trials: Sequence[Trial], text_of: Callable[[int], str]) -> Iterator[tuple[int, Outcome]]:
+    def run(
+        self, trials: Sequence[Trial], text_of: Callable[[int], str], entry: str = ENTRY
+    ) -> Iterator[tuple[int, Outcome]]:
         """The place and outcome of each trial, in order but for those that resources failed.
 
         These are run again at the end, one at a time, after growing pauses.
@@ -45,23 +47,23 @@ class TrialRunner:
         Raises: UserError if no sandbox can be had.
         """
         again: list[int] = []
-        jobs = (self._job(place, trial, text_of) for place, trial in enumerate(trials))
+        jobs = (self._job(place, trial, text_of, entry) for place, trial in enumerate(trials))
         for place, outcome in enumerate(self._outcomes(jobs)):
             if outcome.status in _RESOURCE:
                 again.append(place)
             else:
                 yield place, outcome
         for place in again:
-            yield place, self._again(self._job(place, trials[place], text_of))
+            yield place, self._again(self._job(place, trials[place], text_of, entry))
 
     def close(self) -> None:
         """End the sandbox, if it was started."""
         if self._box is not None:
             self._box.close()
 
-    def _job(self, place: int, trial: Trial, text_of: Callable[[int], str]) -> Job:
+    def _job(self, place: int, trial: Trial, text_of: Callable[[int], str], entry: str) -> Job:
         payload: dict[str, object] = {"code": text_of(trial.code), "case": asdict(trial.case), "prm": trial.prm}
-        return Job(str(place), ENTRY, payload, self.limits)
+        return Job(str(place), entry, payload, self.limits)
 
     def _again(self, job: Job) -> Outcome:
         for attempt in range(1, ATTEMPTS):

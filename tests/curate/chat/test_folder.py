@@ -54,7 +54,7 @@ def test_conversations_stay_in_the_split_of_their_record(
 def test_shuffled_rows_give_the_same_bytes_and_run_nothing_again(
     snapshot: Path, make_chat: Callable[..., Path], rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lab._Runner, "run", None)  # any experiment that is not known would call it
+    monkeypatch.setattr(lab.TrialRunner, "run", None)  # any experiment that is not known would call it
     shuffled = list(rows)
     random.Random(3).shuffle(shuffled)
     again = make_chat(tmp_path / "again", shuffled)
