@@ -10,6 +10,7 @@ COMMANDS = (
     ["benchmarks.extraction"],
     ["benchmarks.validation"],
     ["benchmarks.training"],
+    ["benchmarks.finetune"],
 )
 
 if __name__ == "__main__":

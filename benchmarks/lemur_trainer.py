@@ -9,15 +9,12 @@ Times do not compare: the package decodes and transforms images one by one in a 
 """
 
 import argparse
-import hashlib
 import json
 import os
 import pickle
-import shutil
 import statistics
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +22,9 @@ from typing import Any
 
 from torch import Tensor
 
+from benchmarks.environment import make_environment
 from curate.sources.lemur_release import LemurRelease
 from manifests.cache import cache_folder
-from manifests.progress import note
 from train.check import CheckSettings, NetChecker
 from train.data import Cifar10, load_cifar10
 from train.quality import code_quality
@@ -100,33 +97,11 @@ def _print(who: str, runs: Sequence[Sequence[Any]]) -> None:
 
 
 def _environment() -> Path:
-    """The interpreter of an environment with the package; made when it is missing."""
+    """The interpreter of an environment with the package."""
     release = LemurRelease()
     (wheel,) = release.inputs()
-    site = sysconfig.get_path("purelib")
-    key = hashlib.sha256(f"{sys.executable} {site} {wheel.sha256} {_TOOLS}".encode()).hexdigest()[:16]
-    folder = cache_folder("lemur-trainer") / key
-    python = folder / "bin" / "python"
-    if (folder / "ready").is_file():
-        return python
-    note(f"installing nn-dataset {release.version} into an environment in the cache")
-    shutil.rmtree(folder, ignore_errors=True)
-    _quietly([sys.executable, "-m", "venv", str(folder)])
-    own = _quietly([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
-    Path(own, "zz_of_the_caller.pth").write_text(f"{site}\n", encoding="utf-8")
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    _quietly([*install, "--no-deps", str(cache_folder("lemur", release.version) / wheel.name)])
-    _quietly([*install, *_TOOLS])
-    (folder / "ready").touch()
-    return python
-
-
-def _quietly(command: Sequence[str]) -> str:
-    """What a command prints; what it complains of only if it fails (pip lists all that the package lacks)."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: {done.stderr}")
-    return done.stdout
+    package = str(cache_folder("lemur", release.version) / wheel.name)
+    return make_environment("lemur-trainer", [("--no-deps", package), _TOOLS], f"nn-dataset {release.version}")
 
 
 def _prepare(work: Path, data: Cifar10, count: int, code: str) -> None:

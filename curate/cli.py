@@ -15,8 +15,10 @@ _NN_DUP_ONLY = "Profile nn-dup only"
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
 _SOURCE = "lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, a folder of .py files, or hf://datasets/OWNER/NAME."
+_SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."
 
 SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
+SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE...", help=_SOURCES, show_default=False)]
 FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
@@ -40,7 +42,7 @@ class DetailName(StrEnum):
 
 @app.command(rich_help_panel=_PANEL)
 def curate(
-    source: SourceArg,
+    source: SourcesArg,
     out: OutOption,
     profile: Annotated[
         ProfileName, typer.Option(help="strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")
@@ -133,9 +135,9 @@ def curate(
     check_free(out, force=force)
 
     from curate.pipeline import curate as run
-    from curate.sources import open_source
+    from curate.sources import open_sources
 
-    manifest = run(open_source(source), out, options, jobs=jobs, force=force)
+    manifest = run(open_sources(source), out, options, jobs=jobs, force=force)
     _print_summary(out, manifest, as_json=as_json)
 
 

@@ -15,7 +15,8 @@ from curate.outcome import Outcome
 from curate.report.page import write_report
 from curate.rows import Source
 from curate.runs.check import Check, RunChecker, run_versions
-from curate.snapshot import snapshot_card, write_snapshot_tables
+from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
+from curate.sources.parents import parents_of
 from curate.strict import curate_strict
 from manifests.atomic import atomic_folder
 from manifests.errors import UserError
@@ -38,8 +39,9 @@ def curate(
             outcome = decide(corpus, options, jobs)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
+            license_ = source_license(source)
             if options.chat:
-                outcome.chat = build_chat(corpus, outcome, options, source_license(source), jobs=jobs)
+                outcome.chat = build_chat(corpus, outcome, options, license_, jobs=jobs)
                 watch.lap("chat")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
@@ -50,13 +52,15 @@ def curate(
             watch.lap("report")
         card = snapshot_card(source.name, outcome, rows)
         (folder / "README.md").write_text(card, encoding="utf-8")
+        describe_snapshot(folder, source.name, license_, outcome, rows)
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),
             parameters=_parameters(source, options),
             inputs=[Input(name=item.name, sha256=item.sha256, bytes=item.bytes) for item in source.inputs()],
+            parents=parents_of(source),
             counts=counts,
-            details=_details(outcome),
+            details=_details(outcome, license_),
             outputs=list_outputs(folder, rows),
             measured=watch.measured(),
         )
@@ -93,13 +97,13 @@ def _decide(corpus: Corpus, options: CurateOptions, jobs: int | None, check: Che
     return curate_like_nndup(corpus, options, jobs)
 
 
-def _details(outcome: Outcome) -> dict[str, Any]:
+def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
     chat = (
         {}
         if outcome.chat is None
         else {"chat": {"license": outcome.chat.license, "near_prompts": outcome.chat.similar}}
     )
-    return {**outcome.details, **chat, "notes": outcome.notes}
+    return {**outcome.details, **chat, "license": license_, "notes": outcome.notes}
 
 
 def _parameters(source: Source, options: CurateOptions) -> dict[str, Any]:

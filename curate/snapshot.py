@@ -1,7 +1,6 @@
 """Writes the tables of a snapshot folder."""
 
-import fnmatch
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from curate.chat.card import chat_card
@@ -9,10 +8,21 @@ from curate.chat.tables import write_chat_tables
 from curate.corpus import Corpus
 from curate.options import SPLIT_RATIOS, prefix_of
 from curate.outcome import Outcome
-from manifests.folder import card_yaml, write_table, write_tables
-from manifests.records import Decision, LemurRecord, Removed, Stat, arrow_schema
+from manifests.folder import Configs, card_yaml, offered_tables, write_table, write_tables
+from manifests.manifest import Manifest, package_versions
+from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat, arrow_schema
+from manifests.verify import Check
 
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
+
+_CONFIGS: Configs = {
+    "records": (LemurRecord, {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS}),
+    "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
+    "decisions": (Decision, {"train": "decisions.parquet"}),
+    "removed": (Removed, {"train": "removed.parquet"}),
+    "chat": (ChatRow, {split: f"data/chat/{split}-*.parquet" for split in SPLIT_RATIOS}),
+    "chat_drops": (ChatDrop, {"train": "chat_drops.parquet"}),
+}
 
 
 def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dict[str, int]:
@@ -40,24 +50,11 @@ def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
     """The README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users.
 
     Args:
-        rows: rows by path, from `write_snapshot_tables`; what has none is not offered, since `datasets` refuses it.
+        rows: rows by path, from `write_snapshot_tables`.
     """
-    filled = [path for path, count in rows.items() if count]
-    tables: dict[str, dict[str, str]] = {
-        "records": {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS},
-        "stats": {"train": "data/stats/train-*.parquet"},
-        "decisions": {"train": "decisions.parquet"},
-        "removed": {"train": "removed.parquet"},
-        "chat": {split: f"data/chat/{split}-*.parquet" for split in SPLIT_RATIOS},
-        "chat_drops": {"train": "chat_drops.parquet"},
-    }
-    configs: list[dict[str, object]] = []
-    for config, patterns in tables.items():
-        files = {split: pattern for split, pattern in patterns.items() if fnmatch.filter(filled, pattern)}
-        if files:
-            configs.append({"config_name": config, "default": config == "records", "data_files": files})
     head = card_yaml(
-        configs,
+        offered_tables(_CONFIGS, rows),
+        default="records",
         pretty_name=f"Curated snapshot of {name}",
         tags=["neural-architecture", "pytorch", "code", "deduplicated", "lemur"],
         size=len(outcome.kept),
@@ -84,6 +81,28 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
 {_runs_note(outcome)}{_chat_note(outcome)}"""
     )
+
+
+def describe_snapshot(folder: Path, name: str, license_: str, outcome: Outcome, rows: Mapping[str, int]) -> None:
+    """Write `croissant.json`: the tables that the card offers, their columns and the digests of their files."""
+    from manifests.croissant import About, write_croissant
+
+    about = About(
+        name=f"Curated snapshot of {name}",
+        description=f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
+        f" {name}. Every row that is not among them has a reason in the table of decisions.",
+        version=package_versions()["lemur-curator"],
+        licenses=[license_],
+    )
+    write_croissant(folder, offered_tables(_CONFIGS, rows), about)
+
+
+def check_description(folder: Path, manifest: Manifest) -> list[Check]:
+    """The check of `croissant.json`; a folder that was made without one needs none."""
+    from manifests.croissant import FILE_NAME, check_croissant
+
+    rows = {item.path: item.rows or 0 for item in manifest.outputs}
+    return [check_croissant(folder, offered_tables(_CONFIGS, rows))] if FILE_NAME in rows else []
 
 
 def _runs_note(outcome: Outcome) -> str:

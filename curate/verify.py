@@ -21,6 +21,7 @@ from curate.minhash import Banding
 from curate.options import LEAK_THRESHOLD
 from curate.recall import measure_recall
 from curate.runs.result import RunResult
+from curate.snapshot import check_description
 from curate.split import assign_splits, group_names, leak_groups
 from curate.structural import StructuralIndex, set_jaccard
 from manifests.manifest import Manifest, read_manifest
@@ -50,6 +51,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     checks += [check_table(folder, pattern, record) for pattern, record in tables]
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
+    checks += check_description(folder, manifest)
     snapshot = _read(folder, manifest, jobs)
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
     checks += [_check_counts(snapshot), *sound]

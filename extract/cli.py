@@ -15,6 +15,7 @@ app = typer.Typer()
 _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
 _FILTERS = "Filters"
+_CHAT = "Conversations to fine-tune on"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
 
@@ -83,6 +84,22 @@ def extract(
     fidelity: Annotated[
         bool, typer.Option("--fidelity", help="Compare what runs with the originals, installed apart.")
     ] = False,
+    seed: Annotated[int, typer.Option(help="Draws which specs are held out, and the wording of conversations.")] = 42,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Make conversations from the specs' facts.", rich_help_panel=_CHAT)
+    ] = False,
+    include_code: Annotated[
+        bool,
+        typer.Option(
+            "--include-code",
+            help="With --chat: also ask for code; only of blocks under permissive licences.",
+            rich_help_panel=_CHAT,
+        ),
+    ] = False,
+    chat_max_tokens: Annotated[
+        int,
+        typer.Option("--chat-max-tokens", metavar="N", min=1, help="Leave out longer ones.", rich_help_panel=_CHAT),
+    ] = 8192,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Write each block's seconds into the table (its bytes then vary).")
@@ -94,10 +111,14 @@ def extract(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Turn classes of real repositories into closed, validated files, each with its provenance."""
+    from extract.chat.result import ChatOptions
     from extract.extractor import Options, extract_to, read_names
     from extract.select import Selection
     from manifests.atomic import check_free
+    from manifests.errors import UserError
 
+    if include_code and not chat:
+        raise UserError("--include-code: no conversations are made without --chat; add it, or leave this out")
     check_free(out, force=force)
     wanted = (*(names or ()), *(read_names(names_file) if names_file else ()))
     selection = Selection(
@@ -119,6 +140,8 @@ def extract(
         jobs=jobs,
         unsafe=unsafe_no_sandbox,
         timings=timings,
+        seed=seed,
+        chat=ChatOptions(seed, chat_max_tokens, include_code) if chat else None,
     )
     _print_summary(extract_to(out, options, force=force), out, as_json)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from extract.categories import category_of
+from extract.chat.result import ChatOptions
 from extract.closure import Collector
 from extract.counts import at_least
 from extract.discover import Found, discover
@@ -54,6 +55,8 @@ class Options:
     jobs: int | None = None
     unsafe: bool = False
     timings: bool = False
+    seed: int = 42
+    chat: ChatOptions | None = None
 
 
 class BlockExtractor:
@@ -375,6 +378,8 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
             validations_reused=extractor.validations_reused,
             validations_run=extractor.validations_run,
             timings=options.timings,
+            seed=options.seed,
+            chat=options.chat,
             details={
                 "installed_for_execution": list(installed),
                 "not_compared": dict(sorted(extractor.not_compared.items(), key=lambda item: (-item[1], item[0]))),

@@ -1,4 +1,4 @@
-"""The extraction folder: closed files, their table, what they need, a report, and a manifest, written last."""
+"""The extraction folder: closed files, their table, specs, what they need, a report, and a manifest, written last."""
 
 import hashlib
 import re
@@ -11,9 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from extract.card import describe_extraction
+from extract.chat.result import ChatOptions
 from extract.counts import COLUMNS, at_least, count_rows
+from extract.dataset import write_dataset
 from extract.report.page import write_report
-from extract.requirements import requirements_text, runtime_versions
+from extract.requirements import REQUIREMENTS, requirements_text, runtime_versions
 from extract.sources import Source
 from extract.spec import SPECS
 from extract.spec.folder import write_specs
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
 KIND = "extraction"
 TABLE = "blocks.parquet"
-REQUIREMENTS = "required_repos.json"
 
 #: Characters of a file name before `.py`; longer ones are cut and get a digest.
 _LONGEST = 160
@@ -60,6 +62,8 @@ class RunFacts:
     validations_reused: int = 0  # blocks whose outcome was known from an earlier run
     validations_run: int = 0
     timings: bool = False  # write each block's seconds into the table, whose bytes are then no longer reproducible
+    seed: int = 42  # draws which specs are held out, and the wording of conversations
+    chat: ChatOptions | None = None  # how conversations are made; None for none
     details: dict[str, Any] = field(default_factory=dict)  # further facts for the manifest, the same in every run
 
 
@@ -88,6 +92,10 @@ def write_extraction(
         watch.lap("write tables")
         specs = write_specs(folder / SPECS, rows)
         watch.lap("write specs")
+        codes = [row.code for row in rows if row.code is not None]
+        tables, dataset = write_dataset(folder, codes, len(rows), facts.seed, facts.chat)
+        describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
+        watch.lap("write data set")
         files = {block: len(made) for block, made in made_from.items()}
         structures = _structures(rows)
         watch.lap("structures")
@@ -96,9 +104,14 @@ def write_extraction(
         manifest = Manifest(
             kind=KIND,
             versions=package_versions() | runtime_versions(),
-            parameters={"level": facts.level, **facts.parameters},
+            parameters={
+                "level": facts.level,
+                "seed": facts.seed,
+                "chat": None if facts.chat is None else asdict(facts.chat),
+                **facts.parameters,
+            },
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_bytes_of(s)) for s in facts.sources],
-            counts=counts,
+            counts=counts | dataset,
             details={
                 "sources": [_source_facts(source) for source in facts.sources],
                 "unopened": dict(facts.unopened),
@@ -106,7 +119,7 @@ def write_extraction(
                 "structures": asdict(structures),
                 **facts.details,
             },
-            outputs=list_outputs(folder, {TABLE: len(rows), SPECS: specs}),
+            outputs=list_outputs(folder, {TABLE: len(rows), SPECS: specs, **tables}),
             measured=watch.measured(),
         )
         write_manifest(folder, manifest)

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from extract.folder import REQUIREMENTS, read_block, read_manifest_of, read_rows
+from extract.folder import read_block, read_manifest_of, read_rows
+from extract.requirements import REQUIREMENTS
 from extract.spec.worked import Worked, worked_of
 from manifests.errors import UserError
 from manifests.licenses import is_permissive

@@ -16,20 +16,26 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from extract.card import check_description
+from extract.chat.check import check_chat, has_chat, read_texts
+from extract.chat.guard import repeats
 from extract.counts import COLUMNS, at_least, count_rows
-from extract.folder import REQUIREMENTS, TABLE, code_paths, read_manifest_of
+from extract.folder import TABLE, code_paths, read_manifest_of
 from extract.graph import distributions_of
 from extract.modules import FOUNDATION, RUNTIME
-from extract.requirements import imported_names
+from extract.requirements import REQUIREMENTS, imported_names
 from extract.spec import SPECS
+from extract.spec.check import check_spec_tables
 from extract.spec.folder import line_faults, read_lines
+from extract.spec.table import TABLES as SPEC_TABLES
 from manifests.manifest import Manifest
 from manifests.progress import progress
-from manifests.records import Block
+from manifests.records import Block, Spec
 from manifests.swhid import Swhid
 from manifests.verify import Check, check_files, check_table, found_check
 from manifests.workers import process_pool, submit
@@ -65,7 +71,11 @@ _OF_CODE = {
     "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
     "headers": "files name their block and licence",
     "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
+    "chat code": "files, of which no conversation repeats a passage, but where the file is the answer",
 }
+
+#: Checks that must hold before specs and conversations are read as a data set.
+_BEFORE = frozenset({"digests", "ids", "requirements", "specs"})
 
 Row = Mapping[str, Any]
 Faults = dict[str, list[str]]
@@ -86,7 +96,10 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(rows, manifest, withheld)]
     needs, check = _read_requirements(folder, rows)
     checks.append(check)
-    return checks + _check_code(folder, rows, _packages(rows, needs), jobs)
+    checks += _check_code(folder, rows, _packages(rows, needs), jobs)
+    checks += check_description(folder, manifest)
+    wrong = {check.name for check in checks if not check.ok}
+    return checks if wrong & _BEFORE else checks + _check_dataset(folder, manifest)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -184,6 +197,24 @@ def _packages(rows: Iterable[Row], needs: Mapping[str, Any]) -> dict[str, frozen
     return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in found.items()}
 
 
+# --- specs and conversations ------------------------------------------------------------------------------------------
+
+
+def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
+    """Tables of specs and conversations, of folders that have them; what they are made of was found to be well."""
+    if not (folder / SPEC_TABLES).is_dir() and not has_chat(folder):
+        return [Check("spec splits", ok=True, detail="no tables of specs: an earlier version wrote this folder")]
+    if not (folder / SPECS).is_file():
+        return [Check("spec splits", ok=False, detail=f"there are tables of specs, but no {SPECS}")]
+    specs = [Spec.model_validate_json(line) for line in read_lines(folder / SPECS)]
+    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
+    codes = table.filter(pc.is_valid(table["code_sha256"]))["code"].to_pylist()
+    checks, splits = check_spec_tables(folder, manifest, specs, codes)
+    if manifest.parameters.get("chat") is None and not has_chat(folder):
+        return checks
+    return checks + check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)
+
+
 # --- the files --------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +232,8 @@ def _check_code(
                 found[name] += wrong
             advance(done)
     fine = {name: f"{len(paths):,} {told}" for name, told in _OF_CODE.items()}
+    if not has_chat(folder):
+        del fine["chat code"]
     if not (folder / SPECS).is_file():
         fine["specs"] = f"no {SPECS}: an earlier version wrote this folder"
     elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
@@ -230,12 +263,16 @@ def _in_order(
 
 def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
     specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
+    texts = read_texts(folder)
     with pq.ParquetFile(folder / TABLE) as file:
         for batch in file.iter_batches(batch_size=_BATCH, columns=list(_CODE_COLUMNS)):
             rows = [row for row in batch.to_pylist() if row["code_sha256"] is not None]
             if specs is not None:
                 for row in rows:
                     row["spec"] = next(specs, None)
+            for row in rows:
+                row["texts"] = texts.guarded.get(row["block"], [])
+                row["answer"] = texts.codes.get(row["block"])
             there = [row for row in rows if row["code"] is not None]
             if there:
                 yield there
@@ -260,6 +297,11 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
         yield "files", f"{row['file']} is not its code"
     if "spec" in row:
         yield from (("specs", fault) for fault in line_faults(row["spec"], row))
+    for (name, _), wrong in zip(row["texts"], repeats([text for _, text in row["texts"]], code), strict=True):
+        if wrong:
+            yield "chat code", f"{name} repeats a passage of its file"
+    if row["answer"] is not None and row["answer"] != code.removesuffix("\n"):
+        yield "chat code", "the code that write answers is not its file"
     head = _header(code)
     for key, value in (("Block", row["block"]), ("Licence", row["license"])):
         if head.get(key) != value:

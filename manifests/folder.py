@@ -3,7 +3,9 @@
 Source: https://huggingface.co/docs/hub/datasets-manual-configuration
 """
 
-from collections.abc import Iterable, Iterator
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +16,40 @@ from manifests.records import Record, arrow_schema
 #: Rows a file, so that no column of code outgrows Arrow's 2 GiB strings.
 ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000
+
+#: Configurations of a folder by name: the type of their rows, and their files by split.
+Configs = Mapping[str, tuple[type[Record], Mapping[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One configuration of a dataset folder.
+
+    `files` has a path for each split, relative to the folder, or a pattern `SOME/FOLDER/SPLIT-*.parquet`; a split
+    without rows is left out, as it is in the card, and so is a table without splits.
+    """
+
+    config: str
+    record: type[Record]
+    files: Mapping[str, str]
+
+    def paths(self, folder: Path) -> list[Path]:
+        """Its files, split by split."""
+        return [path for pattern in self.files.values() for path in sorted(folder.glob(pattern))]
+
+
+def offered_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
+    """The configurations with rows, and their splits with rows: `datasets` refuses what has none.
+
+    Args: rows: rows by path of every table of the folder.
+    """
+    filled = [path for path, count in rows.items() if count]
+    tables = []
+    for config, (record, patterns) in configs.items():
+        files = {split: pattern for split, pattern in patterns.items() if fnmatch.filter(filled, pattern)}
+        if files:
+            tables.append(Table(config, record, files))
+    return tables
 
 
 def write_tables(
@@ -54,19 +90,17 @@ def _take(rows: Iterator[dict[str, object]], count: int) -> Iterator[dict[str, o
         yield next(rows)
 
 
-def card_yaml(configs: list[dict[str, object]], *, pretty_name: str, tags: list[str], size: int) -> str:
-    """The YAML block of a dataset card. A config has `config_name`, `data_files` and perhaps `default`."""
+def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: list[str], size: int) -> str:
+    """The YAML block of a dataset card: a configuration for each table; `default` is the one opened without a name."""
     lines = ["---", f"pretty_name: {pretty_name}", "task_categories:", "- text-generation", "tags:"]
     lines += [f"- {tag}" for tag in tags]
     lines += ["size_categories:", f"- {_size_category(size)}", "configs:"]
-    for config in configs:
-        lines.append(f"- config_name: {config['config_name']}")
-        if config.get("default"):
+    for table in tables:
+        lines.append(f"- config_name: {table.config}")
+        if table.config == default:
             lines.append("  default: true")
         lines.append("  data_files:")
-        files = config["data_files"]
-        assert isinstance(files, dict)
-        for split, pattern in files.items():
+        for split, pattern in table.files.items():
             lines += [f"  - split: {split}", f"    path: {pattern}"]
     return "\n".join([*lines, "---", ""])
 

@@ -5,10 +5,10 @@ import platform
 import resource
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from manifests.atomic import atomic_file, sha256_file
 from manifests.errors import UserError
@@ -17,7 +17,17 @@ from manifests.records import Record, Sha256
 FILE_NAME = "manifest.json"
 
 #: Packages whose releases may change results.
-_VERSIONED = ("lemur-curator", "numpy", "scipy", "pyarrow", "datasketch", "datasets", "pydantic", "matplotlib")
+_VERSIONED = (
+    "lemur-curator",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "datasketch",
+    "datasets",
+    "mlcroissant",
+    "pydantic",
+    "matplotlib",
+)
 
 
 class Input(Record):
@@ -37,6 +47,22 @@ class Output(Record):
     rows: int | None = Field(default=None, description="rows of a table")
 
 
+def _relative(name: str) -> str:
+    if PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute() or ".." in name.split("/"):
+        raise ValueError(f"{name!r} is no bare or relative name")
+    return name
+
+
+class Parent(Record):
+    """A finished folder that this one was made from: its manifest says what that was made from in its turn."""
+
+    kind: str = Field(min_length=1, description="as its manifest states it")
+    name: Annotated[str, AfterValidator(_relative)] = Field(
+        min_length=1, description="of the folder, bare or relative; a hint only, the digest tells which one it is"
+    )
+    sha256: Sha256 = Field(description="of its manifest.json")
+
+
 class Measured(Record):
     """What no second run can reproduce."""
 
@@ -53,6 +79,7 @@ class Manifest(Record):
     versions: dict[str, str]
     parameters: dict[str, Any]
     inputs: list[Input]
+    parents: list[Parent] = Field(default=[], description="folders of this tool that it was made from")
     counts: dict[str, Any]
     details: dict[str, Any]
     outputs: list[Output]
@@ -107,6 +134,14 @@ def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
         Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
         for name, path in sorted(zip(names, files, strict=True))
     ]
+
+
+def parent_of(folder: Path) -> Parent:
+    """The entry by which the manifest of another folder names this one.
+
+    Raises: UserError if it holds no valid manifest.
+    """
+    return Parent(kind=read_manifest(folder).kind, name=folder.resolve().name, sha256=sha256_file(folder / FILE_NAME))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

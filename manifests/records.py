@@ -238,6 +238,102 @@ class Spec(Record):
     file: str | None = Field(description="where the code lies in the extraction folder")
 
 
+class SpecValue(Record):
+    """One named value of a spec: an argument with what was given, an input with its shape, a name with what it is."""
+
+    name: str
+    value: str
+
+
+class SpecCount(Record):
+    """One class of layers, and how many there are."""
+
+    name: str
+    count: int = Field(ge=0)
+
+
+class SpecCase(Record):
+    """One call of forward; tensors as `float32 2×16×8×8`."""
+
+    inputs: tuple[SpecValue, ...]
+    outputs: tuple[str, ...]
+
+
+class SpecRow(Record):
+    """A spec as a row of a table: the facts of its line, mappings as lists by name, with its group and split."""
+
+    block: str = Field(min_length=1, description="as in the line, like all fields of the same name")
+    name: str = Field(min_length=1)
+    category: str
+    level: Level
+    fidelity: Literal["match", "mismatch"] | None
+    bases: tuple[str, ...]
+    constructor: tuple[SpecArgument, ...]
+    forward: tuple[SpecArgument, ...]
+    init: tuple[SpecValue, ...] | None = Field(description="arguments of the constructor that worked")
+    call: tuple[SpecValue, ...] | None = Field(description="arguments of the call that worked")
+    method: str | None = Field(description="that was called; null when the block was not constructed")
+    cases: tuple[SpecCase, ...]
+    layout: str | None
+    keeps_shape: bool | None
+    downsampling: float | None
+    changes_channels: bool | None
+    parameters: int | None = Field(ge=0)
+    train_differs: bool | None
+    identity_in_eval: bool | None
+    gradients: int | None = Field(ge=0)
+    tensors: int | None = Field(ge=0)
+    layers: tuple[SpecCount, ...] | None
+    builds: tuple[SpecCount, ...]
+    dependencies: tuple[SpecValue, ...]
+    summary: str
+    withheld: tuple[str, ...]
+    source: str
+    path: str
+    start_line: int = Field(ge=1)
+    end_line: int = Field(ge=1)
+    swhid: str
+    license: str
+    code_sha256: Sha256
+    file: str | None
+    split: Split
+    cluster: str = Field(description="group that must stay in one split: 16 digits of its first member's digest")
+
+
+SpecChatKind = Literal["describe", "specify", "choose", "shapes", "write"]
+
+#: The kinds of pairs that specs are made into; the last one only where code was asked for.
+SPEC_CHAT_KINDS: tuple[SpecChatKind, ...] = typing.get_args(SpecChatKind)
+
+
+class SpecChatRow(Record):
+    """One fine-tuning conversation from a block's spec, in the split of that spec."""
+
+    messages: tuple[ChatMessage, ...] = Field(min_length=3, max_length=3, description="system, user, assistant")
+    id: Sha256 = Field(description="SHA-256 of the block's id and the task, joined by ':'")
+    task: SpecChatKind = Field(description="what is asked for")
+    block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
+    others: tuple[str, ...] = Field(description="further blocks that it speaks of, all of the same split")
+    source: str
+    path: str
+    start_line: int = Field(ge=1)
+    end_line: int = Field(ge=1)
+    swhid: str
+    license: str
+    notice: str | None = Field(description="whose code the answer holds and under which licences; null without code")
+    n_tokens: int = Field(ge=1, description="words, numbers and single signs of all contents; white space not counted")
+
+
+class SpecChatDrop(Record):
+    """A kind of conversation that a block with a spec did not give, and why."""
+
+    block: str = Field(min_length=1)
+    source: str
+    task: SpecChatKind
+    reason: str = Field(min_length=1, description="one short word, as counted in the manifest")
+    detail: str = Field(description="what decided it; never text of the source")
+
+
 class Ingredient(Record):
     """One block that went into an assembled network."""
 
@@ -290,6 +386,9 @@ RECORD_TYPES: tuple[type[Record], ...] = (
     Block,
     Observed,
     Spec,
+    SpecRow,
+    SpecChatRow,
+    SpecChatDrop,
     Ingredient,
     TrainingRecord,
 )
@@ -300,8 +399,16 @@ def arrow_schema(record: type[Record]) -> pa.Schema:
     fields = []
     for name, info in record.model_fields.items():
         kinds, nullable = _kinds(info.annotation)
-        fields.append(pa.field(name, _ARROW[kinds], nullable=nullable))
+        fields.append(pa.field(name, _arrow_type(kinds), nullable=nullable))
     return pa.schema(fields)
+
+
+def _arrow_type(kind: object) -> pa.DataType:
+    """The type of a column; records within a row are structs."""
+    if kind in _ARROW:
+        return _ARROW[kind]
+    (record, _) = typing.get_args(kind)  # tuple[SomeRecord, ...]
+    return pa.list_(pa.field("element", pa.struct(list(arrow_schema(record))), nullable=False))
 
 
 _ARROW: dict[object, pa.DataType] = {
@@ -326,5 +433,11 @@ def _kinds(annotation: object) -> tuple[object, bool]:
         return _kinds(typing.get_args(annotation)[0])
     if origin is Literal:
         return type(typing.get_args(annotation)[0]), False
-    assert annotation in _ARROW, annotation
+    assert annotation in _ARROW or _is_records(annotation), annotation
     return annotation, False
+
+
+def _is_records(annotation: object) -> bool:
+    """Whether it is `tuple[SomeRecord, ...]`."""
+    inner = typing.get_args(annotation)
+    return typing.get_origin(annotation) is tuple and isinstance(inner[0], type) and issubclass(inner[0], Record)

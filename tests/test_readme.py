@@ -16,6 +16,7 @@ TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 TRAIN = ("assemble", "candidates", "search", "run", "ablate", "check", "register")
 COMMANDS = (
     *("extract", "show", "search", "curate", "explain", "verify", "sensitivity", "publish", "pull"),
+    *("run", "trace"),
     *(f"train {command}" for command in TRAIN),
 )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from manifests.atomic import atomic_file
 from manifests.errors import UserError
+from manifests.manifest import Stopwatch
 from manifests.markdown import code_span, plain, table
 from manifests.progress import note
 from manifests.records import TrainingRecord
@@ -19,7 +20,10 @@ from train.many import Planned, open_study, train_all
 from train.paired import Difference, paired_difference
 from train.recipe import Recipe
 from train.run import Network, Resources
+from train.sealing import reopen_study, seal_study
 from train.variants import FULL, variants
+
+RECORDS = "records.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ def ablate(
     """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UserError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; give different ones, for example 0,1,2")
+    watch = Stopwatch()
     recipes = variants(recipe, written)
     with Fitter(unsafe=resources.unsafe) as fitter:
         nets = {name: Network.of(assemble(changed, folder, fitter=fitter)) for name, changed in recipes.items()}
@@ -74,6 +79,7 @@ def ablate(
         "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
     }
     open_study(out, plan, force=force)
+    reopen_study(out, plan)
     planned = [
         Planned(f"{_slug(name)}-seed{seed}", nets[name], recipes[name], seed, held_out)
         for seed in seeds
@@ -86,6 +92,9 @@ def ablate(
         records[name][run.seed] = record
     rows = [_row(name, found, records[FULL]) for name, found in records.items()]
     _write(out, rows, records, data)
+    every = [record for _, record in runs]
+    library = folder if any(net.ingredients for net in nets.values()) else None
+    seal_study(out, plan, every, library, data, watch, {RECORDS: len(every)})
     note(f"ablation: {len(runs)} runs of {len(recipes)} variants -> {out}")
     return rows
 
@@ -109,7 +118,7 @@ def _accuracies(found: dict[int, TrainingRecord]) -> dict[int, float]:
 
 def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, TrainingRecord]], data: Cifar10) -> None:
     every = [record.model_dump(mode="json") for found in records.values() for record in found.values()]
-    with atomic_file(out / "records.jsonl") as part:
+    with atomic_file(out / RECORDS) as part:
         part.write_text("".join(json.dumps(record, sort_keys=True) + "\n" for record in every), encoding="utf-8")
     draw_differences(out / "ablation.png", [(row.variant, row.against) for row in rows if row.variant != FULL])
     with atomic_file(out / "ablation.md") as part:

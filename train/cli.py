@@ -245,6 +245,7 @@ def run_(
         held_out=held_out,
         resources=given,
         force=force,
+        library=None if is_file else folder,
     )
     if as_json:
         _print_json(record.model_dump(mode="json"))

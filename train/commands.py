@@ -19,6 +19,7 @@ from train.lemur_files import LEMUR, can_enter, write_lemur_files
 from train.recipe import Recipe
 from train.run import Network, Resources, train_once
 from train.run_folder import RECORD
+from train.sealing import complete_run
 
 #: Where an assembled network's file states its hyperparameters.
 PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
@@ -148,12 +149,17 @@ def train_to(
     held_out: int,
     resources: Resources,
     force: bool,
+    library: Path | None = None,
 ) -> TrainingRecord:
-    """Train a network; a run that came to its end gets its files for LEMUR too, below `lemur`."""
+    """Train a network; a run that came to its end gets its files for LEMUR too, below `lemur`.
+
+    Args: library: the extraction folder of its blocks, which its manifest then names.
+    """
     record = train_once(net, recipe, seed=seed, data=data, out=out, held_out=held_out, resources=resources, force=force)
     if record.status == "ok" and not (out / LEMUR).exists() and can_enter(record):
         history = [epoch.model_dump(mode="json") for epoch in read_history(out)]
         write_lemur_files(out / LEMUR, record, net.code, history)
+    complete_run(out, library)
     return record
 
 

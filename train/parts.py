@@ -1,4 +1,4 @@
-"""What torch and torchvision bring for each slot, and two parts of our own: emitted only when used."""
+"""What torch and torchvision bring for each slot, and three parts of our own: emitted only when used."""
 
 from train.slots import Filler
 
@@ -57,6 +57,22 @@ class WhiteningStem(nn.Module):
         self.measured.fill_(True)
 '''
 
+_MAX_HEAD = '''
+import torch.nn as nn
+
+
+class MaxHead(nn.Module):
+    """The largest value of each channel, then a linear layer, scaled down as in Jordan 2024, arXiv:2404.00498."""
+
+    def __init__(self, channels, classes, scale=0.25):
+        super().__init__()
+        self.linear = nn.Linear(channels, classes)
+        self.scale = scale
+
+    def forward(self, x):
+        return self.linear(x.amax((-2, -1))) * self.scale
+'''
+
 NONE = "none"
 
 #: Of two slots, that stay empty under this name.
@@ -109,6 +125,7 @@ PARTS: dict[str, dict[str, Filler]] = {
         "linear": Filler(
             "linear", "nn.Sequential", ("nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)",)
         ),
+        "max_linear": Filler("max_linear", "MaxHead", ("channels, classes",), _MAX_HEAD),
     },
 }
 

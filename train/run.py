@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from manifests.errors import UserError
+from manifests.manifest import Stopwatch
 from manifests.progress import note
 from manifests.records import TrainingRecord
 from sandbox import Outcome, Sandbox
@@ -18,7 +19,8 @@ from train.identity import AssembledNetwork, Network, canonical_json, count_imag
 from train.plan import Plan
 from train.recipe import Recipe
 from train.recording import can_go_on, make_record, write_result
-from train.run_folder import finished, open_scratch, own_folder, put_in_place
+from train.run_folder import RESULT, finished, open_scratch, own_folder, put_in_place
+from train.sealing import seal_run
 
 __all__ = ["Network", "Resources", "train_once"]
 
@@ -41,8 +43,9 @@ def train_once(
     """Train a network, validate it after each epoch, and read the test images once, at the end.
 
     While it runs, all it has lies in `OUT.partial`, where the same call goes on after an interruption or a time limit;
-    at the end `OUT` holds net.py, recipe.json, record.json, run.json, history.jsonl, curves.png and weights.pt (foreign
-    code wrote it: read it with `torch.load(..., weights_only=True)`). A run that is in `OUT` is not trained again.
+    at the end `OUT` holds net.py, recipe.json, record.json, run.json, history.jsonl, curves.png, weights.pt (foreign
+    code wrote it: read it with `torch.load(..., weights_only=True)`) and manifest.json. A run that is in `OUT` is not
+    trained again.
 
     Args:
         net: its code is foreign, and is only run in the sandbox.
@@ -55,6 +58,7 @@ def train_once(
 
     Raises: UserError if the arguments do not go together, or `out` holds something else.
     """
+    watch = Stopwatch()
     network = net if isinstance(net, Network) else Network.of(net)
     resources = resources.checked()
     trained = count_images(data, held_out, images)
@@ -63,6 +67,7 @@ def train_once(
     if found is not None:
         if report is not None:
             note(f"{out}: the same run is there already; not trained again")
+        seal_run(out, data, watch, just_trained=False)
         return found
     with own_folder(out) as partial:
         scratch = open_scratch(partial, identity, quiet=report is None)
@@ -85,6 +90,7 @@ def train_once(
         record = make_record(network, recipe, identity, data.label, scratch, outcome, resources)
         try:
             write_result(partial, network, record, identity, outcome)
+            seal_run(partial / RESULT, data, watch)
         except OSError as error:
             said = f"{partial}: the result cannot be written: {error.strerror}"
             raise UserError(f"{said}; mend that, and the same command goes on from there") from error

@@ -14,7 +14,7 @@ from manifests.records import TrainingRecord
 from sandbox.processes import remove_folder
 from train.identity import canonical_json, difference
 
-RECORD, IDENTITY, RESULT, SCRATCH = "record.json", "run.json", "result", "scratch"
+RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"
 _LOCK, _OLDER = "lock", "older"
 _FINAL = ("ok", "diverged")  # the same run again would end in the same way
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from manifests.atomic import atomic_file
 from manifests.errors import UserError
+from manifests.manifest import Stopwatch
 from manifests.markdown import code_span, plain, table
 from manifests.progress import note
 from manifests.records import TrainingRecord
@@ -22,6 +23,9 @@ from train.fitting import Fitter
 from train.many import Planned, described, open_study, train_all
 from train.recipe import Recipe
 from train.run import Network, Resources
+from train.sealing import reopen_study, seal_study
+
+TRIALS = "trials.jsonl"
 
 #: The slots that vary unless the user names others.
 SLOTS = ("residual", "attention", "downsample", "stochastic_depth", "activation")
@@ -82,9 +86,12 @@ def search(
     available = len(data.train_images) - plan.held_out
     if available < 1:
         raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {plan.held_out} out, give more")
+    watch = Stopwatch()
     with Fitter(unsafe=resources.unsafe, jobs=jobs) as fitter:
         choices = find_choices(folder, plan.slots, base, fitter)
-        open_study(out, _described_plan(plan, base, choices, data), force=force)
+        described_plan = _described_plan(plan, base, choices, data)
+        open_study(out, described_plan, force=force)
+        reopen_study(out, described_plan)
         trials = [_assembled(recipe, folder, fitter) for recipe in compositions(base, choices, plan.budget, plan.seed)]
     left = [trial for trial in trials if trial.net is not None]
     for rung, images in enumerate(rungs(plan, len(left), available)):
@@ -98,6 +105,8 @@ def search(
         left = left[: math.ceil(len(left) / plan.eta)]
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
+    every = [record for trial in trials for record in trial.records]
+    seal_study(out, described_plan, every, folder, data, watch, {TRIALS: len(trials)})
     return trials
 
 
@@ -187,7 +196,7 @@ def _write(out: Path, trials: Sequence[Trial], label: str, plan: Plan) -> None:
         }
         for place, trial in enumerate(ranked, 1)
     ]
-    with atomic_file(out / "trials.jsonl") as part:
+    with atomic_file(out / TRIALS) as part:
         part.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows), encoding="utf-8")
     with atomic_file(out / "search.md") as part:
         part.write_text("\n".join(page(ranked, label, plan)), encoding="utf-8")

@@ -15,6 +15,7 @@ from curate.records import build_records
 from curate.rows import Source
 from curate.sensitivity.grid import LEXICAL_GRID, STRUCTURAL_GRID, Grid, GridPoint, decide_grid
 from curate.sensitivity.page import sensitivity_page, write_figure
+from curate.sources.parents import parents_of
 from curate.tokens import Detail
 from manifests.atomic import atomic_folder
 from manifests.errors import UserError
@@ -97,6 +98,7 @@ def sensitivity(
                 "tokens": tokens,
             },
             inputs=[Input(name=item.name, sha256=item.sha256, bytes=item.bytes) for item in source.inputs()],
+            parents=parents_of(source),
             counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": [_facts(p) for p in grid.points]},
             details={"lsh": {f"{tau:g}": recall.facts() for tau, recall in grid.recalls.items()}},
             outputs=list_outputs(folder, rows),

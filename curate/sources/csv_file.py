@@ -41,6 +41,10 @@ class CsvFile:
         """The file."""
         return [describe_file(self._path)]
 
+    def files(self) -> list[Path]:
+        """The file."""
+        return [self._path]
+
     def _rows(self) -> Iterator[dict[str, Any]]:
         csv.field_size_limit(_FIELD_LIMIT)
         with (

@@ -87,6 +87,10 @@ class PythonFolder:
             deque(self._rows(), maxlen=0)
         return list(self._inputs)
 
+    def files(self) -> list[Path]:
+        """The files, by their relative paths."""
+        return [self._folder / relative for relative in find_files(self._folder, ".py")]
+
     def _rows(self) -> Iterator[dict[str, Any]]:
         root, digest = self._folder.resolve(), FolderDigest()
         for relative in find_files(self._folder, ".py"):

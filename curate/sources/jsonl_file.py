@@ -43,6 +43,10 @@ class JsonlFile:
         """The file."""
         return [describe_file(self._path)]
 
+    def files(self) -> list[Path]:
+        """The file."""
+        return [self._path]
+
     def _rows(self, columns: dict[str, None]) -> Iterator[dict[str, Any]]:
         """Each line as a row; the names of all columns met go to `columns`."""
         with read_errors(self._path), open_bytes(self._path) as file:

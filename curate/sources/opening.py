@@ -1,14 +1,17 @@
 """SOURCE as written on the command line, turned into the source that reads it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from curate.rows import Source
 from curate.sources.csv_file import CsvFile
+from curate.sources.extraction import ExtractionFolder, is_extraction
 from curate.sources.folder import PythonFolder, find_files
 from curate.sources.hub import HubDataset
 from curate.sources.installed import InstalledLemur
 from curate.sources.jsonl_file import JsonlFile
 from curate.sources.parquet import ParquetFile, ParquetFolder
+from curate.sources.several import join_sources
 from manifests.errors import UserError
 
 _FORMS = "SOURCE is lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, a folder of .py files, or hf://datasets/OWNER/NAME"
@@ -32,6 +35,14 @@ def open_source(spec: str) -> Source:
 
         return LemurRelease(spec.removeprefix("lemur@")) if "@" in spec else LemurRelease()
     return _open_path(spec)
+
+
+def open_sources(specs: Sequence[str]) -> Source:
+    """One source of all that `specs` name, in their order.
+
+    Raises: UserError as `open_source` does, or if two of them have one name.
+    """
+    return join_sources([open_source(spec) for spec in specs])
 
 
 def _open_path(spec: str) -> Source:
@@ -58,6 +69,8 @@ def _open_path(spec: str) -> Source:
 
 
 def _open_folder(folder: Path) -> Source:
+    if is_extraction(folder):
+        return ExtractionFolder(folder)
     if next(find_files(folder, ".py"), None) is not None:
         return PythonFolder(folder)
     if next(find_files(folder, ".parquet"), None) is not None:

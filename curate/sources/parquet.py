@@ -41,6 +41,10 @@ class ParquetFile:
         """The file."""
         return [describe_file(self._path)]
 
+    def files(self) -> list[Path]:
+        """The file."""
+        return [self._path]
+
 
 class ParquetFolder:
     """All .parquet files of a folder, in the order of their relative paths."""
@@ -54,19 +58,20 @@ class ParquetFolder:
 
         Raises: UserError if a file cannot be read or lacks a required column, or none holds rows.
         """
-        parts = (part for path in self._files() for part in _read_file(path))
+        parts = (part for path in self.files() for part in _read_file(path))
         return require_rows(str(self._folder), _gather(parts))
 
     def inputs(self) -> list[InputFile]:
         """The folder as one input."""
         digest = FolderDigest()
-        for path in self._files():
+        for path in self.files():
             file = describe_file(path)
             digest.add(path.relative_to(self._folder).as_posix(), file.sha256, file.bytes)
         return [digest.as_input(self.name)]
 
-    def _files(self) -> Iterator[Path]:
-        return (self._folder / relative for relative in find_files(self._folder, ".parquet"))
+    def files(self) -> list[Path]:
+        """The files, by their relative paths."""
+        return [self._folder / relative for relative in find_files(self._folder, ".parquet")]
 
 
 def _read_file(path: Path) -> Iterator[pa.RecordBatch]:

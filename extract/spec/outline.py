@@ -75,7 +75,7 @@ def outline_of(code: str) -> Outline:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
             try:
-                found = [item for piece in _pieces(code) for item in _facts(piece)]
+                found = [item for piece in pieces_of(code) for item in _facts(piece)]
             except SyntaxError:  # a line at the margin of a multi-line text, most often
                 found = list(_definitions(ast.parse(code).body))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -84,7 +84,7 @@ def outline_of(code: str) -> Outline:
     return Outline(classes, frozenset(item for item in found if isinstance(item, str)))
 
 
-def _pieces(code: str) -> Iterator[str]:
+def pieces_of(code: str) -> Iterator[str]:
     """The text of each statement at the margin that defines something, perhaps."""
     piece: list[str] = []
     open_decorator = False

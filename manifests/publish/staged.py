@@ -2,12 +2,13 @@
 
 An extraction folder loses the code of blocks from sources that are not permissively licensed; their rows, specs and
 everything else stay. Files that do not change are taken from the folder itself, changed ones from a temporary one.
+A network without one of its blocks is none, so a training run with such a block in it stays here as a whole.
 """
 
 import contextlib
 import json
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,14 @@ from manifests.atomic import sha256_file
 from manifests.errors import UserError
 from manifests.licenses import NOASSERTION, is_permissive
 from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
+from manifests.records import TrainingRecord
+from manifests.trace_network import inlined_blocks
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"
-_TABLE, _REQUIREMENTS = "blocks.parquet", "required_repos.json"
+_TABLE, _REQUIREMENTS, _RECORD, _NETWORK = "blocks.parquet", "required_repos.json", "record.json", "net.py"
+_CROISSANT = "croissant.json"
+_TRAINED = frozenset({"run", "ablation", "search"})
 _REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client takes no file that lies in one
 _ROWS = 500
 
@@ -50,17 +55,19 @@ class Staged:
 def staged(folder: Path) -> Iterator[Staged]:
     """What may be published of a folder that was verified; changed files are there until the end of the block.
 
-    Raises: UserError if it has a file that the Hub does not take, or its tables cannot be read.
+    Raises: UserError if it has a file that the Hub does not take, its tables or records cannot be read, or a network in
+        it holds a block that may not be passed on.
     """
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
     for name in sorted(files):
         if name == ATTRIBUTES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub takes no file named {name}; make the folder anew without it")
+    _refuse_barred_networks(folder, manifest)
     if manifest.kind != "extraction":
         yield Staged(manifest.kind, files, ())
         return
-    barred = _barred_blocks(folder)
+    barred = barred_blocks(folder)
     if not barred:
         yield Staged(manifest.kind, files, ())
         return
@@ -68,26 +75,70 @@ def staged(folder: Path) -> Iterator[Staged]:
         yield _without_code(folder, Path(scratch), manifest, files, barred)
 
 
-def _barred_blocks(folder: Path) -> dict[str, tuple[str, str]]:
-    """Source and licence of each block with code that may not be passed on, by block.
+def part_licenses(folder: Path) -> dict[str, set[str]]:
+    """The licences of the sources that each block of an extraction folder holds code of, by block.
 
-    A block holds code of every source that it is made from, so each of their licences must allow it.
+    Raises: UserError if they cannot be read.
     """
     try:
         needs = json.loads((folder / _REQUIREMENTS).read_text(encoding="utf-8"))
         licenses = {name: str(source.get("license") or NOASSERTION) for name, source in needs["sources"].items()}
-        made_from = {entry["block"]: tuple(entry["made_from"]) for entry in needs["blocks"]}
+        return {
+            entry["block"]: {licenses.get(name, NOASSERTION) for name in entry["made_from"]}
+            for entry in needs["blocks"]
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / _REQUIREMENTS}: not readable: {error}; make the folder anew") from error
-    barred = {}
+
+
+def barred_blocks(folder: Path) -> dict[str, tuple[str, str]]:
+    """Source and licence of each block with code that may not be passed on, by block.
+
+    A block holds code of every source that it is made from, so each of their licences must allow it.
+    """
+    parts, barred = part_licenses(folder), {}
     for row in pq.read_table(folder / _TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
         if row["code_sha256"] is None:
             continue
-        parts = {licenses.get(name, NOASSERTION) for name in made_from.get(row["block"], (row["source"],))}
-        wrong = sorted(name for name in {row["license"], *parts} if not is_permissive(name))
+        wrong = _wrong({row["license"], *parts.get(row["block"], {NOASSERTION})})
         if wrong:
-            barred[row["block"]] = (row["source"], " AND ".join(wrong))
+            barred[row["block"]] = (row["source"], wrong)
     return barred
+
+
+def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
+    """Nothing, if every block in the networks of a folder's training runs may be passed on."""
+    runs = [folder / item.path for item in manifest.outputs if item.path.split("/")[-1] == _NETWORK]
+    for network in runs if manifest.kind in _TRAINED else ():
+        for block, licenses in _blocks_of(network).items():
+            wrong = _wrong(licenses)
+            if wrong:
+                raise UserError(
+                    f"{network}: holds {block}, whose licence ({wrong}) is not known to let its code be passed on;"
+                    " nothing was published: assemble the network from other blocks"
+                )
+
+
+def _blocks_of(network: Path) -> dict[str, set[str]]:
+    """The blocks in a network's file and the licences of their parts: by its comments, the record, the manifest."""
+    run, found = network.parent, defaultdict[str, set[str]](set)
+    try:
+        for block in inlined_blocks(network.read_text(encoding="utf-8")):
+            found[block.block].add(block.license)
+        record: TrainingRecord = TrainingRecord.model_validate_json((run / _RECORD).read_bytes())
+        for part in record.ingredients:
+            found[part.block].add(part.license)
+        for name, licenses in read_manifest(run).details.get("licenses", {}).items():
+            found[name].update(licenses)
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # ValidationError is a ValueError
+        detail = str(error).splitlines()[0]
+        raise UserError(f"{run}: not readable as a training run: {detail}; train it anew") from error
+    return dict(sorted(found.items()))
+
+
+def _wrong(licenses: set[str]) -> str:
+    """The licences among these that do not let code be passed on."""
+    return " AND ".join(sorted(name for name in licenses if not is_permissive(name)))
 
 
 def _without_code(
@@ -107,7 +158,14 @@ def _without_code(
         bytes=(scratch / _TABLE).stat().st_size,
         rows=next((item.rows for item in manifest.outputs if item.path == _TABLE), None),
     )
-    outputs = [table if item.path == _TABLE else item for item in manifest.outputs if item.path in kept]
+    changed = {_TABLE: table}
+    if _CROISSANT in files:
+        from manifests.croissant import restate_croissant
+
+        path = kept[_CROISSANT] = scratch / _CROISSANT
+        restate_croissant(folder / _CROISSANT, path, [table])
+        changed[_CROISSANT] = Output(path=_CROISSANT, sha256=sha256_file(path), bytes=path.stat().st_size)
+    outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
     write_manifest(
         scratch, manifest.model_copy(update={"outputs": outputs, "details": {**manifest.details, "withheld": told}})
     )

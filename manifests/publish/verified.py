@@ -7,7 +7,13 @@ from manifests.manifest import read_manifest
 from manifests.verify import Check, check_files
 
 #: Who checks a folder, by the kind that its manifest states; named, since this package imports none of them.
-_VERIFIERS = {"snapshot": "curate.verify", "extraction": "extract.verify"}
+_VERIFIERS = {
+    "snapshot": "curate.verify",
+    "extraction": "extract.verify",
+    "run": "train.verify",
+    "ablation": "train.verify",
+    "search": "train.verify",
+}
 
 
 def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:

@@ -20,9 +20,9 @@ from curate.pipeline import curate
 from curate.runs.result import RunResult
 from curate.strict import curate_strict
 from curate.verify import verify
-from manifests.atomic import sha256_file
+from manifests.croissant import restate_croissant
 from manifests.errors import UserError
-from manifests.manifest import Output, read_manifest, write_manifest
+from manifests.manifest import list_outputs, read_manifest, write_manifest
 
 Row = dict[str, Any]
 SIZE = 24
@@ -267,11 +267,10 @@ def test_verify_sees_a_column_that_is_not_so(
     place = [row["nn"] for row in rows].index(name)
     rows[place] |= change
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    metadata = folder / "croissant.json"
+    restate_croissant(metadata, metadata, list_outputs(folder, {}))
     manifest = read_manifest(folder)
-    outputs = [
-        item if not path.match(item.path) else Output(**(item.model_dump() | {"sha256": sha256_file(path), "bytes": path.stat().st_size}))
-        for item in manifest.outputs
-    ]  # fmt: skip
+    outputs = list_outputs(folder, {item.path: item.rows for item in manifest.outputs if item.rows is not None})
     (folder / "manifest.json").unlink()
     write_manifest(folder, manifest.model_copy(update={"outputs": outputs}))
     assert list(failed(folder)) == ["runs"]

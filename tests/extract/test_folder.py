@@ -51,7 +51,8 @@ def test_every_file_is_there(written: Path) -> None:
     }
     figures = {f"figures/{name}.png" for name in ("sources", "failures", "sizes")}
     tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
-    assert files == code | figures | tables | {"report.md", "manifest.json"}
+    specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
+    assert files == code | figures | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"}
 
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
@@ -121,7 +122,8 @@ def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, 
 def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:
     manifest = read_manifest_of(written)
     assert manifest.kind == "extraction"
-    assert manifest.parameters == {"level": "executed", "corpus": "made"}
+    assert manifest.parameters == {"level": "executed", "corpus": "made", "seed": 42, "chat": None}
+    assert manifest.counts["specs"] == {"train": 8, "validation": 0, "test": 0, "groups": 1}
     assert [(item.name, item.sha256) for item in manifest.inputs] == [(s.name, s.digest) for s in sources]
     assert [item.bytes for item in manifest.inputs] == [20, 19]
     assert manifest.counts["reached"]["executed"] == 6

@@ -33,7 +33,7 @@ from manifests.verify import Check
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
 CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements"]
-CHECKS += ["files", "parses", "undefined names", "imports", "headers", "specs"]
+CHECKS += ["files", "parses", "undefined names", "imports", "headers", "specs", "schema SpecRow", "spec splits"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
 
@@ -309,6 +309,9 @@ def test_a_spec_too_many_or_too_few(folder: Path) -> None:
 def test_a_folder_of_an_earlier_version_has_no_specs(folder: Path) -> None:
     (folder / "specs.jsonl").unlink()
     assert failed(folder, refresh=False) == {"digests": "specs.jsonl is missing"}
+    assert failed(folder) == {"spec splits": "there are tables of specs, but no specs.jsonl"}
+    shutil.rmtree(folder / "data")
+    (folder / "README.md").unlink()
     assert failed(folder) == {}
 
 

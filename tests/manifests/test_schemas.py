@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from manifests.folder import ROWS_PER_FILE, card_yaml, write_tables
+from manifests.folder import ROWS_PER_FILE, Table, card_yaml, offered_tables, write_tables
 from manifests.manifest import Manifest
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
 from manifests.schemas import FOLDER, schema_texts
@@ -154,15 +154,24 @@ def test_further_columns_may_follow(tmp_path: Any) -> None:
     assert check_table(tmp_path, "t.parquet", Stat).ok
 
 
+def test_what_has_no_rows_is_not_offered() -> None:
+    configs = {
+        "some": (Removed, {"train": "some/train-*.parquet", "test": "some/test-*.parquet"}),
+        "none": (Removed, {"train": "none.parquet"}),
+    }
+    rows = {"some/train-0.parquet": 3, "some/test-0.parquet": 0, "none.parquet": 0}
+    assert offered_tables(configs, rows) == [Table("some", Removed, {"train": "some/train-*.parquet"})]
+
+
 @pytest.mark.parametrize(
     ("rows", "label"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"), (10**6, "1M<n<10M")]
 )
 def test_card_yaml(rows: int, label: str) -> None:
-    configs: list[dict[str, object]] = [
-        {"config_name": "records", "default": True, "data_files": {"train": "a-*.parquet", "test": "b.parquet"}},
-        {"config_name": "more", "data_files": {"train": "c.parquet"}},
+    tables = [
+        Table("records", Removed, {"train": "a-*.parquet", "test": "b.parquet"}),
+        Table("more", Removed, {"train": "c.parquet"}),
     ]
-    assert card_yaml(configs, pretty_name="Name", tags=["t"], size=rows) == (
+    assert card_yaml(tables, default="records", pretty_name="Name", tags=["t"], size=rows) == (
         f"---\npretty_name: Name\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
         "- config_name: records\n  default: true\n  data_files:\n  - split: train\n    path: a-*.parquet\n"
         "  - split: test\n    path: b.parquet\n"

@@ -11,6 +11,7 @@ import pytest
 
 from curate.chat.text import fenced_codes
 from curate.verify import verify
+from manifests.croissant import restate_croissant
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 
 Row = dict[str, Any]
@@ -18,11 +19,18 @@ Damage = Callable[[list[Row]], None]
 
 
 def rewrite(folder: Path, path: Path, damage: Damage) -> None:
-    """Change the rows of a table, and let the manifest state the digests that are found."""
+    """Change the rows of a table, and let the metadata and the manifest state the digests that are found."""
     table = pq.read_table(path)
     rows = table.to_pylist()
     damage(rows)
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    metadata = folder / "croissant.json"
+    restate_croissant(metadata, metadata, list_outputs(folder, {}))
+    relist(folder)
+
+
+def relist(folder: Path) -> None:
+    """Let the manifest state the files that are found."""
     manifest = read_manifest(folder)
     known = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
     (folder / "manifest.json").unlink()
@@ -135,3 +143,16 @@ def test_damage_to_the_drops_is_seen(snapshot: Path, tmp_path: Path, damage: Dam
     shutil.copytree(snapshot, folder)
     rewrite(folder, folder / "chat_drops.parquet", damage)
     assert set(failed(folder)) == checks
+
+
+def test_metadata_of_other_tables_is_seen(snapshot: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(snapshot, folder)
+    metadata = folder / "croissant.json"
+    table = next(item for item in list_outputs(folder, {}) if item.path == "decisions.parquet")
+    restate_croissant(metadata, metadata, [table.model_copy(update={"sha256": "0" * 64})])
+    relist(folder)
+    assert failed(folder) == {"croissant.json": "decisions.parquet has another digest"}
+    metadata.unlink()
+    relist(folder)
+    assert failed(folder) == {}, "a folder that was made without metadata needs none"

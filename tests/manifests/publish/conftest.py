@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session, constants
 
-from manifests.folder import card_yaml, write_tables
+from manifests.folder import Table, card_yaml, write_tables
 from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
 from manifests.publish import Hub
 from manifests.records import Removed
@@ -85,7 +85,7 @@ def sample(tmp_path: Path) -> Path:
     for place, (split, count) in enumerate({"train": 30, "test": 7}.items()):
         write_tables(folder / "data", split, Removed, rows(count, 100 * place), count)
     files = {"train": "data/train-*.parquet", "test": "data/test-*.parquet"}
-    card = card_yaml([{"config_name": "records", "data_files": files}], pretty_name="Sample", tags=["code"], size=37)
+    card = card_yaml([Table("records", Removed, files)], default="", pretty_name="Sample", tags=["code"], size=37)
     (folder / "README.md").write_text(f"{card}\n# Sample\n")
     (folder / "report.md").write_text("# Report\n")
     (folder / "empty.txt").touch()

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from extract.card import check_description
 from manifests.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish import Hub, publish, pull
@@ -66,7 +67,8 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert gone == {name for name in before if name.startswith(("blocks/beta@2.0/", "blocks/gamma@3.0/"))}
     assert len(gone) == 8
     changed = {name for name in after if after[name] != before[name]}
-    assert changed == {"blocks.parquet", "manifest.json"}
+    assert changed == {"blocks.parquet", "croissant.json", "manifest.json"}
+    assert all(check.ok for check in check_description(out, read_manifest(out)))
     old, new = (pq.read_table(place / "blocks.parquet").to_pylist() for place in (folder, out))
     for was, now in zip(old, new, strict=True):
         assert now == (was if was["source"] == "alpha@1.0" else {**was, "code": None})

@@ -1,0 +1,197 @@
+"""Facts of a spec in words. Each function says what was observed, and nothing where a fact is null."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from manifests.markdown import plural
+from manifests.records import Case, Spec, SpecArgument
+
+SYSTEMS = (
+    "You are an expert in PyTorch network design. Shapes are written 2×16×8×8, layouts N×C×H×W; facts about a module"
+    " were measured on the CPU with the arguments that are stated.",
+    "You help people to choose and specify PyTorch modules. What is said of a module was observed as it ran; shapes are"
+    " written like 2×16×8×8 and layouts like N×C×H×W.",
+    "You know neural network building blocks in PyTorch. Answer with facts: shapes (written 2×16×8×8), layouts"
+    " (N×C×H×W), parameters and layers.",
+)
+
+#: Kinds of layers that are told at most.
+LAYERS = 10
+
+_KINDS = {
+    "Activation": "an activation function",
+    "Attention": "an attention block",
+    "Augmentation": "an augmentation",
+    "Convolution": "a convolution block",
+    "Detection": "a part of a detector",
+    "Embedding": "an embedding",
+    "Graph": "a graph network layer",
+    "Head": "a head",
+    "Loss": "a loss",
+    "MLP": "an MLP block",
+    "Neck": "a neck",
+    "Network": "a whole network",
+    "Normalization": "a normalization layer",
+    "Pooling": "a pooling block",
+    "Quantization": "a quantization block",
+    "Recurrent": "a recurrent block",
+    "Regularization": "a regularizer",
+    "Resampling": "a resampling block",
+    "Segmentation": "a part of a segmentation network",
+    "Transformer": "a transformer block",
+}
+_TENSOR = re.compile(r"(\w+) (\d+(?:×\d+)*|scalar)")
+_INNER = {
+    "N×C×L": "the length",
+    "N×L×C": "the length",
+    "N×C×H×W": "height and width",
+    "N×H×W×C": "height and width",
+    "N×C×D×H×W": "depth, height and width",
+    "N×D×H×W×C": "depth, height and width",
+}
+
+
+def kind_of(spec: Spec) -> str:
+    """`an attention block`; `a module` where its names tell nothing."""
+    return _KINDS.get(spec.category, "a module")
+
+
+def and_list(items: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def shape_words(spec: Spec) -> list[str]:
+    """What it does to shapes, as verb phrases: `keeps the shape of its N×C×H×W input`."""
+    layout = f"{spec.layout} input" if spec.layout else "first input"
+    if spec.keeps_shape:
+        return [f"keeps the shape of its {layout}"]
+    told = [f"takes an {layout}"] if spec.layout else []
+    outputs = len(spec.cases[0].outputs) if spec.cases else 1
+    of = "" if outputs == 1 else " in its first output"
+    if (phrase := scaling_of(spec)) is not None:
+        told.append(f"{phrase}{of}")
+    if spec.changes_channels is not None:
+        told.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
+    if outputs != 1:
+        told.append(f"gives {outputs or 'no'} tensors")
+    elif spec.keeps_shape is False and all(words.startswith(("takes", "keeps")) for words in told):
+        told.append("gives another shape")
+    return told
+
+
+def scaling_of(spec: Spec) -> str | None:
+    """What becomes of the inner dimensions: `halves height and width`; None where that was not seen."""
+    if spec.downsampling is None or spec.layout not in _INNER:
+        return None
+    return scaling_words(spec.downsampling, _INNER[spec.layout])
+
+
+def scaling_words(factor: float, inner: str) -> str:
+    """`halves height and width`."""
+    if factor == 1:
+        return f"keeps {inner}"
+    if factor in (2, 0.5):
+        return f"{'halves' if factor == 2 else 'doubles'} {inner}"
+    return f"divides {inner} by {factor:.4g}" if factor > 1 else f"multiplies {inner} by {1 / factor:.4g}"
+
+
+def parameter_words(spec: Spec, *, arguments: bool = True) -> str:
+    """`has 280 parameters when built with channels 16`; empty where they were not counted."""
+    if spec.parameters is None:
+        return ""
+    told = f"has {plural(spec.parameters, 'parameter')}" if spec.parameters else "has no parameters"
+    given = init_words(spec) if arguments else ""
+    return f"{told} when built with {given}" if given else told
+
+
+def init_words(spec: Spec) -> str:
+    """The constructor's arguments that worked: "`channels` 16 and `ratio` 0.5"; empty without any."""
+    return value_words(spec.arguments.init) if spec.arguments else ""
+
+
+def value_words(values: Mapping[str, str]) -> str:
+    """Names with values, as running text."""
+    return and_list([f"`{name}` {value}" for name, value in values.items()])
+
+
+def bag(layers: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The most frequent kinds of layers, as many as are told."""
+    return sorted(layers.items(), key=lambda item: (-item[1], item[0]))[:LAYERS]
+
+
+def layer_words(spec: Spec) -> str:
+    """`Its submodules are 2 Conv2d and 1 ReLU.`; empty where that was not seen."""
+    if spec.layers is None:
+        return ""
+    if not spec.layers:
+        return "It has no submodules."
+    named = [f"{number:,} `{name}`" for name, number in bag(spec.layers)]
+    more = len(spec.layers) - len(named)
+    return f"Its submodules are {and_list([*named, *([plural(more, 'further kind')] if more else [])])}."
+
+
+def mode_words(spec: Spec) -> list[str]:
+    """What train and eval mode do, as sentences."""
+    told = []
+    if spec.identity_in_eval:
+        one = not spec.cases or len(spec.cases[0].outputs) == 1
+        told.append(f"In eval mode {'it returns' if one else 'its first output is'} its first input unchanged.")
+    if spec.train_differs is not None:
+        told.append(
+            "Train and eval mode give different outputs."
+            if spec.train_differs
+            else "Train and eval mode give the same output."
+        )
+    return told
+
+
+def gradient_words(spec: Spec) -> str:
+    """`Finite gradients reach 3 of its 4 parameter tensors.`; empty where that was not seen."""
+    if spec.gradients is None or not spec.tensors:
+        return ""
+    if not spec.parameters:  # what has none is asked for gradients of its input
+        return "Finite gradients reach its input." if spec.gradients else ""
+    if spec.gradients == spec.tensors:
+        return f"Finite gradients reach its {plural(spec.tensors, 'parameter tensor')}."
+    return f"Finite gradients reach {spec.gradients:,} of its {plural(spec.tensors, 'parameter tensor')}."
+
+
+def input_words(case: Case) -> str:
+    """What goes in: "`x` (float32 of shape 2×16×8×8)"."""
+    return and_list([f"{_input(name)} {_given(told)}" for name, told in case.inputs.items()]) or "no input"
+
+
+def output_words(case: Case) -> str:
+    """What comes out."""
+    if not case.outputs:
+        return "no tensor"
+    if len(case.outputs) == 1:
+        return _tensor(case.outputs[0])
+    return f"{len(case.outputs)} tensors: {and_list(case.outputs)}"
+
+
+def _input(name: str) -> str:
+    """A parameter's name; of one that has none, its place."""
+    return f"input {int(name[1:]) + 1}" if name.startswith("*") and name[1:].isdecimal() else f"`{name}`"
+
+
+def _given(told: str) -> str:
+    if (match := _TENSOR.fullmatch(told)) is None:
+        return told
+    return f"({match[1]} scalar)" if match[2] == "scalar" else f"({match[1]} of shape {match[2]})"
+
+
+def _tensor(told: str) -> str:
+    if (match := _TENSOR.fullmatch(told)) is None:
+        return told
+    return f"one {match[1]} scalar" if match[2] == "scalar" else f"one {match[1]} tensor of shape {match[2]}"
+
+
+def argument_words(arguments: Sequence[SpecArgument]) -> str:
+    """Arguments by name, optional ones with their defaults: "`channels`, optionally `ratio` (0.5)"."""
+    required = [f"`{item.name}`" for item in arguments if item.default is None and not item.kind.startswith("more")]
+    optional = [f"`{item.name}` ({item.default})" for item in arguments if item.default is not None]
+    if not required:
+        return f"optional arguments only: {and_list(optional)}" if optional else ""
+    return f"{and_list(required)}, optionally {and_list(optional)}" if optional else and_list(required)

@@ -1,0 +1,166 @@
+"""Splits of specs without leakage: related blocks form a group, and a group is in one split.
+
+Two blocks are related when the text of their classes (no docstrings, comments or layout, and not the class's own name)
+has a Jaccard of `NEAR` or more over shingles, or when their specs state the same design. Where a block comes from plays
+no part: a layer that ten repositories copied is one group. A closed file also holds other classes that its block needs.
+So that no file of one split holds an answer of another, only groups go to validation and test of which no class, nor
+one near it, stands in a file of another group.
+"""
+
+import ast
+import contextlib
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from extract.spec.near import Numbers, near_pairs, shingles
+from extract.spec.neutral import design_of
+from extract.spec.outline import pieces_of
+from manifests.records import Spec, Split
+
+#: Jaccard of two classes' texts from which they are related.
+NEAR = 0.70
+
+#: Held-out splits in the order in which they are filled, and their share of the specs.
+HELD_OUT: tuple[tuple[Split, float], ...] = (("test", 0.10), ("validation", 0.10))
+
+_DIGITS = 16
+_NOT_DESIGN = frozenset({"level", "fidelity", "category", "summary", "withheld"})
+_NAMING = _NOT_DESIGN | {"bases", "builds", "dependencies"}
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a spec goes: its group, and the split that holds the whole group."""
+
+    cluster: str
+    split: Split
+
+
+def place_specs(specs: Sequence[Spec], codes: Sequence[str], seed: int) -> list[Place]:
+    """The place of each spec, about 80 / 10 / 10; the order of the specs plays no part.
+
+    Args:
+        codes: the closed files of the same blocks.
+        seed: another one draws other groups for the held-out splits.
+    """
+    labels, used = _groups(specs, codes)
+    digests = [hashlib.sha256(spec.block.encode()).hexdigest() for spec in specs]
+    names: dict[int, str] = {}
+    sizes: dict[int, int] = {}
+    for label, digest in zip(labels, digests, strict=True):
+        names[label] = min(names.get(label, digest), digest)
+        sizes[label] = sizes.get(label, 0) + 1
+    order = sorted(names, key=lambda label: hashlib.sha256(f"{seed}:{names[label]}".encode()).digest())
+    split_of: dict[int, Split] = {}
+    for split, share in HELD_OUT:
+        quota = round(len(specs) * share)
+        largest = max(1, quota // 2)
+        for label in order:
+            if label not in split_of and label not in used and sizes[label] <= min(quota, largest):
+                split_of[label] = split
+                quota -= sizes[label]
+    return [Place(names[label][:_DIGITS], split_of.get(label, "train")) for label in labels]
+
+
+def _groups(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[int], set[int]]:
+    """The group of each spec, and the groups of which something stands in files of others."""
+    texts: dict[str, int] = {}  # class texts, by their number
+    own: list[int] = []
+    within: list[list[int]] = []  # of all classes of each file
+    for spec, code in zip(specs, codes, strict=True):
+        classes = dict(_classes(code))
+        own.append(texts.setdefault(classes.get(spec.name, spec.block), len(texts)))
+        within.append([texts.setdefault(text, len(texts)) for text in classes.values()])
+    designs: dict[str, int] = {}
+    same = [designs.setdefault(design_key(spec), len(designs)) + len(texts) for spec in specs]
+    ends = _near(list(texts), set(own))
+    mine = np.isin(ends[0], own) & np.isin(ends[1], own)
+    ties = (np.concatenate([ends[0][mine], own]), np.concatenate([ends[1][mine], same]))
+    nodes = len(texts) + len(designs)
+    graph = coo_array((np.ones(len(ties[0]), np.int8), ties), shape=(nodes, nodes))
+    labels = np.asarray(connected_components(graph, directed=False)[1], np.int64)
+    return [int(labels[text]) for text in own], _used(ends, labels, own, within)
+
+
+def _used(ends: tuple[Numbers, Numbers], labels: Numbers, own: list[int], within: list[list[int]]) -> set[int]:
+    """The groups whose classes, or near ones, stand in files of other groups."""
+    owners = {text: int(labels[text]) for text in own}
+    near: dict[int, set[int]] = {text: {label} for text, label in owners.items()}  # text -> groups that it belongs to
+    for one, other in zip(*(part.tolist() for part in ends), strict=True):
+        if other in owners:
+            near.setdefault(one, set()).add(owners[other])
+    return {
+        label
+        for text, others in zip(own, within, strict=True)
+        for other in others
+        for label in near.get(other, ())
+        if label != owners[text]
+    }
+
+
+def _near(texts: list[str], own: set[int]) -> tuple[Numbers, Numbers]:
+    """The pairs of near texts of which the second is the class of a block."""
+    found: tuple[list[Numbers], list[Numbers]] = ([], [])
+    for one, other in near_pairs([shingles(text) for text in texts], NEAR):
+        wanted = np.isin(other, list(own))
+        found[0].append(one[wanted])
+        found[1].append(other[wanted])
+    empty = [np.zeros(0, np.int64)]
+    return np.concatenate(found[0] or empty), np.concatenate(found[1] or empty)
+
+
+def design_key(spec: Spec) -> str:
+    """A text that is equal for specs of the same design, wherever they come from and whatever they are called.
+
+    Of a block that ran it is what was observed and how it is called; of another one, all that its syntax told.
+    """
+    facts = design_of(spec.model_dump(mode="json"))
+    kept = {name: value for name, value in facts.items() if name not in (_NAMING if spec.cases else _NOT_DESIGN)}
+    return json.dumps(kept, sort_keys=True, ensure_ascii=False)
+
+
+def _classes(code: str) -> Iterator[tuple[str, str]]:
+    """The name and plain text of each class at the top of a file; of none, if it is not Python."""
+    for piece in _pieces(code):
+        if (match := _CLASS.search(piece)) is not None:
+            yield match[1], _plain(piece)
+
+
+def _pieces(code: str) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return list(pieces_of(code))
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # a text at the margin
+            return [ast.unparse(node) for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
+    return []
+
+
+@lru_cache(maxsize=20_000)
+def _plain(piece: str) -> str:
+    """The text of a class without docstrings, comments, layout and its own name; as it is, if it does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
+            tree = ast.parse(piece)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return piece
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    return _CLASS.sub("class", ast.unparse(tree), count=1)
+
+
+def _has_docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    first = node.body[0] if node.body else None
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)

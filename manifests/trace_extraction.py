@@ -1,0 +1,80 @@
+"""One block of an extraction folder, traced to the lines of the release that it was copied from."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from manifests.errors import UserError
+from manifests.manifest import read_manifest
+from manifests.trace import Link, Traced, lines_text
+
+_TABLE, _REQUIREMENTS = "blocks.parquet", "required_repos.json"
+
+
+def find(folder: Path, wanted: str) -> Traced:
+    """The block that an id, a qualified or a bare name stands for, as `lemur show` finds it.
+
+    Raises: UserError if nothing is called so, with near names.
+    """
+    found = importlib.import_module("extract.show").find_block(folder, wanted)  # this package imports no other
+    row, entry, needs = found.row, found.needs or {}, _needs(folder)
+    stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
+    sources = {**needs.get("sources", {}), **stated}
+    block = {
+        "level": row.level,
+        "fidelity": row.fidelity,
+        "code": row.code_sha256,
+        "file": row.file,
+        "licence": row.license,
+        "others": list(found.others),
+    }
+    lines = {"lines": lines_text(row.start_line, row.end_line), "swhid": entry.get("swhid") or row.swhid}
+    made_from: dict[str, list[str]] = entry.get("made_from", {})
+    parts = [(source, path) for source, paths in made_from.items() for path in paths]
+    links = [
+        Link("block", row.block, block),
+        _release(row.source, sources),
+        Link("source", f"{row.source} {row.path}", lines),
+        *(_release(source, sources) for source in made_from if source != row.source),
+        *(
+            Link("with", f"{source} {path}", {"swhid": needs.get("files", {}).get(source, {}).get(path)})
+            for source, path in parts
+            if (source, path) != (row.source, row.path)
+        ),
+    ]
+    return Traced(tuple(links), ())
+
+
+def find_code(folder: Path, sha256: str) -> Traced | None:
+    """The block whose file has this digest."""
+    try:
+        table = pq.read_table(folder / _TABLE, columns=["block", "code_sha256"])
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(folder, error) from error
+    place = pc.index(table["code_sha256"], sha256).as_py()
+    return find(folder, table["block"][place].as_py()) if place >= 0 else None
+
+
+def _release(name: str, sources: dict[str, dict[str, Any]]) -> Link:
+    """A source as it was fetched; the digest is of its Python files."""
+    known = sources.get(name, {})
+    facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
+    return Link("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
+
+
+def _needs(folder: Path) -> dict[str, Any]:
+    try:
+        needs: dict[str, Any] = json.loads((folder / _REQUIREMENTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, error) from error
+    return needs
+
+
+def _damaged(folder: Path, error: Exception) -> UserError:
+    detail = str(error).splitlines()[0]
+    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")

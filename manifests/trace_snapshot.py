@@ -1,0 +1,118 @@
+"""One network of a snapshot, or a conversation about one, traced to the file of the release that its code is from."""
+
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from manifests.errors import UserError
+from manifests.manifest import Manifest, read_manifest
+from manifests.swhid import content_swhid
+from manifests.trace import Link, Traced, lines_text
+
+_DIGITS = re.compile(r"[0-9a-f]{6,64}")
+_CHAT = ("id", "task", "variant", "nn", "record", "license")
+#: Where the codes lie in a wheel of nn-dataset, a file for each network; as `curate.sources.lemur_stats` reads them.
+_CODES = "ab/nn/nn"
+#: What is read of an extraction folder, and how the rows from one are named; as `curate.sources.extraction` does it.
+_EXTRACTED, _BLOCK = ("/blocks.parquet", "/required_repos.json"), "block-"
+
+
+def find(folder: Path, wanted: str) -> Traced:
+    """The network of a name or an id, as `lemur explain` finds it, or the conversation of an id.
+
+    Raises: UserError if nothing, or several things are called so, with near names.
+    """
+    with _read_errors(folder):
+        chats = _conversations(folder, wanted)
+        if len(chats) > 1:
+            raise UserError(f"{wanted!r} begins {len(chats)} ids of conversations; give more digits")
+        chat = chats[0] if chats else None
+        links = _record(folder, chat["record"] if chat else wanted)
+    if chat is None:
+        return links
+    told = {"task": chat["task"], "variant": chat["variant"], "licence": chat["license"], "about": chat["nn"]}
+    return Traced((Link("chat row", chat["id"], told), *links.links), links.codes)
+
+
+def find_code(folder: Path, sha256: str) -> Traced | None:
+    """The network whose code has this digest."""
+    with _read_errors(folder):
+        ids = pq.read_table(folder / "decisions.parquet", columns=["id"])["id"]
+        return _record(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
+
+
+@contextlib.contextmanager
+def _read_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        detail = str(error).splitlines()[0]
+        raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or make the folder anew") from error
+
+
+def _record(folder: Path, wanted: str) -> Traced:
+    facts = importlib.import_module("curate.explain").explain(folder, wanted).facts  # this package imports no other
+    digest: str | None = facts["id"]
+    code = _code(folder, digest) if digest is not None else None
+    kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
+    stands = facts["canonical"]
+    told = {
+        "id": digest,
+        "outcome": kept or f"removed at stage {facts['stage']}: {facts['reason']}",
+        "stands_for_it": f"{stands['name']} {stands['id']}" if stands else None,
+        "row": facts["row"],
+        "also_named": [other["name"] for other in facts["other_names"]],
+    }
+    links = (
+        Link("record", facts["name"] or "(none)", told),
+        *_origin(read_manifest(folder), facts["name"], facts["row"], code),
+    )
+    return Traced(links, (digest,) if digest is not None else ())
+
+
+def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[Link]:
+    """Where the row was read, as far as the manifest and its name tell: the input, and the place in it."""
+    content: dict[str, Any] = {}
+    if code is not None:
+        content = {"lines": lines_text(1, max(1, len(code.splitlines()))), "swhid": content_swhid(code.encode())}
+    tables = [item for item in manifest.inputs if item.name.endswith(_EXTRACTED)]
+    others = [item for item in manifest.inputs if item not in tables]
+    if tables and name.startswith(_BLOCK):
+        links = [Link("input", item.name, {"sha256": item.sha256}) for item in tables]
+        return [*links, Link("block", name.removeprefix(_BLOCK), content)]
+    licence = manifest.details.get("license") or manifest.details.get("chat", {}).get("license")
+    released = bool(others) and all(item.name.startswith("nn_dataset-") for item in others)
+    what = "release" if released else "input"
+    links = [Link(what, item.name, {"sha256": item.sha256, "licence": licence}) for item in others]
+    place = f"{_CODES}/{name}.py" if released else f"row {row:,} of {manifest.parameters.get('source')}"
+    return [*links, Link("source", place, content)]
+
+
+def _conversations(folder: Path, wanted: str) -> list[dict[str, Any]]:
+    """The conversations whose id is, or begins with, these digits."""
+    if not _DIGITS.fullmatch(wanted.lower()):
+        return []
+    found: list[dict[str, Any]] = []
+    for path in sorted((folder / "data" / "chat").glob("*.parquet")):
+        table = pq.read_table(path, columns=list(_CHAT))
+        found += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
+    return found
+
+
+def _code(folder: Path, digest: str) -> str | None:
+    """The code of an id, kept or removed; None where it is an input row that could not be used."""
+    for path in [*sorted((folder / "data" / "records").glob("*.parquet")), folder / "removed.parquet"]:
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                place = pc.index(file.read_row_group(group, columns=["id"])["id"], digest).as_py()
+                if place >= 0:
+                    code: str = file.read_row_group(group, columns=["nn_code"])["nn_code"][place].as_py()
+                    return code
+    return None

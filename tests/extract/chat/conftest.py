@@ -1,0 +1,137 @@
+"""A small extraction of made-up blocks with conversations, and the parts that it is made of."""
+
+import json
+import runpy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.chat.result import ChatOptions, Subject
+from extract.folder import Result, code_columns
+from extract.spec.groups import Place
+from extract.spec.make import make_spec
+from manifests.records import Block
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "extract"
+made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
+blocks = SimpleNamespace(**runpy.run_path(str(FIXTURES / "blocks.py")))
+
+KINDS = (("Squeeze", 16, 280), ("Widen", 24, 1_000), ("Blend", 32, 0), ("Gated", 48, 70_000), ("Mixer", 64, 5_120))
+LAYERS = ("Conv2d", "Linear", "BatchNorm2d", "GELU", "Dropout")
+
+
+def body_of(name: str, width: int) -> str:
+    """A class that shares hardly a token with those of other names."""
+    lines = "\n".join(f"        self.{name.lower()}_{n} = {name}_part_{n}({width}, {n + width})" for n in range(6))
+    parts = "\n\n\n".join(
+        f"class {name}_part_{n}(torch.nn.Linear):\n    {name.lower()}_mark_{n} = {n}" for n in range(6)
+    )
+    doc = f'    """Answers {name} questions about {width} channels of some {name} kind, seen before."""\n'
+    return (
+        f"import torch\n\n\n{parts}\n\n\nclass {name}(torch.nn.Module):\n{doc}\n"
+        f"    def __init__(self, channels, width={width}):\n        super().__init__()\n{lines}\n\n"
+        f"    def forward(self, x):\n        return self.{name.lower()}_0(x) * {width} + {width + 1}\n"
+    )
+
+
+def observed_of(place: int, width: int, parameters: int) -> dict[str, Any]:
+    """What was seen: blocks differ in size, layers, modes and, every other one, in shape."""
+    half = 2 if place % 2 else 1
+    cases = [
+        {"inputs": {"*0": f"float32 {n}x{width}x16x16"}, "outputs": [f"float32 {n}x{width}x{16 // half}x{16 // half}"]}
+        for n in (2, 3)
+    ]
+    layers = {LAYERS[place % 5]: 1 + place}
+    if place == 4:  # more kinds than are told
+        layers |= {f"Kind{one}{other}": 1 for one in "ABCDEFGHIJ" for other in "KLMNOPQRST"}
+    found = {**blocks.OBSERVED, "parameters": parameters, "layers": layers, "cases": cases}
+    worked = {"init": {"args": [str(width)], "kwargs": {}}, "forward": {"args": [f"torch.randn((2, {width}, 16, 16))"]}}
+    worked["forward"]["kwargs"] = {}  # type: ignore[index]
+    return {
+        "level": "backward",
+        "error_kind": None,
+        "error": None,
+        "arguments": json.dumps(worked),
+        "observed": json.dumps({**found, "train_differs": place % 3 == 0}),
+    }
+
+
+def rows_of(source: Any, count: int = 5) -> list[Block]:
+    rows = []
+    for place, (name, width, parameters) in enumerate(KINDS[:count]):
+        # what two sources have in common are copies of one block
+        name = name if place == 0 else f"{name}{source.name[0].upper()}"
+        width += 0 if place == 0 else len(source.name) * ord(source.name[0])
+        block = made.block(source, name)
+        code = made.code_of(block.block, source.license, body_of(name, width))
+        observed = observed_of(place, width, parameters + (width if place else 0))
+        rows.append(block.model_copy(update={**code_columns(code), **observed}))
+    return rows
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
+    """Of three licences: alpha is MIT, beta GPL, gamma says nothing."""
+    folder = tmp_path_factory.mktemp("sources")
+    return [made.source(folder, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
+
+
+@pytest.fixture(scope="session")
+def results(sources: Sequence[Any]) -> list[Result]:
+    """Five blocks of each source that ran, one of alpha that holds code of beta, one that was not constructed."""
+    found = [Result(row, ((row.source, row.path),)) for source in sources for row in rows_of(source)]
+    alpha = sources[0]
+    mixed = rows_of(alpha)[1]
+    code = made.code_of(f"{mixed.block}Too", alpha.license, body_of("WidenToo", 99))
+    mixed = mixed.model_copy(
+        update={
+            "block": f"{alpha.name}::alpha.blocks.WidenToo",
+            "name": "WidenToo",
+            "qualname": "alpha.blocks.WidenToo",
+            **code_columns(code.replace(f"{mixed.block}Too", f"{alpha.name}::alpha.blocks.WidenToo")),
+            **observed_of(1, 99, 77),
+        }
+    )
+    found.insert(5, Result(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/blocks.py"))))
+    plain = made.block(alpha, "Plain", "executed", error_kind="no_arguments", error="none found")
+    found.insert(6, Result(plain, ((alpha.name, plain.path),)))
+    return found
+
+
+@pytest.fixture(scope="session")
+def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
+    """Writes the extraction without figures."""
+
+    def write_to(out: Path, chat: ChatOptions | None = None, **facts: Any) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+            made.write(out, results, sources, level="backward", chat=chat, **facts)
+        return out
+
+    return write_to
+
+
+@pytest.fixture(scope="session")
+def extraction(write: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With conversations and code."""
+    return write(tmp_path_factory.mktemp("chat") / "out", ChatOptions(include_code=True))
+
+
+@pytest.fixture(scope="session")
+def subject() -> Callable[..., Subject]:
+    """A subject of a block's row."""
+
+    def subject_of(row: Block, split: str = "train", cluster: str | None = None) -> Subject:
+        assert row.code is not None
+        return Subject(make_spec(row), Place(cluster or row.block, split), row.code)  # type: ignore[arg-type]
+
+    return subject_of
+
+
+@pytest.fixture(scope="session")
+def rows(sources: Sequence[Any]) -> list[Block]:
+    """All blocks that ran."""
+    return [row for source in sources for row in rows_of(source)]

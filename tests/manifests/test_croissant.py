@@ -1,0 +1,327 @@
+"""`croissant.json`: the library reads every row by it, the same tables give the same bytes, and checks find what differs."""
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlcroissant as mlc
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manifests.atomic import sha256_file
+from manifests.croissant import (
+    FILE_NAME,
+    About,
+    _field,
+    _Source,
+    check_croissant,
+    restate_croissant,
+    write_croissant,
+)
+from manifests.folder import Table, write_table, write_tables
+from manifests.manifest import Output
+from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
+
+Row = dict[str, Any]
+
+# of rdflib's parser, about a class that it uses itself
+pytestmark = pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")
+
+ABOUT = About("Some networks", "Networks and what became of them.", "0.1.0", ["MIT"])
+SHA = "ab" * 32
+
+
+def record(number: int, split: str) -> Row:
+    numbers = {"epoch": number, "accuracy": number / 8, "duration": 1e9, "weight": 1.0, "score": None}
+    texts = {
+        name: f"{name} {number} \u00e9" for name in ("nn", "nn_code", "task", "prm", "prefix", "family", "cluster")
+    }
+    flags = {"pretrained": number % 2 == 0, "runs": True, "runs_error": None}
+    return {**texts, **numbers, **flags, "id": SHA, "split": split, "dataset": None, "metric": "acc"}
+
+
+def decision(number: int) -> Row:
+    place = {"row": number, "id": SHA, "nn": f"net-{number}", "kept": True, "stage": None, "rescued": None}
+    return {**place, "canonical": None, "similarity": 0.5, "reason": "kept"}
+
+
+def chat(number: int) -> Row:
+    said = [{"role": role, "content": f"{role} {number}"} for role in ("system", "user", "assistant")]
+    texts = {"task": "design", "variant": "file", "nn": "net", "record": SHA, "license": "MIT"}
+    return {"messages": said, "id": SHA, **texts, "n_tokens": 3 * number}
+
+
+def block(number: int) -> Row:
+    row: Row = dict.fromkeys(Block.model_fields)
+    texts = {name: f"{name} {number}" for name in ("block", "name", "qualname", "source", "path", "category", "swhid")}
+    lists = {"requires": [f"p{k}" for k in range(number)], "resolutions": []}
+    return row | texts | lists | {"start_line": 1, "end_line": 2, "level": "forward", "license": "MIT", "digest": SHA}
+
+
+def make_folder(folder: Path, sizes: dict[str, int]) -> list[Table]:
+    """A folder with records by split, and the same number of each of the other rows as all of them together."""
+    for split, size in sizes.items():
+        rows = [record(number, split) for number in range(size)]
+        write_tables(folder / "data" / "records", split, LemurRecord, rows, size)
+        write_tables(folder / "data" / "chat", split, ChatRow, [chat(number) for number in range(size)], size)
+    count = sum(sizes.values())
+    write_table(folder / "decisions.parquet", arrow_schema(Decision), iter([decision(n) for n in range(count)]))
+    write_table(folder / "blocks.parquet", arrow_schema(Block), iter([block(n) for n in range(count)]))
+    filled = [split for split, size in sizes.items() if size]
+    tables = [
+        Table("records", LemurRecord, {split: f"data/records/{split}-*.parquet" for split in filled}),
+        Table("chat", ChatRow, {split: f"data/chat/{split}-*.parquet" for split in filled}),
+        Table("decisions", Decision, {"train": "decisions.parquet"}),
+        Table("blocks", Block, {"train": "blocks.parquet"}),
+    ]
+    return tables if filled else []
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[Table]:
+    """The tables of `tmp_path`, where nothing is in the split `validation`."""
+    tables = make_folder(tmp_path, {"train": 5, "validation": 0, "test": 2})
+    write_croissant(tmp_path, tables, ABOUT)
+    return tables
+
+
+def plain(value: Any) -> Any:
+    """A value as the library reads it, as Arrow reads it: text is bytes there, members have the names of fields."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name.rpartition("/")[2]: plain(item) for name, item in value.items()}
+    return value
+
+
+def read(folder: Path, config: str, filters: dict[str, str] | None = None) -> list[Row]:
+    return [plain(row) for row in mlc.Dataset(jsonld=folder / FILE_NAME).records(config, filters)]
+
+
+def written(folder: Path, table: Table) -> list[Row]:
+    """Rows as they lie in the files, which the library reads by name; each with its split where files tell it."""
+    rows: list[Row] = []
+    for path in sorted(table.paths(folder)):
+        split = {"split": path.name.partition("-")[0]} if path.parent != folder else {}
+        rows += [{**row, **split} for row in pq.read_table(path).to_pylist()]
+    return rows
+
+
+def test_the_library_reads_every_row(tmp_path: Path, tables: list[Table], caplog: pytest.LogCaptureFixture) -> None:
+    for table in tables:
+        found = read(tmp_path, table.config)
+        assert len(found) == 7
+        assert found == written(tmp_path, table)
+    assert "Could not match" not in caplog.text
+
+
+def test_one_split_can_be_read(tmp_path: Path, tables: list[Table]) -> None:
+    for config in ("records", "chat"):
+        found = read(tmp_path, config, {f"{config}/split": "test"})
+        assert [row["split"] for row in found] == ["test", "test"]
+
+
+def test_a_single_file_is_checked_as_it_is_read(tmp_path: Path, tables: list[Table]) -> None:
+    write_table(tmp_path / "decisions.parquet", arrow_schema(Decision), iter([decision(100)]))
+    with pytest.raises(mlc.GenerationError, match=r"Download\(decisions\.parquet\)"):
+        read(tmp_path, "decisions")
+
+
+def test_what_it_says(tmp_path: Path, tables: list[Table]) -> None:
+    text = (tmp_path / FILE_NAME).read_text()
+    stated = json.loads(text)
+    assert stated["conformsTo"] == "http://mlcommons.org/croissant/1.1"
+    assert [stated[key] for key in ("name", "version", "license")] == [
+        "Some networks",
+        "0.1.0",
+        "https://spdx.org/licenses/MIT",
+    ]
+    assert "datePublished" not in stated, "no date but the one that is given"
+    assert str(tmp_path) not in text
+    files = {node["contentUrl"]: node for node in stated["distribution"] if node["@type"] == "cr:FileObject"}
+    assert list(files) == [
+        f"data/{c}/{s}-00000-of-00001.parquet" for c in ("records", "chat") for s in ("train", "test")
+    ] + [
+        "decisions.parquet",
+        "blocks.parquet",
+    ]
+    for name, node in files.items():
+        assert (node["sha256"], node["contentSize"]) == (
+            sha256_file(tmp_path / name),
+            f"{(tmp_path / name).stat().st_size} B",
+        )
+    sets = {node["@id"]: node for node in stated["recordSet"]}
+    assert list(sets) == ["splits", "records", "chat", "decisions", "blocks"]
+    assert sets["splits"]["data"] == [{"splits/name": "train"}, {"splits/name": "test"}]
+    fields = {field["name"]: field for field in sets["records"]["field"]}
+    assert sorted(fields) == sorted(LemurRecord.model_fields)
+    assert fields["nn_code"]["description"] == "Python source of the network"
+    assert {name: fields[name]["dataType"] for name in ("nn", "epoch", "score", "pretrained")} == {
+        "nn": "sc:Text",
+        "epoch": "cr:Int64",
+        "score": "cr:Float64",
+        "pretrained": "sc:Boolean",
+    }
+    messages = next(field for field in sets["chat"]["field"] if field["name"] == "messages")
+    assert [part["source"]["transform"] for part in messages["subField"]] == [
+        {"jsonPath": "role"},
+        {"jsonPath": "content"},
+    ]
+    assert messages["isArray"] is True
+
+
+@pytest.mark.parametrize(
+    ("licenses", "stated"),
+    [
+        (["MIT"], "https://spdx.org/licenses/MIT"),
+        (["MIT OR Apache-2.0"], "MIT OR Apache-2.0"),
+        (["Apache-2.0", "MIT"], ["https://spdx.org/licenses/Apache-2.0", "https://spdx.org/licenses/MIT"]),
+        (["MIT", "NOASSERTION"], None),
+        ([], None),
+    ],
+)
+def test_licenses(tmp_path: Path, licenses: list[str], stated: object) -> None:
+    write_croissant(tmp_path, [], About("n", "d", "0.1.0", licenses, datetime.date(2026, 3, 1)))
+    found = json.loads((tmp_path / FILE_NAME).read_text())
+    assert found.get("license") == stated
+    assert found["datePublished"] == "2026-03-01"
+
+
+@given(sizes=st.fixed_dictionaries({split: st.integers(0, 2) for split in ("train", "validation", "test")}))
+@settings(max_examples=5, deadline=None)
+def test_whatever_splits_are_filled_it_is_valid_and_the_same_again(sizes: dict[str, int]) -> None:
+    texts = set()
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            tables = make_folder(folder, sizes)
+            write_croissant(folder, tables, ABOUT)
+            check = check_croissant(folder, tables)
+            assert check.ok, check.detail
+            assert {field.rpartition("/")[2] for field in _split_names(folder)} == {s for s in sizes if sizes[s]}
+            texts.add((folder / FILE_NAME).read_bytes())
+    assert len(texts) == 1
+
+
+def _split_names(folder: Path) -> Iterator[str]:
+    for node in json.loads((folder / FILE_NAME).read_text()).get("recordSet", []):
+        if node["@id"] == "splits":
+            data = node["data"] if isinstance(node["data"], list) else [node["data"]]
+            yield from (row["splits/name"] for row in data)
+
+
+def test_hashes_of_names_do_not_matter(tmp_path: Path, tables: list[Table]) -> None:
+    here = (tmp_path / FILE_NAME).read_bytes()
+    code = (
+        "import sys; from pathlib import Path; from manifests.croissant import *; from manifests.records import *\n"
+        "splits = ('train', 'test')\n"
+        "tables = [Table(c, r, {s: f'data/{c}/{s}-*.parquet' for s in splits})"
+        " for c, r in (('records', LemurRecord), ('chat', ChatRow))]\n"
+        "tables += [Table(c, r, {'train': f'{c}.parquet'}) for c, r in (('decisions', Decision), ('blocks', Block))]\n"
+        "about = About('Some networks', 'Networks and what became of them.', '0.1.0', ['MIT'])\n"
+        "write_croissant(Path(sys.argv[1]), tables, about)\n"
+    )
+    (tmp_path / FILE_NAME).unlink()
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (tmp_path / FILE_NAME).read_bytes() == here
+
+
+def _edit(change: Callable[[Row], object]) -> Callable[[Path], object]:
+    def edit(folder: Path) -> None:
+        stated = json.loads((folder / FILE_NAME).read_text())
+        change(stated)
+        (folder / FILE_NAME).write_text(json.dumps(stated))
+
+    return edit
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "another row": (
+        lambda folder: write_table(folder / "decisions.parquet", arrow_schema(Decision), iter([decision(9)])),
+        "decisions.parquet has another digest",
+    ),
+    "a further file": (
+        lambda folder: write_tables(
+            folder / "data" / "records", "test", LemurRecord, [record(1, "test")] * 60_000, 60_000
+        ),
+        "data/records/test-00000-of-00002.parquet is not listed",
+    ),
+    "a missing file": (
+        lambda folder: (folder / "data" / "chat" / "test-00000-of-00001.parquet").unlink(),
+        "data/chat/test-00000-of-00001.parquet is listed, but no file of a table",
+    ),
+    "another digest": (_edit(lambda stated: stated["distribution"][0].update(sha256="0" * 64)), "another digest"),
+    "no table": (_edit(lambda stated: stated["recordSet"].pop(1)), "records is not described"),
+    "a table too many": (
+        _edit(lambda stated: stated["recordSet"].append({"@type": "cr:RecordSet", "@id": "more", "name": "more"})),
+        "more is no table of this folder",
+    ),
+    "a column less": (_edit(lambda stated: stated["recordSet"][1]["field"].pop()), "records has other columns: nn, "),
+    "no digest": (_edit(lambda stated: stated["distribution"][0].pop("sha256")), "At least one of these properties"),
+    "a field of nothing": (
+        _edit(lambda stated: stated["recordSet"][3]["field"][0]["source"].update(fileObject={"@id": "gone"})),
+        "gone",
+    ),
+    "no JSON": (lambda folder: (folder / FILE_NAME).write_text("{"), "Expecting property name"),
+    "a list": (lambda folder: (folder / FILE_NAME).write_text("[]"), "list"),
+    "no file": (lambda folder: (folder / FILE_NAME).unlink(), "No such file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damages_are_found(tmp_path: Path, tables: list[Table], damage: str) -> None:
+    assert check_croissant(tmp_path, tables).ok
+    change, said = DAMAGES[damage]
+    change(tmp_path)
+    check = check_croissant(tmp_path, tables)
+    assert not check.ok
+    assert said in check.detail
+
+
+def test_digests_can_be_restated(tmp_path: Path, tables: list[Table]) -> None:
+    before = (tmp_path / FILE_NAME).read_bytes()
+    path = tmp_path / "decisions.parquet"
+    older = Output(path=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
+    write_table(path, arrow_schema(Decision), iter([decision(9)]))
+    changed = Output(path=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
+    restate_croissant(tmp_path / FILE_NAME, tmp_path / "new", [changed])
+    restate_croissant(tmp_path / "new", tmp_path / "old", [older])
+    assert (tmp_path / "old").read_bytes() == before
+    (tmp_path / "new").replace(tmp_path / FILE_NAME)
+    check = check_croissant(tmp_path, tables)
+    assert check.ok, check.detail
+    assert read(tmp_path, "decisions") == [decision(9)]
+
+
+def test_members_of_lists_in_lists_have_a_path() -> None:
+    text = pa.field("name", pa.string())
+    case = pa.struct([pa.field("inputs", pa.list_(pa.struct([text]))), pa.field("outputs", pa.list_(pa.string()))])
+    context = mlc.Context(conforms_to="http://mlcommons.org/croissant/1.1")
+    found = _field(_Source(context, {"file_object": "f"}, "cases"), "t/cases", pa.field("cases", pa.list_(case)))
+    inputs, outputs = found.sub_fields
+    assert [(field.id, field.is_array) for field in (found, inputs, outputs, *inputs.sub_fields)] == [
+        ("t/cases", True),
+        ("t/cases/inputs", True),
+        ("t/cases/outputs", True),
+        ("t/cases/inputs/name", None),
+    ]
+    assert [field.source.transforms[0].json_path for field in (*inputs.sub_fields, outputs)] == [
+        "inputs[*].name",
+        "outputs",
+    ]

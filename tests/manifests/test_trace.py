@@ -1,0 +1,243 @@
+"""Chains from rows of snapshots and extractions: what each link says, how parents are followed, what is unknown."""
+
+import hashlib
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from manifests.atomic import sha256_file
+from manifests.errors import UserError
+from manifests.folder import write_table, write_tables
+from manifests.manifest import Input, Manifest, Measured, Parent, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.records import ChatMessage, ChatRow, Decision, LemurRecord, Removed, arrow_schema
+from manifests.swhid import content_swhid
+from manifests.trace import Link, trace
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+ATTENTION = "alpha@1.0::alpha.blocks.Attention"
+WHEEL = Input(name="nn_dataset-2.1.0-py3-none-any.whl", sha256="5" * 64, bytes=9)
+CHAT = "c" * 64
+
+
+def digest(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("trace")
+    source = made.source(base)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        made.write(base / "blocks", made.results([source]), [source])
+    return base / "blocks"
+
+
+def code_of(extraction: Path, block: str) -> str:
+    rows = pq.read_table(extraction / "blocks.parquet", columns=["block", "code"]).to_pylist()
+    code: str = next(row["code"] for row in rows if row["block"] == block)
+    return code
+
+
+def record(nn: str, code: str) -> dict[str, Any]:
+    empty = dict.fromkeys(("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm", "score"))
+    facts = {"prefix": nn, "family": "other", "split": "train", "weight": 1.0, "cluster": "0" * 16, "pretrained": False}
+    return LemurRecord(nn=nn, nn_code=code, id=digest(code), **empty, **facts).model_dump()
+
+
+def decision(row: int, nn: str, code: str, canonical: str) -> dict[str, Any]:
+    kept = code == canonical
+    about = {"stage": None if kept else "exact", "rescued": None, "reason": "kept" if kept else "exact duplicate"}
+    ids = {"id": digest(code), "canonical": digest(canonical)}
+    return Decision(row=row, nn=nn, kept=kept, similarity=1.0, **ids, **about).model_dump()
+
+
+def snapshot(folder: Path, networks: dict[str, str], source: str, inputs: list[Input], parents: list[Parent]) -> Path:
+    """A snapshot of these codes by name; the last one was removed, the first one stands for it."""
+    names = list(networks)
+    first, gone = networks[names[0]], names[-1]
+    rows = [record(nn, networks[nn]) for nn in names[:-1]]
+    write_tables(folder / "data" / "records", "train", LemurRecord, rows, len(rows))
+    canonical = {nn: first if nn == gone else code for nn, code in networks.items()}
+    decisions = [decision(row, nn, networks[nn], canonical[nn]) for row, nn in enumerate(names)]
+    write_table(folder / "decisions.parquet", arrow_schema(Decision), iter(decisions))
+    removed = Removed(id=digest(networks[gone]), nn=gone, nn_code=networks[gone], score=None).model_dump()
+    write_table(folder / "removed.parquet", arrow_schema(Removed), iter([removed]))
+    turns = tuple(ChatMessage(role=role, content="x") for role in ("system", "user", "assistant"))
+    chat = ChatRow(
+        messages=turns, id=CHAT, task="design", variant="file", nn=names[0], record=digest(first), license="MIT",
+        n_tokens=3,
+    )  # fmt: skip
+    write_tables(folder / "data" / "chat", "train", ChatRow, [chat.model_dump()], 1)
+    manifest = Manifest(
+        kind="snapshot",
+        versions={"python": "3.11.0"},
+        parameters={"source": source},
+        inputs=inputs,
+        parents=parents,
+        counts={},
+        details={"license": "MIT"},
+        outputs=list_outputs(folder, {}),
+        measured=Measured(seconds=0, stage_seconds={}, peak_memory_bytes=1, platform="any"),
+    )
+    write_manifest(folder, manifest)
+    return folder
+
+
+@pytest.fixture
+def lemur(tmp_path: Path) -> Path:
+    codes = {"net-a": "x = 1\ny = 2\n", "net-b": "x = 3\n", "net-c": "x = 4\n"}
+    return snapshot(tmp_path / "snap", codes, "lemur@2.1.0", [WHEEL], [])
+
+
+def named(links: list[Link], what: str) -> list[str]:
+    return [link.name for link in links if link.what == what]
+
+
+def fact(links: list[Link], what: str, key: str) -> Any:
+    return next(link.facts[key] for link in links if link.what == what)
+
+
+def test_a_record_is_followed_to_its_file_in_the_wheel(lemur: Path) -> None:
+    links = trace("net-a", [lemur])
+    assert [(link.what, link.name) for link in links] == [
+        ("record", "net-a"),
+        ("release", WHEEL.name),
+        ("source", "ab/nn/nn/net-a.py"),
+        ("manifest", str(lemur / "manifest.json")),
+    ]
+    assert fact(links, "record", "outcome") == "kept, split train"
+    assert (fact(links, "release", "sha256"), fact(links, "release", "licence")) == (WHEEL.sha256, "MIT")
+    assert fact(links, "source", "lines") == "1-2"
+    assert fact(links, "source", "swhid") == content_swhid(b"x = 1\ny = 2\n")
+    assert fact(links, "manifest", "sha256") == sha256_file(lemur / "manifest.json")
+    assert trace(digest("x = 1\ny = 2\n")[:8], [lemur]) == links
+
+
+def test_a_removed_record_keeps_its_own_chain(lemur: Path) -> None:
+    links = trace("net-c", [lemur])
+    assert fact(links, "record", "outcome") == "removed at stage exact: exact duplicate"
+    assert fact(links, "record", "stands_for_it") == f"net-a {digest('x = 1' + chr(10) + 'y = 2' + chr(10))}"
+    assert named(links, "source") == ["ab/nn/nn/net-c.py"]
+    assert fact(links, "source", "swhid") == content_swhid(b"x = 4\n")
+
+
+def test_a_conversation_is_followed_to_its_record(lemur: Path) -> None:
+    links = trace(CHAT, [lemur])
+    assert [link.what for link in links] == ["chat row", "record", "release", "source", "manifest"]
+    assert named(links, "record") == ["net-a"]
+    assert links[1:] == trace("net-a", [lemur])
+
+
+def test_rows_of_a_file_are_told_by_their_number(tmp_path: Path) -> None:
+    rows = Input(name="rows.jsonl", sha256="7" * 64, bytes=1)
+    folder = snapshot(tmp_path / "s", {"a": "x = 1\n", "b": "x = 2\n", "c": "x = 3\n"}, "rows.jsonl", [rows], [])
+    links = trace("b", [folder])
+    assert named(links, "input") == ["rows.jsonl"]
+    assert named(links, "source") == ["row 1 of rows.jsonl"]
+
+
+def test_a_block_is_followed_to_the_lines_of_its_release(extraction: Path) -> None:
+    links = trace("Attention", [extraction])
+    assert [link.what for link in links] == ["block", "release", "source", "with", "manifest"]
+    assert named(links, "block") == [ATTENTION]
+    assert (fact(links, "release", "version"), fact(links, "release", "origin")) == ("1.0", "pkg:pypi/alpha@1.0")
+    assert fact(links, "release", "sha256") == digest("alpha@1.0")
+    assert fact(links, "release", "licence") == "MIT"
+    assert str(fact(links, "source", "swhid")).endswith(
+        f";path=/alpha/blocks.py;lines={fact(links, 'source', 'lines')}"
+    )
+    assert named(links, "with") == ["alpha@1.0 alpha/parts.py"]
+    assert str(fact(links, "with", "swhid")).startswith("swh:1:cnt:")
+
+
+def test_a_block_that_was_not_emitted_has_its_lines_too(extraction: Path) -> None:
+    links = trace("Native", [extraction])
+    assert fact(links, "block", "code") is None
+    assert named(links, "source") == ["alpha@1.0 alpha/blocks.py"]
+
+
+@pytest.fixture
+def of_blocks(extraction: Path, tmp_path: Path) -> Path:
+    """A snapshot of an extraction's blocks and of codes from the release."""
+    codes = {f"block-{ATTENTION}": code_of(extraction, ATTENTION), "net-b": "x = 3\n", "net-c": "x = 4\n"}
+    files = ("blocks.parquet", "required_repos.json")
+    inputs = [Input(name=f"blocks/{name}", sha256=sha256_file(extraction / name), bytes=1) for name in files]
+    return snapshot(tmp_path / "s", codes, "lemur@2.1.0 + blocks", [WHEEL, *inputs], [parent_of(extraction)])
+
+
+def test_a_parent_among_the_folders_is_followed(of_blocks: Path, extraction: Path) -> None:
+    links = trace(f"block-{ATTENTION}", [of_blocks, extraction])
+    assert [link.what for link in links if link.depth == 0] == ["record", "input", "input", "block", "manifest"]
+    assert links[3].name == ATTENTION
+    assert links[5].what == "parent"
+    assert links[5].facts["followed"] == f"{extraction}: 1 of 1 codes are in it"
+    below = trace(ATTENTION, [extraction])
+    assert [(link.what, link.name, link.facts) for link in links[6:]] == [(b.what, b.name, b.facts) for b in below]
+    assert {link.depth for link in links[5:]} == {1}
+
+
+def test_a_row_from_another_input_is_not_in_the_parent(of_blocks: Path, extraction: Path) -> None:
+    links = trace("net-b", [of_blocks, extraction])
+    assert named(links, "source") == ["ab/nn/nn/net-b.py"]
+    assert named(links, "release") == [WHEEL.name]
+    assert links[-1].facts["followed"] == f"{extraction}: 0 of 1 codes are in it"
+
+
+def test_a_parent_is_known_by_its_digest_alone(of_blocks: Path, extraction: Path, tmp_path: Path) -> None:
+    """A folder with another manifest is not taken for it, whatever it is called and holds; its name may change."""
+    wanted = f"block-{ATTENTION}"
+    other = Path(shutil.copytree(extraction, tmp_path / "other" / "blocks"))
+    renamed = Path(shutil.copytree(extraction, tmp_path / "renamed"))
+    write_manifest(other, read_manifest(other).model_copy(update={"versions": {}}))
+    for folders in ([of_blocks], [of_blocks, other]):
+        links = trace(wanted, folders)
+        assert str(links[-1].facts["followed"]).startswith("no: none of the folders has this manifest")
+    assert named(trace(wanted, [of_blocks, other, renamed]), "block") == [ATTENTION, ATTENTION]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [("net-aa", "near names: net-a, net-"), ("ffffffff", "no network of this snapshot has this name")],
+)
+def test_an_unknown_network(lemur: Path, wanted: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        trace(wanted, [lemur])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_block(extraction: Path) -> None:
+    with pytest.raises(UserError, match="no block of this folder is called so; near names: Attention"):
+        trace("Atention", [extraction])
+
+
+def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
+    text = (lemur / "manifest.json").read_text().replace('"snapshot"', '"sensitivity"')
+    (lemur / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match="holds a sensitivity, whose rows have no chain; give one of ablation, "):
+        trace("net-a", [lemur])
+    with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
+        trace("net-a", [tmp_path])
+
+
+def test_the_command(lemur: Path) -> None:
+    command = [str(Path(sys.executable).with_name("lemur")), "trace", "net-a", "--in", str(lemur)]
+    lines, as_json = (
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True, env=os.environ).stdout
+        for more in ([], ["--json"])
+    )
+    chain = trace("net-a", [lemur])
+    assert lines.splitlines() == [line for link in chain for line in link.lines()]
+    assert json.loads(as_json) == [link.to_json() for link in chain]
+    assert f"  {'sha256':<13} {WHEEL.sha256}" in lines.splitlines()
+    wrong = subprocess.run([*command[:2], "net-x", *command[3:]], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (1, "", 1)

@@ -1,0 +1,503 @@
+"""`lemur run`: what is made again and what is kept, kills at every point, damage, refusals, and the whole way in small."""
+
+import dataclasses
+import errno
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manifests.atomic import atomic_file, atomic_folder
+from manifests.errors import RetryableError, UserError
+from manifests.whole.command import run_whole
+from manifests.whole.making import find_data
+from manifests.whole.plan import EPOCHS, Plan, quick_plan
+from manifests.whole.runner import run_stages
+from manifests.whole.stage import Done, Stage, Told
+from manifests.whole.stages import plan_stages
+from manifests.whole.state import STATE
+
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="locks and signals of POSIX")]
+
+# --- a small way: numbers -> a folder of squares -> their sum, and a check of all ----------------------------------------
+
+Hook = Callable[[str, str], None]
+SECONDS = itertools.count()  # what differs from run to run
+
+
+def nothing(stage: str, moment: str) -> None:
+    """Called at the start, in the middle and at the end of each stage."""
+
+
+def small_way(count: int = 3, power: int = 2, title: str = "sum", hook: Hook = nothing) -> list[Stage]:
+    """Stages that really read and write; each is whole or absent, as those of `lemur run` are."""
+
+    def numbers(out: Path) -> None:
+        hook("numbers", "start")
+        with atomic_file(out / "numbers.json") as part:
+            part.write_text("[")
+            hook("numbers", "middle")
+            part.write_text(json.dumps(list(range(count))))
+        hook("numbers", "end")
+
+    def powers(out: Path) -> None:
+        hook("powers", "start")
+        with atomic_folder(out / "powers", force=True) as folder:
+            for number in json.loads((out / "numbers.json").read_text()):
+                (folder / f"{number}.txt").write_text(str(number**power))
+                hook("powers", "middle")
+            (folder / "report.md").write_text(f"took {next(SECONDS)} s")
+            (folder / "manifest.json").write_text("{}")
+        hook("powers", "end")
+
+    def total(out: Path) -> None:
+        hook("total", "start")
+        values = [int(path.read_text()) for path in sorted((out / "powers").glob("*.txt"))]
+        with atomic_file(out / "total.txt") as part:
+            part.write_text(f"{title} ")
+            hook("total", "middle")
+            part.write_text(f"{title} {sum(values)}")
+        hook("total", "end")
+
+    def told(name: str, out: Path) -> Told:
+        return Told({"bytes": len((out / name).read_bytes())}, name)
+
+    def told_powers(out: Path) -> Told:
+        return Told({"files": len(list((out / "powers").glob("*.txt")))}, "powers")
+
+    return [
+        Stage("numbers", ("numbers.json",), numbers, partial(told, "numbers.json"), parameters={"count": count}),
+        Stage("powers", ("powers",), powers, told_powers, ("numbers",), parameters={"power": power}),
+        Stage("total", ("total.txt",), total, partial(told, "total.txt"), ("powers",), parameters={"title": title}),
+    ]
+
+
+NAMES = ("numbers", "powers", "total")
+MOMENTS = ("start", "middle", "end")
+
+
+def made(done: Sequence[Done]) -> list[str]:
+    return [one.stage.name for one in done if one.why is not None]
+
+
+def contents(out: Path) -> dict[str, str]:
+    """What came out, without what tells seconds, and without the lock."""
+    files = {path.relative_to(out).as_posix(): path for path in sorted(out.rglob("*")) if path.is_file()}
+    left_out = (STATE, ".lock", "powers/report.md")
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if name not in left_out}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a walk that nothing disturbs leaves behind."""
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    assert made(run_stages(small_way(), out)) == list(NAMES)
+    return contents(out)
+
+
+# --- what is made, and what is kept -------------------------------------------------------------------------------------
+
+
+def test_all_is_made_once_and_then_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    first = run_stages(small_way(), out)
+    assert [one.why for one in first] == ["not made yet"] * 3
+    assert capsys.readouterr().err.splitlines() == [
+        f"stage {place} of 3, {name}: not made yet" for place, name in enumerate(NAMES, 1)
+    ]
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    del before[out / STATE]
+    again = run_stages(small_way(), out)
+    assert [one.why for one in again] == [None] * 3
+    assert [one.seconds for one in again] == [0.0] * 3
+    assert [dict(one.told.counts) for one in again] == [dict(one.told.counts) for one in first]
+    assert capsys.readouterr().err.count("nothing changed") == 3
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"count": 4}, ["numbers", "powers", "total"]),
+        ({"power": 3}, ["powers", "total"]),
+        ({"title": "in all"}, ["total"]),
+    ],
+)
+def test_a_change_makes_only_what_depends_on_it(tmp_path: Path, change: dict[str, Any], expected: list[str]) -> None:
+    out = tmp_path / "out"
+    run_stages(small_way(), out)
+    done = run_stages(small_way(**change), out)
+    assert made(done) == expected
+    assert "parameters changed" in str(done[NAMES.index(expected[0])].why)
+    fresh = tmp_path / "fresh"
+    run_stages(small_way(**change), fresh)
+    assert contents(out) == contents(fresh)
+
+
+def test_the_same_bytes_again_leave_what_follows(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_stages(small_way(), out)
+    (out / "numbers.json").write_text("[0]")
+    done = run_stages(small_way(), out)
+    assert [one.why for one in done] == ["made again: its output was changed", None, None]
+
+
+def test_a_folder_made_again_is_another_parent(tmp_path: Path) -> None:
+    """Its manifest tells seconds, and the manifests of what was made from it name it by its digest."""
+    out = tmp_path / "out"
+    run_stages(small_way(), out)
+    _change(out)
+    done = run_stages(small_way(), out)
+    assert [one.why for one in done] == [None, "made again: its output was changed", "made again: powers changed"]
+
+
+def _change(out: Path) -> None:
+    (out / "powers" / "1.txt").write_text("7")
+
+
+def _add(out: Path) -> None:
+    (out / "powers" / "9.txt").write_text("81")
+
+
+def _take(out: Path) -> None:
+    (out / "powers" / "1.txt").unlink()
+
+
+def _take_manifest(out: Path) -> None:
+    (out / "powers" / "manifest.json").unlink()
+
+
+def _take_all(out: Path) -> None:
+    shutil.rmtree(out / "powers")
+
+
+def _file_for_folder(out: Path) -> None:
+    shutil.rmtree(out / "powers")
+    (out / "powers").write_text("")
+
+
+@pytest.mark.parametrize("harm", [_change, _add, _take, _take_manifest, _take_all, _file_for_folder])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_damaged_output_is_made_again(
+    tmp_path: Path, undisturbed: dict[str, str], harm: Callable[[Path], None], force: bool
+) -> None:
+    out = tmp_path / "out"
+    run_stages(small_way(), out)
+    harm(out)
+    done = run_stages(small_way(), out, force=force)
+    assert made(done) == (list(NAMES) if force else ["powers", "total"])
+    assert contents(out) == undisturbed
+
+
+def test_force_makes_all_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_stages(small_way(), out)
+    done = run_stages(small_way(), out, force=True)
+    assert [one.why for one in done] == ["made again, as --force asks"] * 3
+
+
+def test_force_takes_away_what_a_stage_would_take_for_its_own(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def way(resumes: bool) -> list[Stage]:
+        *first, last = small_way()
+
+        def make(out: Path) -> None:
+            seen.append((out / "total.txt").exists())
+            last.make(out)
+
+        return [*first, dataclasses.replace(last, make=make, resumes=resumes)]
+
+    run_stages(way(False), tmp_path / "out")
+    run_stages(way(False), tmp_path / "out", force=True)
+    run_stages(way(True), tmp_path / "out", force=True)
+    assert seen == [False, True, False]
+
+
+def test_our_own_code_and_versions_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def way() -> list[Stage]:
+        return [dataclasses.replace(stage, packages=("curate",)) for stage in small_way()]
+
+    out = tmp_path / "out"
+    run_stages(way(), out)
+    assert made(run_stages(way(), out)) == []
+    monkeypatch.setattr("manifests.whole.digests._package_digest", lambda name: "other")
+    assert all(str(one.why).startswith("made again: code") for one in run_stages(way(), out))
+    monkeypatch.setattr("manifests.whole.digests._versions", lambda: {"torch": "other"})
+    assert all(str(one.why).startswith("made again: versions") for one in run_stages(way(), out))
+
+
+# --- kills --------------------------------------------------------------------------------------------------------------
+
+
+def walk_and_die(out: str, stage: str, moment: str) -> None:
+    """The body of a process that is killed, without a chance to clean up, at one moment of one stage."""
+
+    def die(at_stage: str, at_moment: str) -> None:
+        if (at_stage, at_moment) == (stage, moment):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run_stages(small_way(hook=die), Path(out))
+
+
+@pytest.mark.parametrize(
+    ("stage", "moment"),
+    [("numbers", "start"), ("numbers", "middle"), ("powers", "middle"), ("powers", "end"), ("total", "middle")],
+)
+def test_killed_it_goes_on(tmp_path: Path, undisturbed: dict[str, str], stage: str, moment: str) -> None:
+    out = tmp_path / "out"
+    body = f"import runpy; runpy.run_path({__file__!r})['walk_and_die']({str(out)!r}, {stage!r}, {moment!r})"
+    dead = subprocess.run([sys.executable, "-P", "-c", body], capture_output=True, text=True)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    if moment == "middle":
+        assert list(out.glob(".*.part")), "not in the middle of the work"
+    done = run_stages(small_way(), out)
+    assert made(done) == list(NAMES[NAMES.index(stage) :])
+    assert contents(out) == undisturbed
+    assert made(run_stages(small_way(), out)) == []
+
+
+class Stop(BaseException):
+    """What Ctrl-C raises."""
+
+
+def test_killed_right_after_its_work_a_stage_keeps_it(tmp_path: Path) -> None:
+    """Its output is not taken for a damaged one of what it replaced: a training run would start anew."""
+    found: list[str] = []
+
+    def way(title: str, hook: Hook = nothing) -> list[Stage]:
+        *first, last = small_way(title=title, hook=hook)
+
+        def make(out: Path) -> None:
+            found.append((out / "total.txt").read_text() if (out / "total.txt").exists() else "")
+            last.make(out)
+
+        return [*first, dataclasses.replace(last, make=make, resumes=True)]
+
+    def stop(stage: str, moment: str) -> None:
+        if (stage, moment) == ("total", "end"):
+            raise Stop
+
+    run_stages(way("one"), tmp_path / "out")
+    with pytest.raises(Stop):
+        run_stages(way("two", stop), tmp_path / "out")
+    run_stages(way("two"), tmp_path / "out")
+    assert found == ["", "one 5", "two 5"]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("stop"), st.sampled_from(NAMES), st.sampled_from(MOMENTS)),
+        st.tuples(st.just("harm"), st.sampled_from((_change, _add, _take, _take_all)), st.none()),
+        st.tuples(st.just("change"), st.integers(1, 4), st.integers(1, 3)),
+        st.tuples(st.just("walk"), st.none(), st.none()),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=25)
+@given(steps=STEPS)
+def test_whatever_happened_the_end_is_that_of_a_fresh_walk(
+    undisturbed: dict[str, str], steps: list[tuple[str, Any, Any]]
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place) / "out"
+        for kind, one, two in steps:
+            if kind == "harm":
+                if len(list((out / "powers").glob("*.txt"))) > 1:
+                    one(out)
+            elif kind == "change":
+                run_stages(small_way(count=one, power=two), out)
+            else:
+
+                def hook(stage: str, moment: str, kind: str = kind, at: Any = (one, two)) -> None:
+                    if kind == "stop" and (stage, moment) == at:
+                        raise Stop
+
+                try:
+                    run_stages(small_way(hook=hook), out)
+                except Stop:
+                    assert kind == "stop"
+        run_stages(small_way(), out)
+        assert contents(out) == undisturbed
+        assert made(run_stages(small_way(), out)) == []
+
+
+# --- errors -------------------------------------------------------------------------------------------------------------
+
+
+def failing(error: BaseException) -> list[Stage]:
+    def hook(stage: str, moment: str) -> None:
+        if (stage, moment) == ("powers", "middle"):
+            raise error
+
+    return small_way(hook=hook)
+
+
+@pytest.mark.parametrize("kind", [UserError, RetryableError])
+def test_errors_name_the_stage(tmp_path: Path, kind: type[UserError]) -> None:
+    with pytest.raises(UserError, match=r"^stage powers: x: no such block; name another$") as caught:
+        run_stages(failing(kind("x: no such block; name another")), tmp_path / "out")
+    assert type(caught.value) is kind
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "numbers.json", STATE]
+
+
+def test_a_full_disk_names_the_stage(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^stage powers: there: No space left on device; mend that, and the same"):
+        run_stages(failing(OSError(errno.ENOSPC, "No space left on device", "there")), tmp_path / "out")
+
+
+@pytest.mark.parametrize("error", [KeyError("ours"), OSError(errno.EIO, "of the disk"), Stop()])
+def test_our_own_bugs_and_ctrl_c_come_through(
+    tmp_path: Path, error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(type(error)):
+        run_stages(failing(error), tmp_path / "out")
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "stage powers: not finished; the same command goes on from here"
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("")
+    for force in (False, True):
+        with pytest.raises(UserError, match=r"holds no stages\.json, so it was not made by `lemur run`; choose"):
+            run_stages(small_way(), tmp_path, force=force)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+    with pytest.raises(UserError, match=r"precious: is a file, not a folder; choose another --out"):
+        run_stages(small_way(), tmp_path / "precious")
+
+
+def test_a_damaged_state_asks_for_force(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    out = tmp_path / "out"
+    run_stages(small_way(), out)
+    (out / STATE).write_text("{")
+    with pytest.raises(UserError, match=r"stages\.json: is damaged; add --force to make every stage again"):
+        run_stages(small_way(), out)
+    assert made(run_stages(small_way(), out, force=True)) == list(NAMES)
+    assert contents(out) == undisturbed
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    seen: list[str] = []
+
+    def hook(stage: str, moment: str) -> None:
+        if (stage, moment) == ("powers", "middle") and not seen:
+            with pytest.raises(UserError, match="another run works there; wait for it, or choose another --out"):
+                run_stages(small_way(), out)
+            seen.append(stage)
+
+    assert made(run_stages(small_way(hook=hook), out)) == list(NAMES)
+    assert seen == ["powers"]
+
+
+# --- the plan of the command --------------------------------------------------------------------------------------------
+
+
+def test_the_plan_has_in_scope_what_the_recipe_needs() -> None:
+    plan = quick_plan()
+    assert plan.corpus == "quick"
+    assert plan.sources[0].startswith("timm@")
+    assert {"timm/layers", "timm/models/resnetv2.py", "segment_anything"} <= set(plan.paths)
+    assert plan.changes == {"training__epochs": EPOCHS}
+
+
+def test_options_reach_only_the_stages_that_they_decide() -> None:
+    def inputs(**options: Any) -> dict[str, Any]:
+        return {stage.name: dict(stage.parameters) for stage in plan_stages(quick_plan(data="synthetic:40", **options))}
+
+    plain = inputs()
+
+    def differs(**options: Any) -> list[str]:
+        return [name for name, parameters in inputs(**options).items() if parameters != plain[name]]
+
+    assert differs(jobs=1, unsafe=True) == []
+    assert differs(seed=1) == ["snapshot", "run"]
+    assert differs(epochs=1) == ["network", "run"]
+    assert differs(images=30) == ["run"]
+    other = {stage.name: dict(stage.parameters) for stage in plan_stages(quick_plan(data="synthetic:80"))}
+    assert [name for name in other if other[name] != plain[name]] == ["run"]
+
+
+def test_images_that_are_not_there_are_told_first(tmp_path: Path) -> None:
+    plan = quick_plan(data=str(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"^stage run: .*none: No such file .*; --data synthetic goes the way on gen"):
+        plan_stages(plan)
+    with pytest.raises(UserError, match=r"^synthetic:1: write synthetic, .* to 100,000$"):
+        find_data(quick_plan(data="synthetic:1"))
+
+
+# --- the whole way, small -----------------------------------------------------------------------------------------------
+
+FIXTURES = Path(__file__).with_name("fixtures")
+
+
+def small_plan(folder: Path, **changes: Any) -> Plan:
+    """Real stages on code and data of the fixtures: four classes, a few records, generated images."""
+    rows = [{"nn": f"ga-{n}", "nn_code": f"import torch\n\n\nclass Net{n}:\n    width = {n}\n"} for n in range(4)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    widths = {"model__widths": (8, 8), "model__depths": (0, 1), "training__epochs": 1, "training__batch_size": 32}
+    given: dict[str, Any] = {
+        "corpus": None,
+        "sources": (str(FIXTURES / "extract" / "tinyvision"),),
+        "paths": ("layers/squeeze.py",),
+        "records": (str(folder / "rows.jsonl"),),
+        "include": (),
+        "chat": False,
+        "recipe": "plain",
+        "changes": {**widths, "slots__attention": "tinyvision::tinyvision.layers.squeeze.SqueezeExcite"},
+        "data": "synthetic:80",
+        "jobs": 1,
+    }
+    return Plan(**{**given, **changes})
+
+
+@pytest.mark.slow
+def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    stages = plan_stages(small_plan(tmp_path))
+    assert [stage.name for stage in stages] == ["blocks", "snapshot", "network", "run", "verify"]
+
+    def stop(out: Path) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        run_stages([*stages[:2], dataclasses.replace(stages[2], make=stop), *stages[3:]], out)
+    capsys.readouterr()
+    run_whole(small_plan(tmp_path), out, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert [(stage["stage"], stage["made"]) for stage in said["stages"]] == [
+        ("blocks", False), ("snapshot", False), ("network", True), ("run", True), ("verify", True)
+    ]  # fmt: skip
+    counts = {stage["stage"]: stage["counts"] for stage in said["stages"]}
+    assert counts["blocks"] == {"classes": 1, "executed": 1, "backward": 1}
+    assert counts["snapshot"]["rows"] == 5
+    assert counts["network"]["blocks"] == ["tinyvision::tinyvision.layers.squeeze.SqueezeExcite"]
+    assert (counts["run"]["data"], counts["run"]["epochs"], counts["run"]["train_images"]) == (
+        "synthetic (smoke test only)", 1, 60
+    )  # fmt: skip
+    assert counts["verify"]["folders"] == ["blocks", "snapshot", "run"]
+    run_whole(small_plan(tmp_path, images=40), out)
+    told = capsys.readouterr()
+    assert [line.split()[1] for line in told.out.splitlines()[2:5]] == ["kept"] * 3
+    assert "short run: 1 epoch of 40 images" in told.out
+    assert told.out.splitlines()[-4] == "next:"
+    (out / "run" / "weights.pt").write_bytes(b"")
+    run_whole(small_plan(tmp_path, images=40), out, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert [stage["stage"] for stage in said["stages"] if stage["made"]] == ["run", "verify"]
+    assert (out / "run" / "weights.pt").stat().st_size > 0

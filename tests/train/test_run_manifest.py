@@ -1,0 +1,341 @@
+"""Manifests of training runs and studies: what they state, that they hold, what breaks them, and what is not published."""
+
+import hashlib
+import json
+import runpy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from manifests.errors import UserError
+from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.publish.staged import staged
+from manifests.publish.verified import verify_folder
+from manifests.records import Block, Ingredient, TrainingRecord
+from manifests.trace import trace
+from manifests.trace_network import inlined_blocks
+from train.choosing import Chosen
+from train.data import Cifar10
+from train.heading import provenance
+from train.history import EpochFigures
+from train.sealing import complete_run, reopen_study, seal_run, seal_study
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "extract" / "results.py")))
+made_up = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("lemur_record.py"))))
+DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An extraction folder: alpha is MIT, and a block of it holds code of beta, which is GPL."""
+    base = tmp_path_factory.mktemp("library")
+    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    outcomes = made.results(sources)
+    scale = next(n for n, one in enumerate(outcomes) if one.row.block == "alpha@1.0::alpha.blocks.Scale")
+    mixed = ("beta@2.0", "beta/parts.py")
+    outcomes[scale] = made.Result(outcomes[scale].row, (*outcomes[scale].closure_files, mixed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        made.write(base / "blocks", outcomes, sources)
+    return base / "blocks"
+
+
+def block_of(library: Path, name: str) -> Block:
+    from extract.folder import read_block, read_rows
+
+    names = [row["qualname"] for row in read_rows(library, ("qualname",))]
+    return read_block(library, names.index(name))
+
+
+def network_of(blocks: list[tuple[str, Block]]) -> str:
+    """A network's file as `lemur train assemble` comments it."""
+    parts = []
+    for slot, block in blocks:
+        comment = "\n".join(f"# {line}".rstrip() for line in provenance(Chosen(slot, None, block)))  # type: ignore[arg-type]
+        parts.append(f"{comment}\n\n{block.code}")
+    return "\n\n".join(["# Slot residual: preact_basic, built in.\nimport torch\n", *parts])
+
+
+def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> TrainingRecord:
+    """The files of a run that was trained, without its manifest."""
+    code = network_of(list(blocks))
+    fields = {
+        slot: {name: getattr(block, name) for name in Ingredient.model_fields if name != "slot"}
+        for slot, block in blocks
+    }
+    parts = tuple(Ingredient(slot=slot, **values) for slot, values in fields.items())
+    record: TrainingRecord = made_up.made_up_record(code, ingredients=parts, data=DATA.label, **changes)
+    steps = [704, 1408, 2112]
+    lines = [
+        EpochFigures(
+            epoch=epoch, steps=steps[epoch - 1], train_loss=record.train_loss, train_accuracy=None, learning_rate=0.1,
+            val_loss=1.0, val_accuracy=record.val_accuracy, seconds=10.0, data_seconds=0.1,
+        ).model_dump_json() for epoch in range(1, record.epochs + 1)
+    ]  # fmt: skip
+    identity = {
+        "code_sha256": record.code_sha256,
+        "seed": record.seed,
+        "held_out": 5000,
+        "tested": True,
+        "device": "cpu",
+    }
+    texts = {
+        "net.py": code,
+        "record.json": record.model_dump_json(indent=1) + "\n",
+        "recipe.json": json.dumps(json.loads(record.recipe)),
+        "history.jsonl": "".join(f"{line}\n" for line in lines),
+        "run.json": json.dumps({"identity": {**identity, "train_images": record.train_images}}),
+    }
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return record
+
+
+@pytest.fixture
+def run(library: Path, tmp_path: Path) -> Path:
+    """A finished run whose network holds one MIT block."""
+    out = tmp_path / "run"
+    make_run(out, ("attention", block_of(library, "alpha.blocks.Attention")))
+    seal_run(out, DATA, Stopwatch())
+    complete_run(out, library)
+    return out
+
+
+def faults(folder: Path) -> dict[str, str]:
+    return {check.name: check.detail for check in verify_folder(folder) if not check.ok}
+
+
+def refresh(folder: Path, **changes: Any) -> None:
+    """Make the manifest fit the files again, so that only what they say can be wrong."""
+    write_manifest(folder, read_manifest(folder).model_copy(update={"outputs": list_outputs(folder, {}), **changes}))
+
+
+def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:
+    manifest = read_manifest(run)
+    record = TrainingRecord.model_validate_json((run / "record.json").read_text())
+    assert manifest.kind == "run"
+    assert [(item.name, item.sha256) for item in manifest.inputs] == [
+        ("net.py", record.code_sha256), ("recipe", record.recipe_sha256), ("synthetic", DATA.sha256),
+    ]  # fmt: skip
+    assert manifest.inputs[2].bytes == 2 * (4 * 3 * 32 * 32 + 4 * 4)
+    assert manifest.parents == [parent_of(library)]
+    assert manifest.parameters["recipe"] == json.loads(record.recipe)
+    assert (manifest.parameters["seed"], manifest.parameters["held_out"]) == (7, 5000)
+    assert manifest.versions["torch"] == "2.15.0"
+    assert "lemur-curator" in manifest.versions
+    assert manifest.details["licenses"] == {"alpha@1.0::alpha.blocks.Attention": ["MIT"]}
+    assert faults(run) == {}
+
+
+def test_comments_of_blocks_are_read_back(library: Path) -> None:
+    blocks = [
+        ("attention", block_of(library, "alpha.blocks.Attention")),
+        ("stem", block_of(library, "beta.blocks.Scale")),
+    ]
+    code = network_of(blocks)
+    found = inlined_blocks(code)
+    assert [(one.slot, one.block, one.path, one.lines, one.swhid, one.license, one.code_sha256) for one in found] == [
+        (slot, b.block, b.path, (b.start_line, b.end_line), b.swhid, b.license, b.code_sha256) for slot, b in blocks
+    ]
+    assert [code.splitlines()[one.line - 1] for one in found] == ["# Slot attention: Attention.", "# Slot stem: Scale."]
+
+
+def test_what_came_later_is_listed_and_nothing_else_changes(run: Path, library: Path) -> None:
+    before = (run / "manifest.json").read_bytes()
+    complete_run(run, library)
+    seal_run(run, DATA, Stopwatch())
+    assert (run / "manifest.json").read_bytes() == before
+    (run / "lemur").mkdir()
+    (run / "lemur" / "tiny.py").write_text("x = 1\n")
+    assert faults(run) == {"digests": "lemur/tiny.py is not in the manifest"}
+    complete_run(run, library)
+    assert faults(run) == {}
+    assert read_manifest(run).parents == [parent_of(library)]
+
+
+def test_a_run_without_blocks_has_no_parent(library: Path, tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    seal_run(tmp_path / "run", DATA, Stopwatch(), just_trained=False)
+    complete_run(tmp_path / "run", library)
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.parents == []
+    assert manifest.versions == {"torch": "2.15.0", "torchvision": "0.29.0"}, "today's other packages did not train it"
+    assert faults(tmp_path / "run") == {}
+
+
+def test_an_extraction_without_manifest_is_no_parent(
+    run: Path, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(library, tmp_path / "copy"))
+    (copy / "manifest.json").unlink()
+    before = read_manifest(run)
+    complete_run(run, copy)
+    assert read_manifest(run) == before
+    assert "no manifest.json; what is made from it cannot be traced further back" in capsys.readouterr().err
+
+
+def test_an_extraction_without_the_block_is_no_parent(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = block_of(library, "alpha.blocks.Attention").model_copy(update={"code_sha256": "0" * 64})
+    make_run(tmp_path / "run", ("attention", other))
+    seal_run(tmp_path / "run", DATA, Stopwatch())
+    complete_run(tmp_path / "run", library)
+    assert read_manifest(tmp_path / "run").parents == []
+    assert f"holds no {other.block} with that code" in capsys.readouterr().err
+
+
+def change_json(name: str, **changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | changes))
+
+    return change
+
+
+def change_text(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "detail"),
+    [
+        (change_json("record.json", status="fine"), "record", "record.json: "),
+        (change_json("record.json", code_sha256="0" * 64), "network", "net.py: its SHA-256 is not that of the record"),
+        (change_text("net.py", "# Slot attention", "# Slot stem"), "network", "has no comment of alpha@1.0::alpha.blocks.Attention in slot attention"),
+        (change_json("record.json", val_accuracy=0.9), "history", "val_accuracy is 0.5625 in the last epoch, 0.9 recorded"),
+        (change_json("record.json", train_loss=0.1), "history", "train_loss is 1.5 in the last epoch, 0.1 recorded"),
+        (change_json("record.json", steps=2200), "history", "2,112 steps up to the last epoch, 2,200 recorded"),
+        (change_json("record.json", epochs=2), "history", "3 epochs, 2 recorded"),
+        (change_text("history.jsonl", '"epoch":3', '"epoch":9'), "history", "line 3 is not epoch 3"),
+        (change_json("record.json", test_accuracy=0.99), "manifest", "test_accuracy: 0.5512 stated, 0.99 recorded"),
+        (change_json("record.json", data_sha256="2" * 64), "manifest", "input synthetic: SHA-256 1111111111111111… stated"),
+        (change_json("recipe.json", model=1), "manifest", "recipe.json: is not the recipe of the record"),
+        (change_json("run.json", identity={"code_sha256": "0" * 64}), "manifest", "run.json: is of another network"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_found(run: Path, change: Callable[[Path], None], check: str, detail: str) -> None:
+    change(run)
+    assert "digests" in faults(run)
+    refresh(run)
+    found = faults(run)
+    assert detail in found[check]
+    assert "digests" not in found
+
+
+def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> None:
+    links = trace("net", [run, library])
+    assert [link.what for link in links] == [
+        "run", "network", "block", "manifest", "parent", "block", "release", "source", "with", "manifest",
+    ]  # fmt: skip
+    block = block_of(library, "alpha.blocks.Attention")
+    assert links[2].name == links[5].name == block.block
+    assert links[2].facts["lines"] == links[7].facts["lines"] == f"{block.start_line}-{block.end_line}"
+    assert links[6].facts["sha256"] == hashlib.sha256(b"alpha@1.0").hexdigest()
+    for wanted in ("tiny", "attention", "Attention", block.block):
+        assert trace(wanted, [run, library]) == links
+    with pytest.raises(
+        UserError, match=r"^Atention: neither the network of this run nor a block in it; near names: Att"
+    ):
+        trace("Atention", [run])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason"),
+    [
+        ([("stem", "beta.blocks.Scale")], r"holds beta@2.0::beta.blocks.Scale, whose licence \(GPL-3.0-only\)"),
+        ([("attention", "alpha.blocks.Attention"), ("stem", "alpha.blocks.Scale")], r"alpha.blocks.Scale, whose licence \(GPL-3"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_network_with_a_block_that_may_not_leave_stays(
+    library: Path, tmp_path: Path, blocks: list[tuple[str, str]], reason: str, recorded: bool
+) -> None:
+    """By the record and the parts of its blocks, or by the comments alone where the record names no blocks."""
+    out = tmp_path / "run"
+    make_run(out, *((slot, block_of(library, name)) for slot, name in blocks))
+    seal_run(out, DATA, Stopwatch())
+    if not recorded:
+        change_json("record.json", ingredients=[])(out)
+    complete_run(out, library)
+    refresh(out)
+    if not recorded and len(blocks) > 1:
+        with staged(out) as ready:  # by its own comment it is MIT, and no record says which blocks to look up
+            assert ready.kind == "run"
+        return
+    with pytest.raises(UserError, match=reason) as caught, staged(out):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_of_permissive_blocks_leaves_whole(run: Path) -> None:
+    with staged(run) as ready:
+        assert set(ready.files) == {item.path for item in read_manifest(run).outputs} | {"manifest.json"}
+
+
+PLAN = {"study": "ablation", "data": DATA.label, "seeds": [0, 1]}
+
+
+def make_study(out: Path, library: Path) -> list[TrainingRecord]:
+    records = []
+    for seed in (0, 1):
+        folder = out / "runs" / f"full-seed{seed}"
+        records.append(make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed))
+        seal_run(folder, DATA, Stopwatch())
+    (out / "records.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in records))
+    return records
+
+
+def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    records = make_study(out, library)
+    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
+    manifest = read_manifest(out)
+    assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [parent_of(library)])
+    assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
+    assert "runs/full-seed1/manifest.json" in {item.path for item in manifest.outputs}
+    assert read_manifest(out / "runs" / "full-seed1").parents == [parent_of(library)]
+    assert faults(out) == {}
+    before = (out / "manifest.json").read_bytes()
+    reopen_study(out, {**PLAN, "seeds": (0, 1)})
+    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
+    assert (out / "manifest.json").read_bytes() == before
+    reopen_study(out, {**PLAN, "seeds": [0, 1, 2]})
+    assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
+
+
+def test_a_study_with_a_run_that_can_go_on_is_not_finished(library: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    records = make_study(out, library)
+    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    (out / "runs" / "full-seed2.partial").mkdir()
+    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    assert not (out / "manifest.json").exists()
+
+
+def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    records = make_study(out, library)
+    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    links = trace("full-seed1", [out, library])
+    assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
+    assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")
+    assert trace("full-seed1/attention", [out, library]) == links
+    with pytest.raises(UserError, match="full-seed9: no run of this ablation is called so; near names: full-seed"):
+        trace("full-seed9", [out])
+    change_json("runs/full-seed1/record.json", test_accuracy=0.99)(out)
+    refresh(out)
+    found = faults(out)
+    assert "full-seed1: manifest: test_accuracy: 0.5512 stated, 0.99 recorded" in found["runs"]
+    assert found["records"] == "records.jsonl, line 2: no run has this record"
