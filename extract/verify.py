@@ -97,7 +97,6 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     needs, check = _read_requirements(folder, rows)
     checks.append(check)
     checks += _check_code(folder, rows, _packages(rows, needs), jobs)
-    checks += check_description(folder, manifest)
     wrong = {check.name for check in checks if not check.ok}
     return checks if wrong & _BEFORE else checks + _check_dataset(folder, manifest)
 
@@ -210,9 +209,9 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
     table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
     codes = table.filter(pc.is_valid(table["code_sha256"]))["code"].to_pylist()
     checks, splits = check_spec_tables(folder, manifest, specs, codes)
-    if manifest.parameters.get("chat") is None and not has_chat(folder):
-        return checks
-    return checks + check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)
+    if manifest.parameters.get("chat") is not None or has_chat(folder):
+        checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
+    return [*checks, *check_description(folder, manifest)]
 
 
 # --- the files --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ from extract.registry import Registries
 from extract.sources import open_source
 from extract.spec.folder import write_specs
 from extract.verify import import_faults, undefined_in, verify
+from manifests.atomic import sha256_file
+from manifests.croissant import restate_croissant
 from manifests.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import staged
@@ -34,6 +36,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
 CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements"]
 CHECKS += ["files", "parses", "undefined names", "imports", "headers", "specs", "schema SpecRow", "spec splits"]
+CHECKS += ["croissant.json"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
 
@@ -61,7 +64,11 @@ def failed(folder: Path, *, refresh: bool = True) -> dict[str, str]:
     """The checks that fail and what they say. `refresh`: the manifest first gets the digests of what lies there."""
     if refresh:
         manifest = read_manifest(folder)
-        outputs = list_outputs(folder, {"blocks.parquet": 10})
+        described = folder / "croissant.json"
+        if described.exists():
+            restate_croissant(described, described, list_outputs(folder, {}))
+        rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
+        outputs = list_outputs(folder, rows)
         write_manifest(folder, manifest.model_copy(update={"outputs": outputs}))
     checks: list[Check] = verify(folder, jobs=1)
     return {check.name: check.detail for check in checks if not check.ok}
@@ -115,6 +122,18 @@ def test_a_sound_folder(sound: Path) -> None:
     assert [check.name for check in checks] == CHECKS
     assert [check.detail for check in checks if not check.ok] == []
     assert checks[6].detail.startswith("8 closed files")
+    assert checks[-1].detail == "2 files of 2 tables as they are"
+
+
+def test_a_description_that_lists_another_digest(folder: Path) -> None:
+    described = folder / "croissant.json"
+    digest = sha256_file(folder / "blocks.parquet")
+    described.write_text(described.read_text(encoding="utf-8").replace(digest, "0" * 64), encoding="utf-8")
+    assert failed(folder, refresh=False).keys() == {"digests"}
+    manifest = read_manifest(folder)
+    rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
+    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, rows)}))
+    assert failed(folder, refresh=False) == {"croissant.json": "blocks.parquet has another digest"}
 
 
 def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
@@ -312,6 +331,7 @@ def test_a_folder_of_an_earlier_version_has_no_specs(folder: Path) -> None:
     assert failed(folder) == {"spec splits": "there are tables of specs, but no specs.jsonl"}
     shutil.rmtree(folder / "data")
     (folder / "README.md").unlink()
+    (folder / "croissant.json").unlink()
     assert failed(folder) == {}
 
 
