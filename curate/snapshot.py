@@ -9,13 +9,13 @@ from curate.corpus import Corpus
 from curate.options import SPLIT_RATIOS, prefix_of
 from curate.outcome import Outcome
 from manifests.folder import Configs, card_yaml, offered_tables, write_table, write_tables
-from manifests.manifest import Manifest, package_versions
+from manifests.manifest import package_versions
 from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat, arrow_schema
-from manifests.verify import Check
 
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
-_CONFIGS: Configs = {
+#: The tables that are offered to readers, by configuration.
+CONFIGS: Configs = {
     "records": (LemurRecord, {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS}),
     "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
     "decisions": (Decision, {"train": "decisions.parquet"}),
@@ -53,7 +53,7 @@ def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
         rows: rows by path, from `write_snapshot_tables`.
     """
     head = card_yaml(
-        offered_tables(_CONFIGS, rows),
+        offered_tables(CONFIGS, rows),
         default="records",
         pretty_name=f"Curated snapshot of {name}",
         tags=["neural-architecture", "pytorch", "code", "deduplicated", "lemur"],
@@ -94,15 +94,7 @@ def describe_snapshot(folder: Path, name: str, license_: str, outcome: Outcome, 
         version=package_versions()["lemur-curator"],
         licenses=[license_],
     )
-    write_croissant(folder, offered_tables(_CONFIGS, rows), about)
-
-
-def check_description(folder: Path, manifest: Manifest) -> list[Check]:
-    """The check of `croissant.json`; a folder that was made without one needs none."""
-    from manifests.croissant import FILE_NAME, check_croissant
-
-    rows = {item.path: item.rows or 0 for item in manifest.outputs}
-    return [check_croissant(folder, offered_tables(_CONFIGS, rows))] if FILE_NAME in rows else []
+    write_croissant(folder, offered_tables(CONFIGS, rows), about)
 
 
 def _runs_note(outcome: Outcome) -> str:

@@ -21,12 +21,12 @@ from curate.minhash import Banding
 from curate.options import LEAK_THRESHOLD
 from curate.recall import measure_recall
 from curate.runs.result import RunResult
-from curate.snapshot import check_description
+from curate.snapshot import CONFIGS
 from curate.split import assign_splits, group_names, leak_groups
 from curate.structural import StructuralIndex, set_jaccard
 from manifests.manifest import Manifest, read_manifest
 from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat
-from manifests.verify import Check, check_files, check_table, found_check
+from manifests.verify import Check, check_description, check_files, check_table, found_check
 
 _TABLES = (
     ("data/records/*.parquet", LemurRecord),
@@ -51,7 +51,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     checks += [check_table(folder, pattern, record) for pattern, record in tables]
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
-    checks += check_description(folder, manifest)
+    checks += check_description(folder, manifest, CONFIGS)
     snapshot = _read(folder, manifest, jobs)
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
     checks += [_check_counts(snapshot), *sound]

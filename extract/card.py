@@ -8,16 +8,16 @@ from typing import Any
 from extract.chat.card import chat_card
 from extract.chat.result import Chat
 from extract.spec.groups import Place
-from extract.spec.neutral import tokens_of
 from manifests.folder import Configs, card_yaml, offered_tables
 from manifests.licenses import is_permissive
-from manifests.manifest import Manifest, package_versions
+from manifests.manifest import package_versions
 from manifests.markdown import code_span, count, plural, table
 from manifests.records import Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
-from manifests.verify import Check
+from manifests.words import tokens_of
 
 _SPLITS = ("train", "validation", "test")
-_CONFIGS: Configs = {
+#: The tables that are offered to readers, by configuration.
+CONFIGS: Configs = {
     "blocks": (Block, {"train": "blocks.parquet"}),
     "specs": (SpecRow, {split: f"data/specs/{split}-*.parquet" for split in _SPLITS}),
     "chat": (SpecChatRow, {split: f"data/chat/{split}-*.parquet" for split in _SPLITS}),
@@ -39,15 +39,7 @@ def describe_extraction(folder: Path, rows: Mapping[str, int], licenses: Iterabl
         version=package_versions()["lemur-curator"],
         licenses=sorted(set(licenses)),
     )
-    write_croissant(folder, offered_tables(_CONFIGS, rows), about)
-
-
-def check_description(folder: Path, manifest: Manifest) -> list[Check]:
-    """The check of `croissant.json`; a folder that was made without one needs none."""
-    from manifests.croissant import FILE_NAME, check_croissant
-
-    rows = {item.path: item.rows or 0 for item in manifest.outputs}
-    return [check_croissant(folder, offered_tables(_CONFIGS, rows))] if FILE_NAME in rows else []
+    write_croissant(folder, offered_tables(CONFIGS, rows), about)
 
 
 def extraction_card(
@@ -64,7 +56,7 @@ def extraction_card(
         near: of the conversations, see `near_rows`.
     """
     head = card_yaml(
-        offered_tables(_CONFIGS, rows),
+        offered_tables(CONFIGS, rows),
         default="blocks",
         pretty_name="Extracted PyTorch blocks",
         tags=["neural-architecture", "pytorch", "code", "lemur"],

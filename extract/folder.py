@@ -16,7 +16,7 @@ from extract.chat.result import ChatOptions
 from extract.counts import COLUMNS, at_least, count_rows
 from extract.dataset import write_dataset
 from extract.report.page import write_report
-from extract.requirements import REQUIREMENTS, requirements_text, runtime_versions
+from extract.requirements import requirements_text, runtime_versions
 from extract.sources import Source
 from extract.spec import SPECS
 from extract.spec.folder import write_specs
@@ -24,6 +24,7 @@ from manifests.atomic import atomic_folder
 from manifests.errors import UserError
 from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, read_manifest, write_manifest
+from manifests.parts import REQUIREMENTS
 from manifests.records import Block, Level, arrow_schema
 
 if TYPE_CHECKING:

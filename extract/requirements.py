@@ -24,9 +24,6 @@ from manifests.licenses import is_permissive
 from manifests.records import Block
 from manifests.swhid import Swhid, directory_swhid
 
-#: Name of the file.
-REQUIREMENTS = "required_repos.json"
-
 FORMAT = 1
 
 Files = Sequence[tuple[str, str]]

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from extract.folder import read_block, read_manifest_of, read_rows
-from extract.requirements import REQUIREMENTS
 from extract.spec.worked import Worked, worked_of
 from manifests.errors import UserError
 from manifests.licenses import is_permissive
 from manifests.markdown import plural, shown
+from manifests.parts import REQUIREMENTS
 from manifests.records import Block, Observed
 
 _NEAR = 5

@@ -21,23 +21,24 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.card import check_description
+from extract.card import CONFIGS
 from extract.chat.check import check_chat, has_chat, read_texts
 from extract.chat.guard import repeats
 from extract.counts import COLUMNS, at_least, count_rows
 from extract.folder import TABLE, code_paths, read_manifest_of
 from extract.graph import distributions_of
 from extract.modules import FOUNDATION, RUNTIME
-from extract.requirements import REQUIREMENTS, imported_names
+from extract.requirements import imported_names
 from extract.spec import SPECS
 from extract.spec.check import check_spec_tables
 from extract.spec.folder import line_faults, read_lines
 from extract.spec.table import TABLES as SPEC_TABLES
 from manifests.manifest import Manifest
+from manifests.parts import REQUIREMENTS
 from manifests.progress import progress
 from manifests.records import Block, Spec
 from manifests.swhid import Swhid
-from manifests.verify import Check, check_files, check_table, found_check
+from manifests.verify import Check, check_description, check_files, check_table, found_check
 from manifests.workers import process_pool, submit
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
@@ -211,7 +212,7 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
     checks, splits = check_spec_tables(folder, manifest, specs, codes)
     if manifest.parameters.get("chat") is not None or has_chat(folder):
         checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
-    return [*checks, *check_description(folder, manifest)]
+    return [*checks, *check_description(folder, manifest, CONFIGS)]
 
 
 # --- the files --------------------------------------------------------------------------------------------------------

@@ -22,13 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from manifests.atomic import sha256_file
-from manifests.folder import Table
+from manifests.folder import CROISSANT, Table
 from manifests.licenses import NOASSERTION
 from manifests.manifest import Output
 from manifests.records import arrow_schema
 from manifests.verify import Check, found_check
 
-FILE_NAME = "croissant.json"
 _VERSION = "http://mlcommons.org/croissant/1.1"
 _SPLITS = "splits"
 
@@ -78,7 +77,7 @@ def write_croissant(folder: Path, tables: Sequence[Table], about: About) -> None
         distribution=[node for table in tables for node in _files(context, folder, table)],
         record_sets=[*_splits(context, list(used)), *(_record_set(context, table) for table in tables)],
     )
-    _write(folder / FILE_NAME, metadata.to_json())
+    _write(folder / CROISSANT, metadata.to_json())
 
 
 def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> None:
@@ -94,13 +93,13 @@ def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> 
 def check_croissant(folder: Path, tables: Sequence[Table]) -> Check:
     """The file is valid, and lists the folder's tables, with their columns and the digests that their files have."""
     try:
-        stated = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+        stated = json.loads((folder / CROISSANT).read_text(encoding="utf-8"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of rdflib, about classes that it uses itself
             metadata = mlc.Metadata.from_json(mlc.Context(), stated)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, mlc.ValidationError) as error:
         said = [line.strip(" -") for line in str(error).splitlines()]
-        return found_check(FILE_NAME, [": ".join(said[:2]) or type(error).__name__], "")
+        return found_check(CROISSANT, [": ".join(said[:2]) or type(error).__name__], "")
     listed = {item.content_url: item.sha256 for item in metadata.file_objects}
     files = {path.relative_to(folder).as_posix(): path for table in tables for path in table.paths(folder)}
     wrong = [f"{name} is not listed" for name in sorted(files.keys() - listed.keys())]
@@ -119,7 +118,7 @@ def check_croissant(folder: Path, tables: Sequence[Table]) -> Check:
         columns = [name for path in table.paths(folder)[:1] for name in pq.read_schema(path).names]
         if {*sets[table.config]} - {"split"} != {*columns} - {"split"}:
             wrong.append(f"{table.config} has other columns: {', '.join(columns)}")
-    return found_check(FILE_NAME, wrong, f"{len(files)} files of {len(tables)} tables as they are")
+    return found_check(CROISSANT, wrong, f"{len(files)} files of {len(tables)} tables as they are")
 
 
 def _write(path: Path, stated: Mapping[str, Any]) -> None:

@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 
 from manifests.records import Record, arrow_schema
 
+#: The description of the tables that catalogues read, beside the card.
+CROISSANT = "croissant.json"
+
 #: Rows a file, so that no column of code outgrows Arrow's 2 GiB strings.
 ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000

@@ -89,10 +89,16 @@ class Removed(Record):
     score: Ratio | None = Field(description="as of the kept records, for comparison with the canonical's")
 
 
+ChatRole = Literal["system", "user", "assistant"]
+
+#: Who speaks in a conversation, in this order.
+CHAT_ROLES: tuple[ChatRole, ...] = typing.get_args(ChatRole)
+
+
 class ChatMessage(Record):
     """One turn of a conversation."""
 
-    role: Literal["system", "user", "assistant"]
+    role: ChatRole
     content: str = Field(min_length=1)
 
 

@@ -1,4 +1,4 @@
-"""One block of an extraction folder, traced to the lines of the release that it was copied from."""
+"""A block of an extraction folder, or a conversation about one, traced to the lines of the release that it is from."""
 
 import importlib
 import json
@@ -11,16 +11,29 @@ import pyarrow.parquet as pq
 
 from manifests.errors import UserError
 from manifests.manifest import read_manifest
+from manifests.parts import REQUIREMENTS, TABLE
 from manifests.trace import Link, Traced, lines_text
+from manifests.trace_chat import find_conversation
 
-_TABLE, _REQUIREMENTS = "blocks.parquet", "required_repos.json"
+_CHAT = ("id", "task", "block", "others")
 
 
 def find(folder: Path, wanted: str) -> Traced:
-    """The block that an id, a qualified or a bare name stands for, as `lemur show` finds it.
+    """The conversation of an id, or the block that an id, a qualified or a bare name stands for, as in `lemur show`.
 
-    Raises: UserError if nothing is called so, with near names.
+    Raises: UserError if nothing is called so, with near names, or several conversations are.
     """
+    try:
+        chat = find_conversation(folder, wanted, _CHAT)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(folder, error) from error
+    if chat is None:
+        return _block(folder, wanted)
+    told = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
+    return Traced((Link("chat row", chat["id"], told), *_block(folder, chat["block"]).links), ())
+
+
+def _block(folder: Path, wanted: str) -> Traced:
     found = importlib.import_module("extract.show").find_block(folder, wanted)  # this package imports no other
     row, entry, needs = found.row, found.needs or {}, _needs(folder)
     stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
@@ -53,7 +66,7 @@ def find(folder: Path, wanted: str) -> Traced:
 def find_code(folder: Path, sha256: str) -> Traced | None:
     """The block whose file has this digest."""
     try:
-        table = pq.read_table(folder / _TABLE, columns=["block", "code_sha256"])
+        table = pq.read_table(folder / TABLE, columns=["block", "code_sha256"])
     except (OSError, pa.ArrowException) as error:
         raise _damaged(folder, error) from error
     place = pc.index(table["code_sha256"], sha256).as_py()
@@ -69,7 +82,7 @@ def _release(name: str, sources: dict[str, dict[str, Any]]) -> Link:
 
 def _needs(folder: Path) -> dict[str, Any]:
     try:
-        needs: dict[str, Any] = json.loads((folder / _REQUIREMENTS).read_text(encoding="utf-8"))
+        needs: dict[str, Any] = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _damaged(folder, error) from error
     return needs

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,16 @@ import pyarrow.parquet as pq
 
 from manifests.errors import UserError
 from manifests.manifest import Manifest, read_manifest
+from manifests.parts import REQUIREMENTS, TABLE
 from manifests.swhid import content_swhid
 from manifests.trace import Link, Traced, lines_text
+from manifests.trace_chat import find_conversation
 
-_DIGITS = re.compile(r"[0-9a-f]{6,64}")
 _CHAT = ("id", "task", "variant", "nn", "record", "license")
 #: Where the codes lie in a wheel of nn-dataset, a file for each network; as `curate.sources.lemur_stats` reads them.
 _CODES = "ab/nn/nn"
 #: What is read of an extraction folder, and how the rows from one are named; as `curate.sources.extraction` does it.
-_EXTRACTED, _BLOCK = ("/blocks.parquet", "/required_repos.json"), "block-"
+_EXTRACTED, _BLOCK = (f"/{TABLE}", f"/{REQUIREMENTS}"), "block-"
 
 
 def find(folder: Path, wanted: str) -> Traced:
@@ -30,10 +30,7 @@ def find(folder: Path, wanted: str) -> Traced:
     Raises: UserError if nothing, or several things are called so, with near names.
     """
     with _read_errors(folder):
-        chats = _conversations(folder, wanted)
-        if len(chats) > 1:
-            raise UserError(f"{wanted!r} begins {len(chats)} ids of conversations; give more digits")
-        chat = chats[0] if chats else None
+        chat = find_conversation(folder, wanted, _CHAT)
         links = _record(folder, chat["record"] if chat else wanted)
     if chat is None:
         return links
@@ -93,17 +90,6 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[L
     links = [Link(what, item.name, {"sha256": item.sha256, "licence": licence}) for item in others]
     place = f"{_CODES}/{name}.py" if released else f"row {row:,} of {manifest.parameters.get('source')}"
     return [*links, Link("source", place, content)]
-
-
-def _conversations(folder: Path, wanted: str) -> list[dict[str, Any]]:
-    """The conversations whose id is, or begins with, these digits."""
-    if not _DIGITS.fullmatch(wanted.lower()):
-        return []
-    found: list[dict[str, Any]] = []
-    for path in sorted((folder / "data" / "chat").glob("*.parquet")):
-        table = pq.read_table(path, columns=list(_CHAT))
-        found += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
-    return found
 
 
 def _code(folder: Path, digest: str) -> str | None:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from manifests.atomic import sha256_file
+from manifests.folder import CROISSANT, Configs, offered_tables
 from manifests.manifest import FILE_NAME, Manifest
 from manifests.records import Record, arrow_schema
 
@@ -33,6 +34,16 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
         if sha256_file(folder / name) != listed[name].sha256
     ]
     return found_check("digests", wrong, f"{len(listed)} files as the manifest states")
+
+
+def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:
+    """The check of `croissant.json`; a folder that was made without one needs none."""
+    rows = {item.path: item.rows or 0 for item in manifest.outputs}
+    if CROISSANT not in rows:
+        return []
+    from manifests.croissant import check_croissant
+
+    return [check_croissant(folder, offered_tables(configs, rows))]
 
 
 def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:

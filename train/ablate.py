@@ -16,6 +16,7 @@ from train.assemble import assemble
 from train.data import Cifar10
 from train.figures import draw_differences
 from train.fitting import Fitter
+from train.identity import count_images
 from train.many import Planned, open_study, train_all
 from train.paired import Difference, paired_difference
 from train.recipe import Recipe
@@ -48,6 +49,7 @@ def ablate(
     seeds: Sequence[int],
     written: Sequence[str] = (),
     held_out: int = 5000,
+    images: int | None = None,
     jobs: int = 1,
     resources: Resources,
     force: bool = False,
@@ -59,6 +61,8 @@ def ablate(
     Args:
         folder: the extraction folder of the recipe's blocks.
         written: variants in place of the standard ones, see `variants`.
+        held_out: training images to validate on.
+        images: how many of the others to train on; None for all.
         jobs: runs at the same time.
 
     Returns: a row a variant, the full recipe first.
@@ -75,13 +79,14 @@ def ablate(
         "data": data.label,
         "data_sha256": data.sha256,
         "held_out": held_out,
+        "images": count_images(data, held_out, images),
         "seeds": list(seeds),
         "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
     }
     open_study(out, plan, force=force)
     reopen_study(out, plan)
     planned = [
-        Planned(f"{_slug(name)}-seed{seed}", nets[name], recipes[name], seed, held_out)
+        Planned(f"{_slug(name)}-seed{seed}", nets[name], recipes[name], seed, held_out, images)
         for seed in seeds
         for name in recipes
     ]

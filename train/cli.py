@@ -40,6 +40,10 @@ Epochs = Annotated[int | None, typer.Option(metavar="N", min=1, help="In place o
 HeldOut = Annotated[
     int, typer.Option(metavar="N", min=0, help="Training images held out to choose on; 0 trains on all.")
 ]
+Images = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="How many of the others to train on; default: all. Fewer are among more."),
+]
 Jobs = Annotated[int, typer.Option(metavar="N", min=1, help="Runs at the same time.", rich_help_panel=_RESOURCES)]
 Threads = Annotated[
     int | None,
@@ -210,6 +214,7 @@ def run_(
     epochs: Epochs = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, order, augmentation.")] = 0,
     held_out: HeldOut = 5000,
+    images: Images = None,
     set_: Set = None,
     prm: Annotated[
         str | None, typer.Option(metavar="JSON", help="Hyperparameters of NET.py: JSON, or a file of it.")
@@ -234,15 +239,16 @@ def run_(
     from train.run import Network
 
     given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value, step_limit=step_limit)
-    images = load_cifar10(data)
+    cifar10 = load_cifar10(data)
     net = network_in(Path(network), prm) if is_file else Network.of(assemble(recipe, folder, unsafe=unsafe_no_sandbox))
     record = train_to(
         out,
         net,
         recipe,
         seed=seed,
-        data=images,
+        data=cifar10,
         held_out=held_out,
+        images=images,
         resources=given,
         force=force,
         library=None if is_file else folder,
@@ -270,6 +276,7 @@ def ablate_(
         typer.Option(metavar="'NAME: KEY=VALUE'", help="In place of the standard variants (repeatable)."),
     ] = None,
     held_out: HeldOut = 5000,
+    images: Images = None,
     set_: Set = None,
     jobs: Jobs = 1,
     threads: Threads = None,
@@ -291,6 +298,7 @@ def ablate_(
         seeds=read_numbers(seeds, "--seeds", 0),
         written=tuple(variant or ()),
         held_out=held_out,
+        images=images,
         jobs=jobs,
         resources=resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, jobs=jobs),
         force=force,

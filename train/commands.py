@@ -147,6 +147,7 @@ def train_to(
     seed: int,
     data: Cifar10,
     held_out: int,
+    images: int | None,
     resources: Resources,
     force: bool,
     library: Path | None = None,
@@ -155,7 +156,17 @@ def train_to(
 
     Args: library: the extraction folder of its blocks, which its manifest then names.
     """
-    record = train_once(net, recipe, seed=seed, data=data, out=out, held_out=held_out, resources=resources, force=force)
+    record = train_once(
+        net,
+        recipe,
+        seed=seed,
+        data=data,
+        out=out,
+        held_out=held_out,
+        images=images,
+        resources=resources,
+        force=force,
+    )
     if record.status == "ok" and not (out / LEMUR).exists() and can_enter(record):
         history = [epoch.model_dump(mode="json") for epoch in read_history(out)]
         write_lemur_files(out / LEMUR, record, net.code, history)

@@ -1,7 +1,6 @@
 """The folder of a training run: `OUT.partial` while it runs, `OUT` when it is over."""
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from manifests.atomic import atomic_file
 from manifests.errors import UserError
+from manifests.lock import own
 from manifests.progress import note
 from manifests.records import TrainingRecord
 from sandbox.processes import remove_folder
@@ -51,16 +51,7 @@ def own_folder(out: Path) -> Iterator[Path]:
     Raises: UserError if another process trains there, or it cannot be made.
     """
     partial = out.absolute().with_name(f"{out.absolute().name}.partial")
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-        lock = (partial / _LOCK).open("w")
-    except OSError as error:
-        raise UserError(f"{partial}: cannot be written: {error.strerror}; choose another --out") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"{partial}: another run trains there; wait for it, or choose another --out") from error
+    with own(partial, _LOCK, "another run trains there"):
         yield partial
 
 

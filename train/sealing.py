@@ -18,6 +18,7 @@ from manifests.manifest import (
     read_manifest,
     write_manifest,
 )
+from manifests.parts import read_parts
 from manifests.progress import note
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10
@@ -74,10 +75,8 @@ def complete_run(out: Path, library: Path | None) -> None:
     changes: dict[str, Any] = {"outputs": list_outputs(out, {HISTORY: record.epochs})}
     parents = parents_in(library) if record.ingredients and _holds(library, record.ingredients) else []
     if library is not None and parents:
-        from manifests.publish.staged import part_licenses
-
-        known = part_licenses(library)
-        licenses = {part.block: sorted({part.license, *known.get(part.block, ())}) for part in record.ingredients}
+        known = read_parts(library)
+        licenses = {part.block: sorted({part.license, *known.licenses(part.block)}) for part in record.ingredients}
         changes |= {"parents": parents, "details": {**manifest.details, "licenses": licenses}}
     changed = manifest.model_copy(update=changes)
     if changed != manifest:

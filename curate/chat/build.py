@@ -9,7 +9,6 @@ from curate.chat.change import change_all
 from curate.chat.complete import complete
 from curate.chat.conversation import No, Talk, finish
 from curate.chat.design import design
-from curate.chat.draw import Draw
 from curate.chat.explain import explain
 from curate.chat.facts import read_facts
 from curate.chat.lab import Experiment, Lab
@@ -25,6 +24,7 @@ from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.runs.check import read_parameters
 from curate.runs.contract import case_of
+from manifests.draw import Draw
 from manifests.records import CHAT_KINDS, ChatKind
 
 

@@ -1,11 +1,11 @@
 """The part of a snapshot's card that tells of conversations."""
 
-import numpy as np
-
 from curate.chat.result import Chat, Conversation
-from curate.chat.similar import SHINGLE, THRESHOLD
-from manifests.markdown import block, count, percent, plural, shown, table
+from curate.chat.similar import THRESHOLD
+from manifests.markdown import count, percent, plural, table
+from manifests.near import SHINGLE
 from manifests.records import CHAT_KINDS
+from manifests.samples import quantile, shown_turns
 
 _MEANING = {
     "design": "requirements to a file that has these measures",
@@ -61,7 +61,7 @@ def _kinds(chat: Chat) -> list[str]:
                 f"`{kind}`",
                 _MEANING[kind],
                 count(len(tokens)),
-                *(count(_quantile(tokens, q)) if tokens else "–" for q in (0.5, 0.9)),
+                *(count(quantile(tokens, share)) if tokens else "–" for share in (50, 90)),
                 percent(near["near"], near["prompts"]),
                 percent(near["across_splits"], near["prompts"]),
             ]
@@ -72,12 +72,7 @@ def _kinds(chat: Chat) -> list[str]:
 def _lengths(tokens: list[int]) -> str:
     if not tokens:
         return "none"
-    return f"median {count(_quantile(tokens, 0.5))}, 90 % {count(_quantile(tokens, 0.9))}, longest {count(max(tokens))}"
-
-
-def _quantile(values: list[int], share: float) -> int:
-    """The least value that this share of the values does not exceed."""
-    return int(np.quantile(np.array(values), share, method="inverted_cdf"))
+    return f"median {count(quantile(tokens, 50))}, 90 % {count(quantile(tokens, 90))}, longest {count(max(tokens))}"
 
 
 def _examples(made: list[Conversation]) -> list[str]:
@@ -87,12 +82,6 @@ def _examples(made: list[Conversation]) -> list[str]:
         if of_kind:
             shown_one = min(of_kind, key=lambda item: item.id)
             lines += [f"`{kind}`, `{shown_one.id[:12]}`, {plural(shown_one.tokens, 'token')}:", ""]
-            for role, text in (("user", shown_one.user), ("assistant", shown_one.assistant)):
-                lines += block([f"{role}:", *_shortened(text)], "text")
+            turns = (("user", shown_one.user), ("assistant", shown_one.assistant))
+            lines += shown_turns(turns, _HEAD, _TAIL, _WIDTH)
     return lines
-
-
-def _shortened(text: str) -> list[str]:
-    lines = [shown(line, _WIDTH) for line in text.split("\n")]
-    left_out = len(lines) - _HEAD - _TAIL
-    return [*lines[:_HEAD], f"… {plural(left_out, 'line')} …", *lines[-_TAIL:]] if left_out > 1 else lines

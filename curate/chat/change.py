@@ -2,13 +2,13 @@
 
 from curate.chat.changes import changes
 from curate.chat.conversation import No, Talk
-from curate.chat.draw import Draw
 from curate.chat.facts import Facts, read_facts
 from curate.chat.lab import Lab, Method
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.way import Change
 from curate.chat.wording import SYSTEMS, call_line, joined
+from manifests.draw import Draw
 from manifests.markdown import plural
 
 #: Changes that are tried on one record.

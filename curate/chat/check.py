@@ -12,10 +12,9 @@ from curate.chat.conversation import conversation_id, count_tokens
 from curate.chat.gap import MARK, put_back
 from curate.chat.text import fenced_codes, parse
 from manifests.manifest import Manifest
-from manifests.records import CHAT_KINDS
+from manifests.records import CHAT_KINDS, CHAT_ROLES
 from manifests.verify import Check, found_check
 
-_ROLES = ["system", "user", "assistant"]
 _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 
 
@@ -72,8 +71,8 @@ def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _faults(row: dict[str, Any]) -> Iterator[str]:
     """What is wrong with one conversation: its form, its code, and whether the code is that of its record."""
     messages = row["messages"]
-    if [message["role"] for message in messages] != _ROLES:
-        yield f"roles are not {', '.join(_ROLES)}"
+    if tuple(message["role"] for message in messages) != CHAT_ROLES:
+        yield f"roles are not {', '.join(CHAT_ROLES)}"
         return
     _, user, assistant = (message["content"] for message in messages)
     if row["id"] != conversation_id(row["record"], row["task"], row["variant"]):

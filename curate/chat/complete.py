@@ -1,11 +1,11 @@
 """`complete`: a file with a gap, and the part that is missing there."""
 
 from curate.chat.conversation import No, Talk
-from curate.chat.draw import Draw
 from curate.chat.gap import MARK, gaps
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import SYSTEMS
+from manifests.draw import Draw
 
 _REQUESTS = (
     "Complete this file: {what} is missing where it says `{mark}`.",

@@ -1,14 +1,12 @@
 """A conversation from its parts: its id, its length, its messages."""
 
 import hashlib
-import re
 from dataclasses import dataclass
 
 from curate.chat.result import Conversation
 from curate.chat.subject import Subject
 from manifests.records import ChatKind
-
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+from manifests.words import tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +28,8 @@ class No:
 
 
 def count_tokens(text: str) -> int:
-    r"""How long a text is: matches of `\w+|[^\w\s]`, that is words, numbers and single signs, without white space.
-
-    It needs no tokenizer of any model. A byte-pair tokenizer gives other numbers: it splits long names, and counts
-    indentation and line breaks.
-    """
-    return sum(1 for _ in _TOKEN.finditer(text))
-
-
-def words(text: str) -> list[str]:
-    """What `count_tokens` counts."""
-    return _TOKEN.findall(text)
+    """How long a text is, in tokens; see `tokens_of`."""
+    return len(tokens_of(text))
 
 
 def conversation_id(record: str, kind: str, variant: str) -> str:

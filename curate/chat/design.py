@@ -1,10 +1,10 @@
 """`design`: from requirements, all of them measured on the answer, to the whole file."""
 
 from curate.chat.conversation import No, Talk
-from curate.chat.draw import Draw
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import SYSTEMS, batch_of, joined, listed, result_line, task_name, trainable
+from manifests.draw import Draw
 
 _OPENINGS = (
     "Design a PyTorch network for {task} on {dataset} that meets these requirements.",

@@ -1,11 +1,11 @@
 """`explain`: from the file to a description that says only what was measured on it or stands in its syntax tree."""
 
 from curate.chat.conversation import No, Talk
-from curate.chat.draw import Draw
 from curate.chat.facts import Child, Facts
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import SYSTEMS, batch_of, call_line, joined, listed, result_line, task_name, trainable
+from manifests.draw import Draw
 from manifests.markdown import plural
 
 _QUESTIONS = (

@@ -1,12 +1,12 @@
 """`repair`: a fault was put into the file and seen to fail in the sandbox; the answer is the file without it."""
 
 from curate.chat.conversation import No, Talk
-from curate.chat.draw import Draw
 from curate.chat.faults import Fault, faults
 from curate.chat.lab import Lab, Told
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import SYSTEMS, call_line
+from manifests.draw import Draw
 
 #: Faults that are tried on one record.
 ATTEMPTS = 4

@@ -6,7 +6,7 @@ from pathlib import Path
 from curate.chat.result import Chat, Conversation
 from curate.options import SPLIT_RATIOS
 from manifests.folder import write_table, write_tables
-from manifests.records import ChatDrop, ChatRow, arrow_schema
+from manifests.records import CHAT_ROLES, ChatDrop, ChatRow, arrow_schema
 
 
 def write_chat_tables(folder: Path, chat: Chat) -> dict[str, int]:
@@ -26,7 +26,7 @@ def write_chat_tables(folder: Path, chat: Chat) -> dict[str, int]:
 
 def _rows(conversations: Sequence[Conversation], license_: str) -> Iterator[dict[str, object]]:
     for item in conversations:
-        said = (("system", item.system), ("user", item.user), ("assistant", item.assistant))
+        said = zip(CHAT_ROLES, (item.system, item.user, item.assistant), strict=True)
         yield {
             "messages": [{"role": role, "content": content} for role, content in said],
             "id": item.id,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from extract.chat.choose import Shelf, choose
 from extract.chat.describe import describe
-from extract.chat.draw import Draw
 from extract.chat.guard import guarded_text, repeats
 from extract.chat.result import Chat, ChatOptions, Drop, No, Pair, Subject, Talk
 from extract.chat.rights import Rights
@@ -15,9 +14,11 @@ from extract.chat.specify import specify
 from extract.chat.wording import SYSTEMS
 from extract.chat.write import write
 from extract.spec.groups import design_key
-from extract.spec.neutral import LIMIT, tokens_of
+from extract.spec.neutral import LIMIT
+from manifests.draw import Draw
 from manifests.progress import progress
 from manifests.records import SpecChatKind
+from manifests.words import tokens_of
 
 
 def build_chat(subjects: Sequence[Subject], options: ChatOptions, rights: Rights) -> Chat:

@@ -1,12 +1,13 @@
 """The part of an extraction's card that tells of conversations."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from extract.chat.result import SPLITS, Chat
 from extract.chat.similar import THRESHOLD
-from extract.spec.near import SHINGLE
-from manifests.markdown import block, code_span, count, percent, plural, shown, table
+from manifests.markdown import code_span, count, percent, plural, table
+from manifests.near import SHINGLE
+from manifests.samples import quantile, shown_turns
 
 _MEANING = {
     "describe": "the facts of a module to its name and sentences",
@@ -62,25 +63,20 @@ def _promise(chat: Chat) -> str:
 def _kinds(chat: Chat, near: Mapping[str, Mapping[str, int]]) -> list[str]:
     rows = []
     for kind in chat.options.kinds:
-        tokens = sorted(pair.tokens for pair in chat.pairs if pair.kind == kind)
+        tokens = [pair.tokens for pair in chat.pairs if pair.kind == kind]
         of_kind = near[kind]
         rows.append(
             [
                 f"`{kind}`",
                 _MEANING[kind],
                 count(len(tokens)),
-                *(count(_quantile(tokens, share)) if tokens else "–" for share in (0.1, 0.5, 0.9, 1.0)),
+                *(count(quantile(tokens, share)) if tokens else "–" for share in (10, 50, 90, 100)),
                 percent(of_kind["near"], of_kind["rows"]),
                 percent(of_kind["across_splits"], of_kind["rows"]),
             ]
         )
     head = ["task", "from what to what", "rows", "10 %", "median", "90 %", "longest", "near", "across"]
     return table(head, rows, 2)
-
-
-def _quantile(values: Sequence[int], share: float) -> int:
-    """The least value that this share of the sorted values does not exceed."""
-    return values[max(0, -(-int(share * 100) * len(values) // 100) - 1)]
 
 
 def _licences(chat: Chat) -> list[str]:
@@ -109,12 +105,6 @@ def _examples(chat: Chat) -> list[str]:
     lines = ["### Examples", ""] if ordered else []
     for pair in ordered[:_EXAMPLES]:
         lines += [f"`{pair.kind}`, `{pair.id[:12]}`, {plural(pair.tokens, 'token')}:", ""]
-        for role, text in (("user", pair.talk.user), ("assistant", pair.talk.assistant)):
-            lines += block([f"{role}:", *_shortened(text)], "text")
+        turns = (("user", pair.talk.user), ("assistant", pair.talk.assistant))
+        lines += shown_turns(turns, _HEAD, _TAIL, _WIDTH)
     return lines
-
-
-def _shortened(text: str) -> list[str]:
-    lines = [shown(line, _WIDTH) for line in text.split("\n")]
-    left_out = len(lines) - _HEAD - _TAIL
-    return [*lines[:_HEAD], f"… {plural(left_out, 'line')} …", *lines[-_TAIL:]] if left_out > 1 else lines

@@ -16,12 +16,11 @@ from extract.chat.rights import Rights, read_rights
 from extract.chat.specify import FACTS, NAMES, spec_facts
 from extract.chat.tables import DROPS, TABLES
 from extract.chat.wording import LAYERS
-from extract.spec.neutral import tokens_of
 from manifests.manifest import Manifest
-from manifests.records import Spec, SpecChatDrop, SpecChatRow
+from manifests.records import CHAT_ROLES, Spec, SpecChatDrop, SpecChatRow
 from manifests.verify import Check, check_table, found_check
+from manifests.words import tokens_of
 
-_ROLES = ["system", "user", "assistant"]
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
 
@@ -111,8 +110,8 @@ def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Rights) -> Iterator[str]:
     """What is wrong with one conversation."""
-    if [message["role"] for message in row["messages"]] != _ROLES:
-        yield f"roles are not {', '.join(_ROLES)}"
+    if tuple(message["role"] for message in row["messages"]) != CHAT_ROLES:
+        yield f"roles are not {', '.join(CHAT_ROLES)}"
         return
     spec = specs.get(row["block"])
     if spec is None or any(block not in specs for block in row["others"]):

@@ -1,6 +1,5 @@
 """`describe`: from a block's facts to its name and a few neutral sentences."""
 
-from extract.chat.draw import Draw
 from extract.chat.result import No, Subject, Talk
 from extract.chat.specify import FACTS, spec_lines
 from extract.chat.wording import (
@@ -15,6 +14,7 @@ from extract.chat.wording import (
     parameter_words,
     shape_words,
 )
+from manifests.draw import Draw
 from manifests.markdown import block
 from manifests.records import Spec
 

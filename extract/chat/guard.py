@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from extract.spec.neutral import repeated, source_of, tokens_of
+from extract.spec.neutral import repeated, source_of
+from manifests.words import tokens_of
 
 
 def repeats(texts: Iterable[str], code: str) -> list[bool]:

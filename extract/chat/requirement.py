@@ -1,6 +1,5 @@
 """A requirement in words: what a design must do, drawn from what one block was observed to do."""
 
-from extract.chat.draw import Draw
 from extract.chat.wording import (
     argument_words,
     input_words,
@@ -11,6 +10,7 @@ from extract.chat.wording import (
     parameter_words,
     shape_words,
 )
+from manifests.draw import Draw
 from manifests.records import Spec
 
 

@@ -1,9 +1,9 @@
 """`shapes`: from a block's arguments and the shape of an input to what came out, and how many parameters it has."""
 
-from extract.chat.draw import Draw
 from extract.chat.result import No, Subject, Talk
 from extract.chat.specify import about
 from extract.chat.wording import init_words, input_words, layer_words, output_words, parameter_words
+from manifests.draw import Draw
 from manifests.markdown import plural
 
 _ASKED = (

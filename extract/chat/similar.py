@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from extract.chat.result import SPLITS, Pair
-from extract.spec.near import near_pairs, shingles
+from manifests.near import near_pairs, shingles
 from manifests.records import SpecChatKind
 
 #: Jaccard of the shingles of question and answer from which two rows are near.

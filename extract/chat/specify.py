@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from extract.chat.draw import Draw
 from extract.chat.requirement import requirement_of
 from extract.chat.result import No, Subject, Talk
 from extract.chat.wording import kind_of
+from manifests.draw import Draw
 from manifests.markdown import block
 from manifests.records import Spec
 

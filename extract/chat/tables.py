@@ -5,7 +5,7 @@ from pathlib import Path
 
 from extract.chat.result import SPLITS, Chat, Pair
 from manifests.folder import write_table, write_tables
-from manifests.records import SpecChatDrop, SpecChatRow, arrow_schema
+from manifests.records import CHAT_ROLES, SpecChatDrop, SpecChatRow, arrow_schema
 
 #: Where they lie below the folder.
 TABLES, DROPS = "data/chat", "chat_drops.parquet"
@@ -34,7 +34,7 @@ def write_chat_tables(folder: Path, chat: Chat) -> dict[str, int]:
 
 def _row(pair: Pair) -> dict[str, object]:
     spec = pair.subject.spec
-    said = (("system", pair.system), ("user", pair.talk.user), ("assistant", pair.talk.assistant))
+    said = zip(CHAT_ROLES, (pair.system, pair.talk.user, pair.talk.assistant), strict=True)
     return {
         "messages": [{"role": role, "content": content} for role, content in said],
         "id": pair.id,

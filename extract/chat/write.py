@@ -1,9 +1,9 @@
 """`write`: from a requirement to the block's closed file; only where every part of it may be passed on."""
 
-from extract.chat.draw import Draw
 from extract.chat.requirement import requirement_of
 from extract.chat.result import No, Subject, Talk
 from extract.chat.rights import Rights
+from manifests.draw import Draw
 from manifests.markdown import block
 
 _ASKED = (

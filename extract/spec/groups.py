@@ -21,9 +21,9 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from extract.spec.near import Numbers, near_pairs, shingles
 from extract.spec.neutral import design_of
 from extract.spec.outline import pieces_of
+from manifests.near import Numbers, near_pairs, shingles
 from manifests.records import Spec, Split
 
 #: Jaccard of two classes' texts from which they are related.

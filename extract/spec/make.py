@@ -6,12 +6,13 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from extract.spec.behaviour import Behaviour, behaviour_of, neutral_case
-from extract.spec.neutral import design_of, repeated, source_of, tokens_of
+from extract.spec.neutral import design_of, repeated, source_of
 from extract.spec.notation import value_of_text
 from extract.spec.outline import Outline, outline_of
 from extract.spec.summary import summary_of
 from extract.spec.worked import positional_names, worked_of
 from manifests.records import Block, Observed, Spec, SpecArguments
+from manifests.words import tokens_of
 
 #: What can be left out of a spec, in the order in which it is tried, and what then stands for it.
 _OPTIONAL: dict[str, Any] = {

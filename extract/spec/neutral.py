@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from manifests.words import tokens_of
+
 #: Tokens in a row that would be a passage of the source.
 LIMIT = 8
 
@@ -17,14 +19,8 @@ IDENTITY = frozenset(
     {"block", "name", "source", "path", "start_line", "end_line", "swhid", "license", "code_sha256", "file"}
 )
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 _HEADER = re.compile(r"(?:#[^\n]*\n)*")
 _STEP = LIMIT // 2
-
-
-def tokens_of(text: str) -> list[str]:
-    """Words, numbers and single punctuation characters, in order."""
-    return _TOKEN.findall(text)
 
 
 def source_of(code: str) -> str:

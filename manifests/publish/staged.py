@@ -6,7 +6,6 @@ A network without one of its blocks is none, so a training run with such a block
 """
 
 import contextlib
-import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,15 +18,15 @@ import pyarrow.parquet as pq
 
 from manifests.atomic import sha256_file
 from manifests.errors import UserError
-from manifests.licenses import NOASSERTION, is_permissive
+from manifests.folder import CROISSANT
 from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
+from manifests.parts import TABLE, barred, barred_blocks, read_parts
 from manifests.records import TrainingRecord
 from manifests.trace_network import inlined_blocks
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"
-_TABLE, _REQUIREMENTS, _RECORD, _NETWORK = "blocks.parquet", "required_repos.json", "record.json", "net.py"
-_CROISSANT = "croissant.json"
+_RECORD, _NETWORK = "record.json", "net.py"
 _TRAINED = frozenset({"run", "ablation", "search"})
 _REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client takes no file that lies in one
 _ROWS = 500
@@ -67,43 +66,12 @@ def staged(folder: Path) -> Iterator[Staged]:
     if manifest.kind != "extraction":
         yield Staged(manifest.kind, files, ())
         return
-    barred = barred_blocks(folder)
-    if not barred:
+    without = barred_blocks(folder, read_parts(folder))
+    if not without:
         yield Staged(manifest.kind, files, ())
         return
     with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
-        yield _without_code(folder, Path(scratch), manifest, files, barred)
-
-
-def part_licenses(folder: Path) -> dict[str, set[str]]:
-    """The licences of the sources that each block of an extraction folder holds code of, by block.
-
-    Raises: UserError if they cannot be read.
-    """
-    try:
-        needs = json.loads((folder / _REQUIREMENTS).read_text(encoding="utf-8"))
-        licenses = {name: str(source.get("license") or NOASSERTION) for name, source in needs["sources"].items()}
-        return {
-            entry["block"]: {licenses.get(name, NOASSERTION) for name in entry["made_from"]}
-            for entry in needs["blocks"]
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / _REQUIREMENTS}: not readable: {error}; make the folder anew") from error
-
-
-def barred_blocks(folder: Path) -> dict[str, tuple[str, str]]:
-    """Source and licence of each block with code that may not be passed on, by block.
-
-    A block holds code of every source that it is made from, so each of their licences must allow it.
-    """
-    parts, barred = part_licenses(folder), {}
-    for row in pq.read_table(folder / _TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
-        if row["code_sha256"] is None:
-            continue
-        wrong = _wrong({row["license"], *parts.get(row["block"], {NOASSERTION})})
-        if wrong:
-            barred[row["block"]] = (row["source"], wrong)
-    return barred
+        yield _without_code(folder, Path(scratch), manifest, files, without)
 
 
 def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
@@ -111,8 +79,7 @@ def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
     runs = [folder / item.path for item in manifest.outputs if item.path.split("/")[-1] == _NETWORK]
     for network in runs if manifest.kind in _TRAINED else ():
         for block, licenses in _blocks_of(network).items():
-            wrong = _wrong(licenses)
-            if wrong:
+            if wrong := " AND ".join(barred(licenses)):
                 raise UserError(
                     f"{network}: holds {block}, whose licence ({wrong}) is not known to let its code be passed on;"
                     " nothing was published: assemble the network from other blocks"
@@ -136,35 +103,30 @@ def _blocks_of(network: Path) -> dict[str, set[str]]:
     return dict(sorted(found.items()))
 
 
-def _wrong(licenses: set[str]) -> str:
-    """The licences among these that do not let code be passed on."""
-    return " AND ".join(sorted(name for name in licenses if not is_permissive(name)))
-
-
 def _without_code(
-    folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], barred: dict[str, tuple[str, str]]
+    folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], without: dict[str, tuple[str, str]]
 ) -> Staged:
-    gone = _write_table(folder / _TABLE, scratch / _TABLE, barred)
+    gone = _write_table(folder / TABLE, scratch / TABLE, without)
     kept = {name: path for name, path in files.items() if name not in gone} | {
-        _TABLE: scratch / _TABLE,
+        TABLE: scratch / TABLE,
         FILE_NAME: scratch / FILE_NAME,
     }
-    counts = sorted(Counter(barred.values()).items())
+    counts = sorted(Counter(without.values()).items())
     withheld = tuple(Withheld(source, licence, number) for (source, licence), number in counts)
     told = [{"source": item.source, "license": item.license, "blocks": item.blocks} for item in withheld]
     table = Output(
-        path=_TABLE,
-        sha256=sha256_file(scratch / _TABLE),
-        bytes=(scratch / _TABLE).stat().st_size,
-        rows=next((item.rows for item in manifest.outputs if item.path == _TABLE), None),
+        path=TABLE,
+        sha256=sha256_file(scratch / TABLE),
+        bytes=(scratch / TABLE).stat().st_size,
+        rows=next((item.rows for item in manifest.outputs if item.path == TABLE), None),
     )
-    changed = {_TABLE: table}
-    if _CROISSANT in files:
+    changed = {TABLE: table}
+    if CROISSANT in files:
         from manifests.croissant import restate_croissant
 
-        path = kept[_CROISSANT] = scratch / _CROISSANT
-        restate_croissant(folder / _CROISSANT, path, [table])
-        changed[_CROISSANT] = Output(path=_CROISSANT, sha256=sha256_file(path), bytes=path.stat().st_size)
+        path = kept[CROISSANT] = scratch / CROISSANT
+        restate_croissant(folder / CROISSANT, path, [table])
+        changed[CROISSANT] = Output(path=CROISSANT, sha256=sha256_file(path), bytes=path.stat().st_size)
     outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
     write_manifest(
         scratch, manifest.model_copy(update={"outputs": outputs, "details": {**manifest.details, "withheld": told}})
@@ -172,10 +134,10 @@ def _without_code(
     return Staged(manifest.kind, kept, withheld)
 
 
-def _write_table(source: Path, target: Path, barred: dict[str, tuple[str, str]]) -> set[str]:
+def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]) -> set[str]:
     """The table without the code of some blocks, and the files in which that code lies."""
     gone: set[str] = set()
-    names = pa.array(sorted(barred), pa.string())
+    names = pa.array(sorted(without), pa.string())
     with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
         for batch in file.iter_batches(batch_size=_ROWS):
             table = pa.Table.from_batches([batch])

@@ -1,7 +1,6 @@
 """`stages.json`: what each finished stage was made from and what came out, so that a rerun knows what still holds."""
 
 import contextlib
-import fcntl
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from manifests.atomic import atomic_file
 from manifests.errors import UserError
+from manifests.lock import own
 from manifests.records import Record, Sha256
 
 STATE = "stages.json"
@@ -40,16 +40,7 @@ def own_folder(out: Path) -> Iterator[None]:
             raise UserError(f"{out}: is a file, not a folder; choose another --out")
         if not (out / STATE).is_file() and any(path.name != _LOCK for path in out.iterdir()):
             raise UserError(f"{out}: holds no {STATE}, so it was not made by `lemur run`; choose another --out")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / _LOCK).open("w")
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"{out}: another run works there; wait for it, or choose another --out") from error
+    with own(out, _LOCK, "another run works there"):
         for left in sorted([*out.glob(".*.part"), *out.glob(".*.old")]):
             remove(left)
         yield

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from manifests.atomic import sha256_file
 from manifests.croissant import (
-    FILE_NAME,
     About,
     _field,
     _Source,
@@ -27,7 +26,7 @@ from manifests.croissant import (
     restate_croissant,
     write_croissant,
 )
-from manifests.folder import Table, write_table, write_tables
+from manifests.folder import CROISSANT, Table, write_table, write_tables
 from manifests.manifest import Output
 from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
 
@@ -106,7 +105,7 @@ def plain(value: Any) -> Any:
 
 
 def read(folder: Path, config: str, filters: dict[str, str] | None = None) -> list[Row]:
-    return [plain(row) for row in mlc.Dataset(jsonld=folder / FILE_NAME).records(config, filters)]
+    return [plain(row) for row in mlc.Dataset(jsonld=folder / CROISSANT).records(config, filters)]
 
 
 def written(folder: Path, table: Table) -> list[Row]:
@@ -139,7 +138,7 @@ def test_a_single_file_is_checked_as_it_is_read(tmp_path: Path, tables: list[Tab
 
 
 def test_what_it_says(tmp_path: Path, tables: list[Table]) -> None:
-    text = (tmp_path / FILE_NAME).read_text()
+    text = (tmp_path / CROISSANT).read_text()
     stated = json.loads(text)
     assert stated["conformsTo"] == "http://mlcommons.org/croissant/1.1"
     assert [stated[key] for key in ("name", "version", "license")] == [
@@ -193,7 +192,7 @@ def test_what_it_says(tmp_path: Path, tables: list[Table]) -> None:
 )
 def test_licenses(tmp_path: Path, licenses: list[str], stated: object) -> None:
     write_croissant(tmp_path, [], About("n", "d", "0.1.0", licenses, datetime.date(2026, 3, 1)))
-    found = json.loads((tmp_path / FILE_NAME).read_text())
+    found = json.loads((tmp_path / CROISSANT).read_text())
     assert found.get("license") == stated
     assert found["datePublished"] == "2026-03-01"
 
@@ -210,19 +209,19 @@ def test_whatever_splits_are_filled_it_is_valid_and_the_same_again(sizes: dict[s
             check = check_croissant(folder, tables)
             assert check.ok, check.detail
             assert {field.rpartition("/")[2] for field in _split_names(folder)} == {s for s in sizes if sizes[s]}
-            texts.add((folder / FILE_NAME).read_bytes())
+            texts.add((folder / CROISSANT).read_bytes())
     assert len(texts) == 1
 
 
 def _split_names(folder: Path) -> Iterator[str]:
-    for node in json.loads((folder / FILE_NAME).read_text()).get("recordSet", []):
+    for node in json.loads((folder / CROISSANT).read_text()).get("recordSet", []):
         if node["@id"] == "splits":
             data = node["data"] if isinstance(node["data"], list) else [node["data"]]
             yield from (row["splits/name"] for row in data)
 
 
 def test_hashes_of_names_do_not_matter(tmp_path: Path, tables: list[Table]) -> None:
-    here = (tmp_path / FILE_NAME).read_bytes()
+    here = (tmp_path / CROISSANT).read_bytes()
     code = (
         "import sys; from pathlib import Path; from manifests.croissant import *; from manifests.records import *\n"
         "splits = ('train', 'test')\n"
@@ -232,21 +231,21 @@ def test_hashes_of_names_do_not_matter(tmp_path: Path, tables: list[Table]) -> N
         "about = About('Some networks', 'Networks and what became of them.', '0.1.0', ['MIT'])\n"
         "write_croissant(Path(sys.argv[1]), tables, about)\n"
     )
-    (tmp_path / FILE_NAME).unlink()
+    (tmp_path / CROISSANT).unlink()
     subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
         env={**os.environ, "PYTHONHASHSEED": "7"},
         check=True,
         cwd=Path(__file__).parents[2],
     )
-    assert (tmp_path / FILE_NAME).read_bytes() == here
+    assert (tmp_path / CROISSANT).read_bytes() == here
 
 
 def _edit(change: Callable[[Row], object]) -> Callable[[Path], object]:
     def edit(folder: Path) -> None:
-        stated = json.loads((folder / FILE_NAME).read_text())
+        stated = json.loads((folder / CROISSANT).read_text())
         change(stated)
-        (folder / FILE_NAME).write_text(json.dumps(stated))
+        (folder / CROISSANT).write_text(json.dumps(stated))
 
     return edit
 
@@ -278,9 +277,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         _edit(lambda stated: stated["recordSet"][3]["field"][0]["source"].update(fileObject={"@id": "gone"})),
         "gone",
     ),
-    "no JSON": (lambda folder: (folder / FILE_NAME).write_text("{"), "Expecting property name"),
-    "a list": (lambda folder: (folder / FILE_NAME).write_text("[]"), "list"),
-    "no file": (lambda folder: (folder / FILE_NAME).unlink(), "No such file"),
+    "no JSON": (lambda folder: (folder / CROISSANT).write_text("{"), "Expecting property name"),
+    "a list": (lambda folder: (folder / CROISSANT).write_text("[]"), "list"),
+    "no file": (lambda folder: (folder / CROISSANT).unlink(), "No such file"),
 }
 
 
@@ -295,15 +294,15 @@ def test_damages_are_found(tmp_path: Path, tables: list[Table], damage: str) -> 
 
 
 def test_digests_can_be_restated(tmp_path: Path, tables: list[Table]) -> None:
-    before = (tmp_path / FILE_NAME).read_bytes()
+    before = (tmp_path / CROISSANT).read_bytes()
     path = tmp_path / "decisions.parquet"
     older = Output(path=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
     write_table(path, arrow_schema(Decision), iter([decision(9)]))
     changed = Output(path=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
-    restate_croissant(tmp_path / FILE_NAME, tmp_path / "new", [changed])
+    restate_croissant(tmp_path / CROISSANT, tmp_path / "new", [changed])
     restate_croissant(tmp_path / "new", tmp_path / "old", [older])
     assert (tmp_path / "old").read_bytes() == before
-    (tmp_path / "new").replace(tmp_path / FILE_NAME)
+    (tmp_path / "new").replace(tmp_path / CROISSANT)
     check = check_croissant(tmp_path, tables)
     assert check.ok, check.detail
     assert read(tmp_path, "decisions") == [decision(9)]

@@ -18,12 +18,22 @@ from manifests.atomic import sha256_file
 from manifests.errors import UserError
 from manifests.folder import write_table, write_tables
 from manifests.manifest import Input, Manifest, Measured, Parent, list_outputs, parent_of, read_manifest, write_manifest
-from manifests.records import ChatMessage, ChatRow, Decision, LemurRecord, Removed, arrow_schema
+from manifests.records import (
+    CHAT_ROLES,
+    ChatMessage,
+    ChatRow,
+    Decision,
+    LemurRecord,
+    Removed,
+    SpecChatRow,
+    arrow_schema,
+)
 from manifests.swhid import content_swhid
 from manifests.trace import Link, trace
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 ATTENTION = "alpha@1.0::alpha.blocks.Attention"
+OTHER = "alpha@1.0::alpha.blocks.Native"
 WHEEL = Input(name="nn_dataset-2.1.0-py3-none-any.whl", sha256="5" * 64, bytes=9)
 CHAT = "c" * 64
 
@@ -136,6 +146,25 @@ def test_a_conversation_is_followed_to_its_record(lemur: Path) -> None:
     assert [link.what for link in links] == ["chat row", "record", "release", "source", "manifest"]
     assert named(links, "record") == ["net-a"]
     assert links[1:] == trace("net-a", [lemur])
+
+
+def test_a_conversation_of_specs_is_followed_to_its_block(extraction: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(extraction, tmp_path / "blocks"))
+    turns = tuple(ChatMessage(role=role, content="x") for role in CHAT_ROLES)
+    place = {"source": "alpha@1.0", "path": "alpha/blocks.py", "start_line": 1, "end_line": 2, "swhid": "x"}
+    about = {"task": "choose", "block": ATTENTION, "others": (OTHER,), "license": "MIT", "notice": None, "n_tokens": 3}
+    rows = [SpecChatRow(messages=turns, id=number * 64, **place, **about).model_dump() for number in "ce"]
+    rows.append({**rows[0], "id": CHAT[:10] + "0" * 54})
+    write_tables(folder / "data" / "chat", "train", SpecChatRow, rows, len(rows))
+    links = trace(CHAT, [folder])
+    assert links[0] == Link("chat row", CHAT, {"task": "choose", "about": [ATTENTION, OTHER]})
+    assert links[1:-1] == trace(ATTENTION, [extraction])[:-1]
+    assert trace("e" * 6, [folder])[1:] == links[1:]
+    with pytest.raises(UserError, match="'cccccccccc' begins 2 ids of conversations; give more digits"):
+        trace(CHAT[:10], [folder])
+    (folder / "data" / "chat" / "train-00000-of-00001.parquet").write_bytes(b"x")
+    with pytest.raises(UserError, match="damaged extraction"):
+        trace(CHAT, [folder])
 
 
 def test_rows_of_a_file_are_told_by_their_number(tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
         "synthetic:200",
         "--held-out",
         "50",
+        "--images",
+        "100",
         "--epochs",
         "1",
         "--threads",
@@ -137,6 +139,7 @@ def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
     record = json.loads(run.stdout)
     assert record["status"] == "ok"
     assert record["data"] == "synthetic (smoke test only)"
+    assert record["train_images"] == 100
     assert json.loads((out / "record.json").read_text()) == record
     assert not (out / "lemur").exists()  # nothing on synthetic images enters LEMUR
 
@@ -161,6 +164,11 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
             ("run", "plain", "--out", "x", "--set", "training.epohs=3"),
             1,
             "no key training.epohs; did you mean 'epochs'?",
+        ),
+        (
+            ("run", "plain", "--data", "synthetic:200", "--images", "300", "--held-out", "50", "--out", "x"),
+            1,
+            "images: 300, but 150 are left to train on",
         ),
         (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
         (("candidates", "--slot", "atention", "--in", "x"), 2, "'atention' is not one of"),

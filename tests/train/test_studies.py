@@ -37,7 +37,7 @@ def data() -> Cifar10:
 @pytest.fixture(scope="module")
 def study(data: Cifar10, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("study") / "ablation"
-    ablate(TINY, None, data=data, out=out, seeds=(0, 1), held_out=50, resources=RESOURCES)
+    ablate(TINY, None, data=data, out=out, seeds=(0, 1), held_out=50, images=100, resources=RESOURCES)
     return out
 
 
@@ -50,13 +50,14 @@ def test_each_variant_is_trained_with_each_seed(study: Path) -> None:
     assert "| strided convolution | 2 |" in page
     assert "synthetic (smoke test only)" in page
     assert "on the 50 test images" in page
+    assert "epochs on 100 images" in page
     assert (study / "ablation.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_second_run_trains_nothing_and_writes_the_same(study: Path, data: Cifar10) -> None:
     before = {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()}
     times = {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")}
-    ablate(TINY, None, data=data, out=study, seeds=(0, 1), held_out=50, resources=RESOURCES)
+    ablate(TINY, None, data=data, out=study, seeds=(0, 1), held_out=50, images=100, resources=RESOURCES)
     assert {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()} == before
     assert {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")} == times
 

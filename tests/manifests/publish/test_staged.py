@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from extract.card import check_description
+from extract.card import CONFIGS
 from manifests.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish import Hub, publish, pull
 from manifests.publish.staged import Staged, staged
 from manifests.records import Block
-from manifests.verify import check_table
+from manifests.verify import check_description, check_table
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
@@ -68,7 +68,7 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert len(gone) == 8
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"blocks.parquet", "croissant.json", "manifest.json"}
-    assert all(check.ok for check in check_description(out, read_manifest(out)))
+    assert all(check.ok for check in check_description(out, read_manifest(out), CONFIGS))
     old, new = (pq.read_table(place / "blocks.parquet").to_pylist() for place in (folder, out))
     for was, now in zip(old, new, strict=True):
         assert now == (was if was["source"] == "alpha@1.0" else {**was, "code": None})
@@ -128,7 +128,7 @@ def test_a_source_that_is_not_known_is_not_permissive(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"sources": {}}', '{"sources": [], "blocks": []}'])
 def test_without_the_licences_nothing_leaves(folder: Path, text: str) -> None:
     (folder / "required_repos.json").write_text(text)
-    with pytest.raises(UserError, match=r"required_repos.json: not readable"), staged(folder):
+    with pytest.raises(UserError, match=r"required_repos.json: cannot be read"), staged(folder):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Choices that look free and are none: each follows from the seed, the block, the kind and what is chosen."""
+"""Choices that look free and are none: each follows from the seed, the subject, the kind and what is chosen."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Draws for one block and kind."""
+    """Draws for one subject (the id of a record, a block) and kind."""
 
     seed: int
-    block: str
+    subject: str
     kind: str
 
     def pick(self, items: Sequence[T], purpose: str) -> T:
@@ -33,5 +33,5 @@ class Draw:
 
     def number(self, purpose: str) -> int:
         """A number that looks drawn."""
-        text = f"{self.seed}:{self.block}:{self.kind}:{purpose}"
+        text = f"{self.seed}:{self.subject}:{self.kind}:{purpose}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from extract.spec.neutral import tokens_of
+from manifests.words import tokens_of
 
 #: Tokens a shingle.
 SHINGLE = 5

@@ -1,0 +1,61 @@
+"""Whose code each closed file of an extraction holds, and whether it may be passed on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from manifests.errors import UserError
+from manifests.licenses import NOASSERTION, is_permissive
+
+#: The files of an extraction folder that say so.
+TABLE, REQUIREMENTS = "blocks.parquet", "required_repos.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The sources of every block that has code, and the licences of the sources."""
+
+    made_from: Mapping[str, tuple[str, ...]]  # block -> sources, its own first
+    source_licenses: Mapping[str, str]
+
+    def licenses(self, block: str) -> set[str]:
+        """The licences of all sources that a block holds code of; `NOASSERTION` where nothing is said of it."""
+        sources = self.made_from.get(block)
+        return {NOASSERTION} if sources is None else {self.source_licenses.get(name, NOASSERTION) for name in sources}
+
+
+def read_parts(folder: Path) -> Parts:
+    """What `required_repos.json` of an extraction folder says.
+
+    Raises: UserError if it cannot be read.
+    """
+    path = folder / REQUIREMENTS
+    try:
+        needs = json.loads(path.read_text(encoding="utf-8"))
+        made_from = {entry["block"]: tuple(entry["made_from"]) for entry in needs["blocks"]}
+        licenses = {name: str(source.get("license") or NOASSERTION) for name, source in needs["sources"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}; extract it again") from error
+    return Parts(made_from, licenses)
+
+
+def barred(licenses: set[str]) -> list[str]:
+    """The licences among these that are unknown or not permissive: code under one is not passed on."""
+    return sorted(name for name in licenses if not is_permissive(name))
+
+
+def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
+    """Source and licence of each block with code that may not be passed on, by block.
+
+    A block holds code of every source that it is made from, so each of their licences must allow it.
+    """
+    found = {}
+    for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
+        if row["code_sha256"] is None:
+            continue
+        if wrong := barred({row["license"], *parts.licenses(row["block"])}):
+            found[row["block"]] = (row["source"], " AND ".join(wrong))
+    return found
