@@ -49,7 +49,10 @@ def main() -> NoReturn:
     try:
         app()
     except _Interrupted as interrupted:
-        _fail("interrupted; no output is in place, what was worked out so far is kept: run again", interrupted.status)
+        _fail(
+            "interrupted; nothing half done is in place, what was worked out so far is kept: run again",
+            interrupted.status,
+        )
     except UserError as error:
         _fail(str(error), 1)
     except BrokenPipeError:

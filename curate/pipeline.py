@@ -14,7 +14,8 @@ from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome
 from curate.report.page import write_report
 from curate.rows import Source
-from curate.runs.check import Check, RunChecker, run_versions
+from curate.runs.check import Check, RunChecker
+from curate.runs.store import run_versions
 from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
 from curate.sources.parents import parents_of
 from curate.strict import curate_strict

@@ -499,7 +499,7 @@ def test_interrupted(place: Path, number: signal.Signals, status: int) -> None:
         took = time.monotonic() - started
     lines = [line for line in log.read_text().splitlines() if not line.startswith("features:")]
     assert run.returncode == status
-    assert lines == ["lemur: interrupted; no output is in place, what was worked out so far is kept: run again"]
+    assert lines == ["lemur: interrupted; nothing half done is in place, what was worked out so far is kept: run again"]
     assert stdout == ""
     assert took < 4, "waited for the workers to finish what they had"
     assert leftovers(place) == []

@@ -1,29 +1,21 @@
 """Experiments on network codes in the sandbox, each made once: answers are kept by everything they depend on."""
 
 import hashlib
-import importlib.util
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
-from curate.runs.check import run_versions
 from curate.runs.contract import Case
-from curate.runs.store import RunStore
-from curate.runs.trials import LIMITS, Trial, TrialRunner
+from curate.runs.store import RunStore, Told, outcome_key
+from curate.runs.trials import LIMITS, Trial, TrialRunner, reason_of
 from manifests.progress import progress
 from sandbox import Limits, Outcome, Status
-from sandbox.foreign import one_line
 
 #: Changes with what is measured or told: answers that were kept under another version are not used.
 CHAT_PROBE_VERSION = 2
 
 Method = Literal["measure", "train_step"]
-Told = dict[str, Any]
-
-_ERROR_CHARACTERS = 400
-_OF_TORCH = frozenset({"torch", "torchvision"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ class Lab:
         Raises: UserError if no sandbox can be had.
         """
         keys = [self._key(experiment, method) for experiment in experiments]
-        answers = [self._stored(key) for key in keys]
+        answers = [self._store.get(key) for key in keys]
         new = [place for place, answer in enumerate(answers) if answer is None]
         if new:
             trials = [Trial(place, experiments[place].case, experiments[place].prm) for place in new]
@@ -66,29 +58,17 @@ class Lab:
                 entry = f"curate.chat.probe:{method}"
                 for number, outcome in self._runner.run(trials, lambda place: experiments[place].code, entry):
                     answers[new[number]] = answer = _told(outcome)
-                    self._store.put(keys[new[number]], json.dumps(answer))
+                    self._store.put(keys[new[number]], answer)
                     advance(1)
         return [answer for answer in answers if answer is not None]
 
-    def _stored(self, key: str) -> Told | None:
-        text = self._store.get(key)
-        told: Told | None = None if text is None else json.loads(text)
-        missing = str(told.get("missing") or "").partition(".")[0] if told else ""
-        if missing and missing not in _OF_TORCH and importlib.util.find_spec(missing) is not None:
-            return None  # it was installed since
-        return told
-
     def _key(self, experiment: Experiment, method: Method) -> str:
         code = hashlib.sha256(experiment.code.encode()).hexdigest()
-        about = [code, asdict(experiment.case), experiment.prm, asdict(self._runner.limits)]
-        text = json.dumps([*about, run_versions(), method, CHAT_PROBE_VERSION], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return outcome_key(code, experiment.case, experiment.prm, self._runner.limits, method, CHAT_PROBE_VERSION)
 
 
 def _told(outcome: Outcome) -> Told:
     if outcome.status is Status.OK:
         assert isinstance(outcome.value, dict)
         return outcome.value
-    first = (outcome.error or "the sandbox gave no reason").splitlines()[0]
-    error = one_line(first, _ERROR_CHARACTERS)
-    return {"runs": False, "category": outcome.status.value, "error": error, "missing": ""}
+    return {"runs": False, "category": outcome.status.value, "error": reason_of(outcome), "missing": ""}

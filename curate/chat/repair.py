@@ -2,10 +2,11 @@
 
 from curate.chat.conversation import No, Talk
 from curate.chat.faults import Fault, faults
-from curate.chat.lab import Lab, Told
+from curate.chat.lab import Lab
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import SYSTEMS, call_line
+from curate.runs.store import Told
 from manifests.draw import Draw
 
 #: Faults that are tried on one record.

@@ -1,31 +1,23 @@
 """Tells of records whether they run, from outcomes that are kept by everything they depend on."""
 
-import hashlib
-import importlib.metadata
-import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
 from curate.corpus import Corpus
 from curate.runs.contract import case_of
 from curate.runs.result import RunResult
-from curate.runs.store import RunStore
-from curate.runs.trials import LIMITS, Trial, TrialRunner
+from curate.runs.store import RunStore, Told, outcome_key
+from curate.runs.trials import LIMITS, Trial, TrialRunner, reason_of
 from manifests.progress import progress
 from sandbox import Limits, Outcome, Status
-from sandbox.foreign import one_line
 
 #: Changes with what is tried or told: outcomes that were kept under another version are not used.
 PROBE_VERSION = 1
 
 #: Whether each of these codes runs, as the row that shows it describes it.
 Check = Callable[[Mapping[int, int]], dict[int, RunResult]]
-
-_ERROR_CHARACTERS = 400
-_OF_TORCH = frozenset({"torch", "torchvision"})  # what is missing there stays so: their versions are in the key
 
 
 class RunChecker:
@@ -79,30 +71,17 @@ class RunChecker:
         with progress("runs", len(new), "networks") as advance:
             for number, outcome in self._runner.run(trials, self._corpus.codes.__getitem__):
                 told = _told(outcome)
-                self._store.put(self._key(trials[number]), json.dumps(told))
+                self._store.put(self._key(trials[number]), told)
                 self._known[new[number][0]] = RunResult(told["runs"], told["error"])
                 self.ran += 1
                 advance(1)
 
     def _stored(self, trial: Trial) -> RunResult | None:
-        text = self._store.get(self._key(trial))
-        if text is None:
-            return None
-        told = json.loads(text)
-        missing = str(told["missing"]).partition(".")[0]
-        if missing and missing not in _OF_TORCH and importlib.util.find_spec(missing) is not None:
-            return None  # it was installed since
-        return RunResult(told["runs"], told["error"])
+        told = self._store.get(self._key(trial))
+        return None if told is None else RunResult(told["runs"], told["error"])
 
     def _key(self, trial: Trial) -> str:
-        about = [self._corpus.ids[trial.code], asdict(trial.case), trial.prm, asdict(self._runner.limits)]
-        text = json.dumps([*about, run_versions(), PROBE_VERSION], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def run_versions() -> dict[str, str]:
-    """The libraries on which it depends whether a network runs."""
-    return {name: importlib.metadata.version(name) for name in ("numpy", "torch", "torchvision")}
+        return outcome_key(self._corpus.ids[trial.code], trial.case, trial.prm, self._runner.limits, PROBE_VERSION)
 
 
 def read_parameters(prm: str | None) -> dict[str, Any]:
@@ -114,7 +93,7 @@ def read_parameters(prm: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _told(outcome: Outcome) -> Told:
     """What is kept of an outcome."""
     if outcome.status is Status.OK:
         value = outcome.value
@@ -122,6 +101,5 @@ def _told(outcome: Outcome) -> dict[str, Any]:
         if value["runs"]:
             return {"runs": True, "error": None, "missing": ""}
         return {"runs": False, "error": f"{value['category']}: {value['error']}", "missing": value["missing"]}
-    first = (outcome.error or "the sandbox gave no reason").splitlines()[0]
-    error = f"{outcome.status.value}: {one_line(first, _ERROR_CHARACTERS)}"
+    error = f"{outcome.status.value}: {reason_of(outcome)}"
     return {"runs": False, "error": error, "missing": ""}

@@ -9,6 +9,7 @@ from typing import Any
 from curate.runs.contract import Case
 from manifests.workers import available_cores
 from sandbox import Job, Limits, Outcome, Sandbox, Status
+from sandbox.foreign import one_line
 
 ENTRY = "curate.runs.probe:run_network"
 ATTEMPTS = 3  # for failures of resources; anything else fails the same way again
@@ -16,6 +17,7 @@ ATTEMPTS = 3  # for failures of resources; anything else fails the same way agai
 LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=6 * 2**30)
 
 _BACK_OFF_SECONDS = 1.0
+_ERROR_CHARACTERS = 400
 _RESOURCE = frozenset({Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY})
 
 
@@ -26,6 +28,11 @@ class Trial:
     code: int  # its number in the corpus
     case: Case
     prm: dict[str, Any]
+
+
+def reason_of(outcome: Outcome) -> str:
+    """Why a trial gave no answer, in one short line."""
+    return one_line((outcome.error or "the sandbox gave no reason").splitlines()[0], _ERROR_CHARACTERS)
 
 
 class TrialRunner:
