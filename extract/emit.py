@@ -8,7 +8,7 @@ from extract.discover import Found
 from extract.facts import AT_DEFINITION
 from extract.graph import distributions_of
 from extract.modules import Definition
-from extract.naming import Names, choose_names
+from extract.naming import Names, annotation_name, choose_names
 from extract.render import Renderer, Texts, import_line
 from extract.standins.library import SOURCE_NAME
 from extract.symbols import CONFIDENCE, How, Imported, Namespace, Optional, Own, Reason, Registered
@@ -195,21 +195,23 @@ def _future(closure: Closure, names: Names, texts: Texts) -> list[str]:
 
 
 def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
-    """Whether an annotation names a class that stands after it, or subscribes what has no name here."""
+    """Whether an annotation names what stands after it, be it another thing, or subscribes what has no name here."""
     place = {node.key: number for number, unit in enumerate(closure.units) for node in unit.nodes}
-    defined: dict[Own, int] = {}
+    defined: dict[str, int] = {}
     for node in closure.nodes:
-        for name in node.statement.binds:
-            defined[Own(node.module, name)] = place[node.key]
+        for bound in node.statement.binds:
+            name = names.of.get(Own(node.module, bound), bound)
+            defined[name] = place[node.key]
     for node in closure.nodes:
         text = texts.of(node.module)
         for use, target in closure.links(node).notes:
             if use.start < 0:
                 continue
-            if isinstance(target, Definition) and Own(*target) in names.of:
-                if defined.get(Own(*target), place[node.key]) >= place[node.key]:
-                    return True
-            elif text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
+            named = annotation_name(use.name, use.attributes, target, names.of)
+            here = isinstance(target, Definition) and Own(*target) in names.of
+            if defined.get(named, place[node.key] if here else -1) >= place[node.key]:
+                return True
+            if not here and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
                 return True
     return False
 

@@ -193,6 +193,30 @@ def test_annotations_are_no_dependencies(behaves: Behaves, corpus, closed, run) 
     assert names["A"]()(1) == (3, names["Used"])
 
 
+def test_an_annotation_whose_name_another_thing_has_later(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    outcome = corpus(
+        """
+        --- p/c.py
+        Index = (int, str)
+        def check(x): return isinstance(x, Index)
+        --- p/b.py
+        from typing import Union
+        Index = Union[int, str]
+        class Boxes:
+            def at(self, index: Index): return index
+        --- p/a.py
+        from torch import nn
+        from .b import Boxes
+        from .c import check
+        class A(nn.Module):
+            def forward(self, x): return check(Boxes().at(x))
+        """
+    ).emit("A")
+    names = run(closed(outcome))
+    assert names["A"]()(1) is True
+    assert names["Index"] == (int, str)
+
+
 def test_requirements_list_no_standard_library(corpus) -> None:  # type: ignore[no-untyped-def]
     assert corpus(ANNOTATED).emit("A").requires == ()
 
