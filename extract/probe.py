@@ -1,11 +1,9 @@
 """How a block's file is executed inside the sandbox, and its errors told. Little else is imported here."""
 
-import importlib.util
 import sys
 import traceback
 import warnings
 from collections.abc import Collection
-from pathlib import Path
 from types import ModuleType
 
 from sandbox import foreign
@@ -36,19 +34,11 @@ def hide(packages: Collection[str]) -> None:
 
 
 def load(code: str) -> ModuleType:
-    """Execute a file as the module `block`; it lies in the working folder, where inspect and TorchScript look."""
-    path = Path(f"{MODULE_NAME}.py").resolve()
-    path.write_text(code, encoding="utf-8")
-    specification = importlib.util.spec_from_file_location(MODULE_NAME, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[MODULE_NAME] = module
+    """Execute a file as the module `block`, without its warnings."""
     sys.dont_write_bytecode = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        specification.loader.exec_module(module)
-    return module
+        return foreign.load(code, MODULE_NAME)
 
 
 def kind_of(error: BaseException) -> str:

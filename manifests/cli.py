@@ -18,7 +18,7 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
     """Re-read a finished folder: digests, schemas, counts, guarantees. Exit 1 when any fails."""
-    from manifests.publish.verified import verify_folder
+    from manifests.verify import verify_folder
 
     checks = verify_folder(folder, jobs=jobs)
     if as_json:

@@ -1,5 +1,6 @@
-"""Checks that hold for every folder: its files are those of the manifest, its tables those of their schemas."""
+"""The checks of a finished folder: those that hold for every folder, and who knows those of its kind."""
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,17 @@ from pydantic import ValidationError
 
 from manifests.atomic import sha256_file
 from manifests.folder import CROISSANT, Configs, offered_tables
-from manifests.manifest import FILE_NAME, Manifest
+from manifests.manifest import FILE_NAME, Manifest, read_manifest
 from manifests.records import Record, arrow_schema
+
+#: Who checks a folder, by the kind that its manifest states; named, since this package imports none of them.
+_VERIFIERS = {
+    "snapshot": "curate.verify",
+    "extraction": "extract.verify",
+    "run": "train.verify",
+    "ablation": "train.verify",
+    "search": "train.verify",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,19 @@ class Check:
     name: str
     ok: bool
     detail: str
+
+
+def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:
+    """All checks of a finished folder, in a fixed order; digests alone for a kind without guarantees of its own.
+
+    Args: jobs: worker processes; all cores by default.
+    Raises: UserError if it holds no valid manifest.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind in _VERIFIERS:
+        checks: list[Check] = importlib.import_module(_VERIFIERS[manifest.kind]).verify(folder, jobs=jobs)
+        return checks
+    return [check_files(folder, manifest)]
 
 
 def check_files(folder: Path, manifest: Manifest) -> Check:

@@ -1,4 +1,4 @@
-"""Inside the sandbox: a network's file as a module, and its errors as single lines, the same on every machine."""
+"""Inside the sandbox: a foreign file as a module, and its errors as single lines, the same on every machine."""
 
 import importlib.util
 import re
@@ -8,19 +8,20 @@ from types import ModuleType
 
 #: The module that a network's file becomes.
 NETWORK = "network"
+
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
 
 
-def load_network(code: str) -> ModuleType:
-    """Execute a network's file as a module; it lies in the working folder, where inspect and TorchScript look."""
-    path = Path(f"{NETWORK}.py").resolve()
+def load(code: str, name: str) -> ModuleType:
+    """Execute a file as a module of this name; it lies in the working folder, where inspect and TorchScript look."""
+    path = Path(f"{name}.py").resolve()
     path.write_text(code, encoding="utf-8", newline="\n")
-    specification = importlib.util.spec_from_file_location(NETWORK, path)
+    specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    sys.modules[NETWORK] = module
+    sys.modules[name] = module
     specification.loader.exec_module(module)
     return module
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
-from sandbox.foreign import NETWORK, load_network, message_of, one_line
+from sandbox.foreign import NETWORK, load, message_of, one_line
 from train.contract import TRAINER_PARAMETERS
 from train.data import open_cache
 from train.transforms import CIFAR10_DEVIATION, CIFAR10_MEAN, Transform, transform_named
@@ -115,7 +115,7 @@ def _train(
     code: str, prm: dict[str, Any], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
 ) -> dict[str, Any]:
     with _step("import_failed", "when the file is executed"):
-        module = load_network(code)
+        module = load(code, NETWORK)
     with _step("contract", "in supported_hyperparameters()"):
         supported = module.__dict__["supported_hyperparameters"]
         names = sorted({str(name) for name in supported()})

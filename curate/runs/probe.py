@@ -13,7 +13,7 @@ import torch
 
 from curate.runs.faults import ProbeError, describe, missing_module
 from curate.runs.weights import stub_weights
-from sandbox.foreign import load_network, message_of
+from sandbox.foreign import NETWORK, load, message_of
 
 _SEED = 0
 
@@ -49,7 +49,7 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
 def _construct(code: str, case: dict[str, Any], prm: dict[str, Any]) -> torch.nn.Module:
     in_shape, out_shape = _tuples(case["in_shape"]), _tuples(case["out_shape"])
     with _step("import_failed", ""):
-        module = load_network(code)
+        module = load(code, NETWORK)
     build = getattr(module, "Net", None)
     if not callable(build):
         raise ProbeError("no_net", "the file defines no class Net")

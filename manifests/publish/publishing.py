@@ -12,7 +12,7 @@ from manifests.publish.remote import KIND, Remote, foreign_changes, look
 from manifests.publish.screen import check_findings, screen
 from manifests.publish.staged import Staged, Withheld, staged
 from manifests.publish.upload import commit
-from manifests.publish.verified import verify_folder
+from manifests.verify import verify_folder
 
 _FEW = 3
 

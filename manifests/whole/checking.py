@@ -6,8 +6,7 @@ from pathlib import Path
 from manifests.atomic import atomic_file, sha256_file
 from manifests.errors import UserError
 from manifests.markdown import plural
-from manifests.publish.verified import verify_folder
-from manifests.verify import Check, found_check
+from manifests.verify import Check, found_check, verify_folder
 from manifests.whole.making import BLOCKS, NETWORK, RUN, SNAPSHOT
 from manifests.whole.stage import Told
 from manifests.whole.telling import network_facts, read_record

@@ -15,10 +15,10 @@ import torch
 from manifests.errors import UserError
 from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.publish.staged import staged
-from manifests.publish.verified import verify_folder
 from manifests.records import Block, Ingredient, TrainingRecord
 from manifests.trace import trace
 from manifests.trace_network import inlined_blocks
+from manifests.verify import verify_folder
 from train.choosing import Chosen
 from train.data import Cifar10
 from train.heading import provenance

@@ -14,7 +14,7 @@ import pytest
 from manifests.errors import UserError
 from manifests.publish import Hub, publish, pull
 from manifests.publish.command import run_publish
-from manifests.publish.verified import verify_folder
+from manifests.verify import verify_folder
 
 TOKEN = "hf_" + "W" * 34
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
