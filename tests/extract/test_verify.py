@@ -23,7 +23,8 @@ from extract.modules import Library
 from extract.registry import Registries
 from extract.sources import open_source
 from extract.spec.folder import write_specs
-from extract.verify import import_faults, undefined_in, verify
+from extract.verify import verify
+from extract.verify_code import import_faults, undefined_in
 from manifests.atomic import sha256_file
 from manifests.croissant import restate_croissant
 from manifests.errors import UserError

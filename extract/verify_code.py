@@ -1,0 +1,220 @@
+"""Checks of an extraction's closed files, one by one: each is what the table, its spec and its header say of it."""
+
+import ast
+import contextlib
+import hashlib
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from extract.chat.check import has_chat, read_texts
+from extract.chat.guard import repeats
+from extract.counts import at_least
+from extract.folder import TABLE, code_paths
+from extract.graph import distributions_of
+from extract.modules import RUNTIME
+from extract.requirements import imported_names
+from extract.spec import SPECS
+from extract.spec.folder import line_faults, read_lines
+from manifests.progress import progress
+from manifests.verify import Check, found_check
+from manifests.workers import process_pool, submit
+
+_HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
+_CODE_COLUMNS = (
+    "block",
+    "source",
+    "level",
+    "error_kind",
+    "requires",
+    "license",
+    "file",
+    "code",
+    "code_sha256",
+    "n_lines",
+    "name",
+    "category",
+    "fidelity",
+    "path",
+    "start_line",
+    "end_line",
+    "swhid",
+)
+_BATCH = 40  # blocks a worker is given at once
+_FEW = 60  # blocks; below it, starting processes costs more than it saves
+
+#: Checks of single files, in the order in which they are told, with what is said when all is well.
+_OF_CODE = {
+    "files": "closed files as in the table, with the SHA-256 that it states",
+    "parses": "files are Python",
+    "undefined names": "files, none by pyflakes",
+    "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
+    "headers": "files name their block and licence",
+    "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
+    "chat code": "files, of which no conversation repeats a passage, but where the file is the answer",
+}
+
+Row = Mapping[str, Any]
+Faults = dict[str, list[str]]
+
+
+def check_code(
+    folder: Path, rows: Sequence[Row], packages: Mapping[str, frozenset[str]], jobs: int | None
+) -> list[Check]:
+    """The checks of single files, and of what was said of each; rows of the table are given without their code.
+
+    Args: packages: by source, the import names that its blocks must not import.
+    """
+    paths = code_paths([row["block"] for row in rows if row["code_sha256"] is not None])
+    found: Faults = {name: [] for name in _OF_CODE}
+    for row in rows:
+        if row["file"] != paths.get(row["block"]):
+            found["files"].append(f"{row['block']}: lies in {row['file']}, not in {paths.get(row['block'])}")
+    with progress("verify", len(paths), "blocks") as advance:
+        for done, faults in _in_order(folder, packages, len(paths), jobs):
+            for name, wrong in faults.items():
+                found[name] += wrong
+            advance(done)
+    fine = {name: f"{len(paths):,} {told}" for name, told in _OF_CODE.items()}
+    if not has_chat(folder):
+        del fine["chat code"]
+    if not (folder / SPECS).is_file():
+        fine["specs"] = f"no {SPECS}: an earlier version wrote this folder"
+    elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
+        found["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
+    return [found_check(name, found[name], told) for name, told in fine.items()]
+
+
+def _in_order(
+    folder: Path, packages: Mapping[str, frozenset[str]], count: int, jobs: int | None
+) -> Iterator[tuple[int, Faults]]:
+    """The faults of all files, batch by batch, in the order of the table."""
+    batches = _batches(folder)
+    if count <= _FEW:
+        for batch in batches:
+            yield len(batch), check_batch(str(folder), batch, packages)
+        return
+    with process_pool(jobs) as pool:
+        waiting: list[tuple[int, Future[Faults]]] = []
+        for batch in batches:
+            waiting.append((len(batch), submit(pool, check_batch, str(folder), batch, packages)))
+            if len(waiting) > 4 * (jobs or 4):
+                done, future = waiting.pop(0)
+                yield done, future.result()
+        for done, future in waiting:
+            yield done, future.result()
+
+
+def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
+    texts = read_texts(folder)
+    with pq.ParquetFile(folder / TABLE) as file:
+        for batch in file.iter_batches(batch_size=_BATCH, columns=list(_CODE_COLUMNS)):
+            rows = [row for row in batch.to_pylist() if row["code_sha256"] is not None]
+            if specs is not None:
+                for row in rows:
+                    row["spec"] = next(specs, None)
+            for row in rows:
+                row["texts"] = texts.guarded.get(row["block"], [])
+                row["answer"] = texts.codes.get(row["block"])
+            there = [row for row in rows if row["code"] is not None]
+            if there:
+                yield there
+
+
+def check_batch(folder: str, rows: Sequence[Row], packages: Mapping[str, frozenset[str]]) -> Faults:
+    """What is wrong with some blocks' files, by check."""
+    found: Faults = {name: [] for name in _OF_CODE}
+    for row in rows:
+        for name, fault in _file_faults(Path(folder), row, packages[row["source"]]):
+            found[name].append(f"{row['block']}: {fault}")
+    return found
+
+
+def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[str, str]]:
+    code: str = row["code"]
+    data = code.encode()
+    if hashlib.sha256(data).hexdigest() != row["code_sha256"]:
+        yield "files", "code_sha256 is not the SHA-256 of its code"
+    path = folder / row["file"] if row["file"] else None
+    if path is None or not path.is_file() or path.read_bytes() != data:
+        yield "files", f"{row['file']} is not its code"
+    if "spec" in row:
+        yield from (("specs", fault) for fault in line_faults(row["spec"], row))
+    for (name, _), wrong in zip(row["texts"], repeats([text for _, text in row["texts"]], code), strict=True):
+        if wrong:
+            yield "chat code", f"{name} repeats a passage of its file"
+    if row["answer"] is not None and row["answer"] != code.removesuffix("\n"):
+        yield "chat code", "the code that write answers is not its file"
+    head = _header(code)
+    for key, value in (("Block", row["block"]), ("Licence", row["license"])):
+        if head.get(key) != value:
+            yield "headers", f"its header names {head.get(key)!r} as {key}, not {value!r}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        if row["level"] != "emitted" or row["error_kind"] is None:
+            yield "parses", f"{row['level']}, but it does not parse: {error}"
+        return
+    if row["error_kind"] is None or at_least(row["level"], "compiled"):  # else that may be the reason
+        yield from (("undefined names", fault) for fault in undefined_in(tree))
+    yield from (("imports", fault) for fault in import_faults(tree, row["requires"], own))
+
+
+def _header(code: str) -> dict[str, str]:
+    """What the comment lines that a file begins with say of its block and licence."""
+    found: dict[str, str] = {}
+    for line in code.split("\n"):
+        if not line.startswith("#"):
+            break
+        if match := _HEADER.fullmatch(line):
+            found.setdefault(match[1], match[2])
+    return found
+
+
+def undefined_in(tree: ast.Module) -> list[str]:
+    """What pyflakes says of names that are not defined, and of star imports, which hide such names."""
+    from pyflakes import messages
+    from pyflakes.checker import Checker
+
+    kinds = (messages.UndefinedName, messages.UndefinedExport, messages.ImportStarUsed)
+    found = [item for item in Checker(tree, filename="block.py").messages if isinstance(item, kinds)]
+    return [f"line {item.lineno}: {item.message % item.message_args}" for item in found]
+
+
+def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]) -> list[str]:
+    """The imports, in functions too, that are neither of the standard library nor the runtime nor required.
+
+    Args:
+        requires: PEP 508; what is not counts for nothing.
+        own: the import names of the source itself, which nothing makes good.
+    """
+    wanted = set(_distributions(requires))
+    wrong = []
+    for dotted, line in imported_names(tree):
+        top = dotted.partition(".")[0]
+        if not top:
+            wrong.append(f"line {line}: a relative import, {dotted}")
+        elif top in own:
+            wrong.append(f"line {line}: imports {dotted} of its own origin")
+        elif top in sys.stdlib_module_names or top in RUNTIME:
+            continue
+        elif not wanted & set(_distributions(distributions_of(top))):
+            wrong.append(f"line {line}: imports {dotted}, which it does not require")
+    return wrong
+
+
+def _distributions(requires: Iterable[str]) -> Iterator[str]:
+    for text in requires:
+        with contextlib.suppress(InvalidRequirement):  # the check of requirements tells
+            yield canonicalize_name(Requirement(text).name)
