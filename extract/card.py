@@ -12,13 +12,14 @@ from manifests.folder import Configs, card_yaml, offered_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import package_versions
 from manifests.markdown import code_span, count, plural, table
+from manifests.parts import TABLE
 from manifests.records import Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
 from manifests.words import tokens_of
 
 _SPLITS = ("train", "validation", "test")
 #: The tables that are offered to readers, by configuration.
 CONFIGS: Configs = {
-    "blocks": (Block, {"train": "blocks.parquet"}),
+    "blocks": (Block, {"train": TABLE}),
     "specs": (SpecRow, {split: f"data/specs/{split}-*.parquet" for split in _SPLITS}),
     "chat": (SpecChatRow, {split: f"data/chat/{split}-*.parquet" for split in _SPLITS}),
     "chat_drops": (SpecChatDrop, {"train": "chat_drops.parquet"}),
@@ -34,7 +35,7 @@ def describe_extraction(folder: Path, rows: Mapping[str, int], licenses: Iterabl
 
     about = About(
         name="Extracted PyTorch blocks",
-        description=f"{plural(rows.get('blocks.parquet', 0), 'PyTorch module')} as closed files where they could be"
+        description=f"{plural(rows.get(TABLE, 0), 'PyTorch module')} as closed files where they could be"
         " closed, and neutral specs of them.",
         version=package_versions()["lemur-curator"],
         licenses=sorted(set(licenses)),
@@ -60,12 +61,12 @@ def extraction_card(
         default="blocks",
         pretty_name="Extracted PyTorch blocks",
         tags=["neural-architecture", "pytorch", "code", "lemur"],
-        size=rows.get("blocks.parquet", 0),
+        size=rows.get(TABLE, 0),
     )
     lines = [
         "# Extracted PyTorch blocks",
         "",
-        f"{plural(rows.get('blocks.parquet', 0), 'PyTorch module')} as closed files where they could be closed, and"
+        f"{plural(rows.get(TABLE, 0), 'PyTorch module')} as closed files where they could be closed, and"
         f" {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were read or"
         " measured, never text of its source.",
         "",

@@ -15,6 +15,7 @@ from extract.spec import SPECS
 from extract.spec.folder import read_lines
 from extract.spec.groups import Place, place_specs
 from extract.spec.table import write_spec_tables
+from manifests.parts import TABLE
 from manifests.records import Spec
 
 CARD = "README.md"
@@ -43,7 +44,7 @@ def write_dataset(
         rows |= write_chat_tables(folder, chat)
         near = near_rows(chat.pairs, options.kinds)
         counts["chat"] = {**chat.counts(), "near": near}
-    told: Mapping[str, int] = {"blocks.parquet": blocks, **rows}
+    told: Mapping[str, int] = {TABLE: blocks, **rows}
     (folder / CARD).write_text(extraction_card(told, specs, places, chat, near), encoding="utf-8", newline="\n")
     return rows, counts
 

@@ -24,14 +24,13 @@ from manifests.atomic import atomic_folder
 from manifests.errors import UserError
 from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, read_manifest, write_manifest
-from manifests.parts import REQUIREMENTS
+from manifests.parts import REQUIREMENTS, TABLE
 from manifests.records import Block, Level, arrow_schema
 
 if TYPE_CHECKING:
     from curate import Distinct
 
 KIND = "extraction"
-TABLE = "blocks.parquet"
 
 #: Characters of a file name before `.py`; longer ones are cut and get a digest.
 _LONGEST = 160

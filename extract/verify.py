@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from extract.card import CONFIGS
 from extract.chat.check import check_chat, has_chat
 from extract.counts import COLUMNS, at_least, count_rows
-from extract.folder import TABLE, read_manifest_of
+from extract.folder import read_manifest_of
 from extract.modules import FOUNDATION
 from extract.spec import SPECS
 from extract.spec.check import check_spec_tables
@@ -26,7 +26,7 @@ from extract.spec.folder import read_lines
 from extract.spec.table import TABLES as SPEC_TABLES
 from extract.verify_code import check_code
 from manifests.manifest import Manifest
-from manifests.parts import REQUIREMENTS
+from manifests.parts import REQUIREMENTS, TABLE
 from manifests.records import Block, Spec
 from manifests.swhid import Swhid
 from manifests.verify import Check, check_description, check_files, check_table, found_check

@@ -18,12 +18,13 @@ from packaging.utils import canonicalize_name
 from extract.chat.check import has_chat, read_texts
 from extract.chat.guard import repeats
 from extract.counts import at_least
-from extract.folder import TABLE, code_paths
+from extract.folder import code_paths
 from extract.graph import distributions_of
 from extract.modules import RUNTIME
 from extract.requirements import imported_names
 from extract.spec import SPECS
 from extract.spec.folder import line_faults, read_lines
+from manifests.parts import TABLE
 from manifests.progress import progress
 from manifests.verify import Check, found_check
 from manifests.workers import process_pool, submit

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from manifests.errors import UserError
+from manifests.parts import TABLE
 from manifests.records import Block, Spec
 
-_BLOCKS, _SPECS = "blocks.parquet", "specs.jsonl"
+_SPECS = "specs.jsonl"
 _UNREAD = frozenset({"code", "observed", "resolutions"})
 _NEAR = 5
 _SHOWN = 8
@@ -83,7 +84,7 @@ class Library:
 
     @cached_property
     def _codes(self) -> pa.ChunkedArray:
-        return pq.read_table(self.folder / _BLOCKS, columns=["code"])["code"]
+        return pq.read_table(self.folder / TABLE, columns=["code"])["code"]
 
     @cached_property
     def _ends(self) -> dict[str, list[str]]:
@@ -111,7 +112,7 @@ def open_library(folder: Path) -> Library:
     Raises: UserError if it is none, or its records cannot be read.
     """
     times = []
-    for name in (_BLOCKS, _SPECS):
+    for name in (TABLE, _SPECS):
         path = folder / name
         if not path.is_file():
             raise UserError(f"{folder}: no {name}; give a folder that `lemur extract --out DIR` wrote")
@@ -123,7 +124,7 @@ def open_library(folder: Path) -> Library:
 def _read(folder: Path, _times: tuple[int, ...]) -> Library:
     columns = [name for name in Block.model_fields if name not in _UNREAD]
     try:
-        rows = {row["block"]: row for row in pq.read_table(folder / _BLOCKS, columns=columns).to_pylist()}
+        rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
         lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
         library = Library(folder, rows, facts)
