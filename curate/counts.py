@@ -8,6 +8,7 @@ from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.outcome import Outcome
 from curate.runs.result import RunResult, category_left_out
+from manifests.records import SPLITS
 
 STAGES = ("invalid", "filter", "repeat", "exact", "lexical", "structural")
 
@@ -40,9 +41,7 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
             "kept": sum(code in corpus.features.pretrained for code in outcome.kept),
         },
         "rescued": dict(sorted(Counter(d.rescued for d in outcome.decisions if d.rescued is not None).items())),
-        "splits": {
-            split: sum(s == split for s in outcome.splits.values()) for split in ("train", "validation", "test")
-        },
+        "splits": {split: sum(s == split for s in outcome.splits.values()) for split in SPLITS},
         "prefixes": _before_after(before_prefix, Counter(prefix_of(names[row]) for row in kept_rows)),
         "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
         **({} if outcome.runs is None else {"runs": count_runs(outcome.runs.values(), _fates(corpus, outcome))}),

@@ -13,15 +13,14 @@ from manifests.licenses import is_permissive
 from manifests.manifest import package_versions
 from manifests.markdown import code_span, count, plural, table
 from manifests.parts import TABLE
-from manifests.records import Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
+from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
 from manifests.words import tokens_of
 
-_SPLITS = ("train", "validation", "test")
 #: The tables that are offered to readers, by configuration.
 CONFIGS: Configs = {
     "blocks": (Block, {"train": TABLE}),
-    "specs": (SpecRow, {split: f"data/specs/{split}-*.parquet" for split in _SPLITS}),
-    "chat": (SpecChatRow, {split: f"data/chat/{split}-*.parquet" for split in _SPLITS}),
+    "specs": (SpecRow, {split: f"data/specs/{split}-*.parquet" for split in SPLITS}),
+    "chat": (SpecChatRow, {split: f"data/chat/{split}-*.parquet" for split in SPLITS}),
     "chat_drops": (SpecChatDrop, {"train": "chat_drops.parquet"}),
 }
 
@@ -91,7 +90,7 @@ def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:
         return []
     splits = Counter[str](place.split for place in places)
     groups: dict[str, Any] = Counter(place.cluster for place in places)
-    told = ", ".join(f"{count(splits[split])} {split}" for split in _SPLITS)
+    told = ", ".join(f"{count(splits[split])} {split}" for split in SPLITS)
     lengths = sorted(len(tokens_of(spec.summary)) for spec in specs)
     return [
         "## Specs",

@@ -16,7 +16,7 @@ from extract.spec.folder import read_lines
 from extract.spec.groups import Place, place_specs
 from extract.spec.table import write_spec_tables
 from manifests.parts import TABLE
-from manifests.records import Spec
+from manifests.records import SPLITS, Spec
 
 CARD = "README.md"
 
@@ -53,6 +53,6 @@ def count_places(places: Sequence[Place]) -> dict[str, int]:
     """Specs by split, and groups."""
     splits = Counter(place.split for place in places)
     return {
-        **{split: splits[split] for split in ("train", "validation", "test")},
+        **{split: splits[split] for split in SPLITS},
         "groups": len({place.cluster for place in places}),
     }

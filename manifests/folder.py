@@ -7,6 +7,7 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ CROISSANT = "croissant.json"
 #: Rows a file, so that no column of code outgrows Arrow's 2 GiB strings.
 ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000
+_ROWS_READ = 500  # at a time
 
 #: Configurations of a folder by name: the type of their rows, and their files by split.
 Configs = Mapping[str, tuple[type[Record], Mapping[str, str]]]
@@ -53,6 +55,15 @@ def offered_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
         if files:
             tables.append(Table(config, record, files))
     return tables
+
+
+def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All rows of the tables `SPLIT-*.parquet` in a folder below this one, with the split whose file holds them."""
+    for path in sorted((folder / tables).glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_READ):
+                for row in batch.to_pylist():
+                    yield path.name.partition("-")[0], row
 
 
 def write_tables(

@@ -11,6 +11,9 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Split = Literal["train", "validation", "test"]
+
+#: The splits, in the order in which they are told and filled.
+SPLITS: tuple[Split, ...] = typing.get_args(Split)
 Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural"]
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
 

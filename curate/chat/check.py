@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 from curate.chat.conversation import conversation_id, count_tokens
 from curate.chat.gap import MARK, put_back
 from curate.chat.text import fenced_codes, parse
+from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
-from manifests.records import CHAT_KINDS, CHAT_ROLES
+from manifests.records import CHAT_KINDS, CHAT_ROLES, SPLITS
 from manifests.verify import Check, found_check
 
 _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
@@ -27,7 +28,7 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
     places: list[str] = []
     codes: list[str] = []
     parsed = 0
-    for split, row in _rows(folder):
+    for split, row in rows_by_split(folder, "data/chat"):
         name = f"{row['nn']} {row['task']}"
         ids[row["id"]] += 1
         given[row["record"], row["task"]] += 1
@@ -57,15 +58,6 @@ def _splits(folder: Path) -> dict[str, str]:
         for id_ in pq.read_table(path, columns=["id"]).column("id").to_pylist():
             found[id_] = path.name.partition("-")[0]
     return found
-
-
-def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All conversations, with the split whose file holds them."""
-    for path in sorted(folder.glob("data/chat/*.parquet")):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=500):
-                for row in batch.to_pylist():
-                    yield path.name.partition("-")[0], row
 
 
 def _faults(row: dict[str, Any]) -> Iterator[str]:
@@ -138,7 +130,7 @@ def _check_counts(
         "records": len({record for record, _ in given}),
         "tokens": counts["tokens"],
         "kinds": {kind: counts["kinds"][kind] for kind in CHAT_KINDS},
-        "splits": {split: counts["splits"][split] for split in ("train", "validation", "test")},
+        "splits": {split: counts["splits"][split] for split in SPLITS},
         "dropped": len(drops),
         "drops": {kind: {reason: n for (of, reason), n in reasons.items() if of == kind} for kind in CHAT_KINDS},
     }

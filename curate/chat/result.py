@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from manifests.records import CHAT_KINDS, ChatKind
+from manifests.records import CHAT_KINDS, SPLITS, ChatKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Chat:
             "records": len({item.record for item in self.conversations}),
             "tokens": sum(item.tokens for item in self.conversations),
             "kinds": {kind: kinds[kind] for kind in CHAT_KINDS},
-            "splits": {split: splits[split] for split in ("train", "validation", "test")},
+            "splits": {split: splits[split] for split in SPLITS},
             "dropped": len(self.drops),
             "drops": {
                 kind: dict(sorted((reason, n) for (of, reason), n in reasons.items() if of == kind))

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from extract.chat.result import SPLITS, Chat
+from extract.chat.result import Chat
 from extract.chat.similar import THRESHOLD
 from manifests.markdown import code_span, count, percent, plural, table
 from manifests.near import SHINGLE
+from manifests.records import SPLITS
 from manifests.samples import quantile, shown_turns
 
 _MEANING = {

@@ -16,6 +16,7 @@ from extract.chat.rights import Rights, read_rights
 from extract.chat.specify import FACTS, NAMES, spec_facts
 from extract.chat.tables import DROPS, TABLES
 from extract.chat.wording import LAYERS
+from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import CHAT_ROLES, Spec, SpecChatDrop, SpecChatRow
 from manifests.verify import Check, check_table, found_check
@@ -38,7 +39,7 @@ def read_texts(folder: Path) -> ChatTexts:
     found = ChatTexts()
     if not check_table(folder, f"{TABLES}/*.parquet", SpecChatRow).ok:
         return found
-    for _, row in _rows(folder):
+    for _, row in rows_by_split(folder, TABLES):
         _, user, assistant = (message["content"] for message in row["messages"])
         for block in (row["block"], *row["others"]):
             text = guarded_text(row["task"], user, assistant)
@@ -64,7 +65,7 @@ def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], spli
     options = manifest.parameters.get("chat")
     if not all(check.ok for check in tables) or not isinstance(options, dict):
         return [*tables, Check("chat", ok=False, detail="not checked: a table above or the manifest cannot be trusted")]
-    rows = list(_rows(folder))
+    rows = list(rows_by_split(folder, TABLES))
     drops = pq.read_table(folder / DROPS).to_pylist()
     kinds = ["describe", "specify", "choose", "shapes", *(["write"] if options.get("include_code") else [])]
     rights = read_rights(folder) if any(row["task"] == "write" for _, row in rows) else Rights()
@@ -99,13 +100,6 @@ def fenced(text: str, language: str) -> str | None:
     """What stands in the one fence that a text consists of; None if it is anything else."""
     match = _FENCED.fullmatch(text)
     return match[3] if match is not None and match[2] == language else None
-
-
-def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All conversations, with the split whose file holds them."""
-    for path in sorted(folder.glob(f"{TABLES}/*.parquet")):
-        for row in pq.read_table(path).to_pylist():
-            yield path.name.partition("-")[0], row
 
 
 def _faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Rights) -> Iterator[str]:

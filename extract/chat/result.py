@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extract.spec.groups import Place
-from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind, Split
-
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+from manifests.records import SPEC_CHAT_KINDS, SPLITS, Spec, SpecChatKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from extract.chat.result import SPLITS, Pair
+from extract.chat.result import Pair
 from manifests.near import near_pairs, shingles
-from manifests.records import SpecChatKind
+from manifests.records import SPLITS, SpecChatKind
 
 #: Jaccard of the shingles of question and answer from which two rows are near.
 THRESHOLD = 0.90

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from extract.chat.result import SPLITS, Chat, Pair
+from extract.chat.result import Chat, Pair
 from manifests.folder import write_table, write_tables
-from manifests.records import CHAT_ROLES, SpecChatDrop, SpecChatRow, arrow_schema
+from manifests.records import CHAT_ROLES, SPLITS, SpecChatDrop, SpecChatRow, arrow_schema
 
 #: Where they lie below the folder.
 TABLES, DROPS = "data/chat", "chat_drops.parquet"

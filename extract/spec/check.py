@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from extract.spec.groups import Place, place_specs
 from extract.spec.table import TABLES, spec_row
+from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import Spec, SpecRow
 from manifests.verify import Check, check_table, found_check
@@ -25,7 +24,7 @@ def check_spec_tables(
     table = check_table(folder, f"{TABLES}/*.parquet", SpecRow)
     if not table.ok:
         return [table], {}
-    listed = _rows(folder)
+    listed = list(rows_by_split(folder, TABLES))
     rows = {row["block"]: (split, row) for split, row in listed}
     wrong: list[str] = []
     if len(listed) != len(specs) or rows.keys() != {spec.block for spec in specs}:
@@ -59,13 +58,4 @@ def _misplaced(
         f"{spec.block}: belongs to {place.cluster} in {place.split}"
         for spec, place in places
         if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (place.cluster, place.split)
-    ]
-
-
-def _rows(folder: Path) -> list[tuple[str, dict[str, Any]]]:
-    """All rows, with the split whose file holds them."""
-    return [
-        (path.name.partition("-")[0], row)
-        for path in sorted(folder.glob(f"{TABLES}/*.parquet"))
-        for row in pq.read_table(path).to_pylist()
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from extract.spec.groups import Place
 from manifests.folder import write_tables
-from manifests.records import Spec, SpecRow
+from manifests.records import SPLITS, Spec, SpecRow
 
 #: Where the tables lie below the folder.
 TABLES = "data/specs"
@@ -15,7 +15,7 @@ TABLES = "data/specs"
 def write_spec_tables(folder: Path, specs: Sequence[Spec], places: Sequence[Place]) -> dict[str, int]:
     """Write the specs, each in its split, in their order. Returns: rows by path below `folder`."""
     rows: dict[str, int] = {}
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         chosen = [(spec, place) for spec, place in zip(specs, places, strict=True) if place.split == split]
         made: Iterator[dict[str, object]] = (spec_row(spec, place) for spec, place in chosen)
         written = write_tables(folder / TABLES, split, SpecRow, made, len(chosen))
