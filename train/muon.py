@@ -3,7 +3,7 @@
 Muon steps along the orthogonalised momentum of a matrix. A convolution's weight (out, in, height, width) is one with a
 row an output channel, as in K. Jordan's airbench.
 
-Source: https://kellerjordan.github.io/posts/muon/; torch.optim.Muon.
+Source: https://kellerjordan.github.io/posts/muon/
 """
 
 from collections.abc import Callable, Iterable
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from train.orthogonal import Muon
 from train.recipe import Training
 
 #: Below so many channels in or out there is little to orthogonalise, and SGD does as well.
@@ -23,12 +24,7 @@ class MuonBesideSgd(Optimizer):
     """Both optimisers under one list of groups, so that one schedule sets both."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], training: Training) -> None:
-        """Share the parameters out.
-
-        Raises: RuntimeError if this torch has no Muon.
-        """
-        if not hasattr(torch.optim, "Muon"):
-            raise RuntimeError(f"torch {torch.__version__} has no Muon; use torch 2.9 or later, or another optimizer")
+        """Share the parameters out."""
         every = self._every = list(parameters)
         self._rows = [(each, rows) for each in every if (rows := _as_rows(each)) is not None]
         taken = {id(each) for each, _ in self._rows}
@@ -36,13 +32,9 @@ class MuonBesideSgd(Optimizer):
         super().__init__(every, {"lr": training.learning_rate})
         self._parts: list[Optimizer] = []
         if self._rows:
-            muon = torch.optim.Muon(
-                [rows for _, rows in self._rows],
-                lr=training.muon_learning_rate,
-                weight_decay=training.muon_weight_decay,
-                momentum=training.momentum,
-            )
-            self._parts.append(muon)
+            matrices = [rows for _, rows in self._rows]
+            rate, decay = training.muon_learning_rate, training.muon_weight_decay
+            self._parts.append(Muon(matrices, rate, training.momentum, decay))
         groups = [
             {"params": [each for each in rest if each.ndim >= 2], "weight_decay": training.weight_decay},
             {"params": [each for each in rest if each.ndim < 2], "weight_decay": 0.0},

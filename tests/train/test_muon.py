@@ -1,11 +1,14 @@
 """Muon beside SGD: what each trains, one schedule for both, and a state that goes on to the same weights."""
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given, settings
 from torch import nn
 
 from train.muon import MuonBesideSgd
 from train.optimise import make_optimizer, make_schedule
+from train.orthogonal import Muon, orthogonal
 from train.recipe import Recipe, Training
 
 TRAINING = Recipe().changed(training__optimizer="muon", training__muon_learning_rate=0.5).training
@@ -72,7 +75,38 @@ def test_a_loaded_state_goes_on_to_the_same_weights() -> None:
         assert torch.equal(left, right)
 
 
-def test_an_older_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(RuntimeError, match=r"has no Muon; use torch 2\.9 or later"):
-        make_optimizer(network().parameters(), TRAINING)
+@settings(max_examples=40, deadline=None)
+@given(rows=st.integers(1, 40), columns=st.integers(1, 40), exponent=st.integers(-6, 6), seed=st.integers(0, 99))
+def test_orthogonal_keeps_the_singular_vectors_and_takes_the_values_near_one(
+    rows: int, columns: int, exponent: int, seed: int
+) -> None:
+    matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    values = values.clamp(min=0.02 * values.max())  # what is smaller does not get to 1 in five steps
+    matrix = (left * values @ right).float() * 10.0**exponent
+    found = left.T @ orthogonal(matrix).double() @ right.T
+    assert torch.allclose(found, found.diagonal().diag(), atol=2e-3)
+    assert found.diagonal().min() > 0.5
+    assert found.diagonal().max() < 1.3
+
+
+def test_orthogonal_of_nothing_is_nothing() -> None:
+    assert torch.equal(orthogonal(torch.zeros(3, 5)), torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("shape", [(24, 100), (100, 24)])
+def test_a_step_is_that_of_torch_as_far_as_bfloat16_goes(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    start = torch.randn(shape)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    pair = (
+        Muon([ours], 0.1, 0.9, 0.05),
+        torch.optim.Muon([theirs], lr=0.1, momentum=0.9, weight_decay=0.05),
+    )
+    for _ in range(5):
+        gradient = torch.randn(shape)
+        for weight, optimizer in zip((ours, theirs), pair, strict=True):
+            weight.grad = gradient.clone()
+            optimizer.step()
+    moved = (theirs - start).norm()
+    assert (ours - theirs).norm() < 0.02 * moved
