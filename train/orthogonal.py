@@ -56,7 +56,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     """
     if matrix.size(0) > matrix.size(1):
         return orthogonal(matrix.T).T
-    unit = matrix / matrix.norm().clamp(min=_LEAST)
+    unit: Tensor = matrix / matrix.norm().clamp(min=_LEAST)
     gram = unit @ unit.T
     product = factor = _polynomial(gram)
     for _ in range(_STEPS - 1):
