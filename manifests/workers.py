@@ -26,11 +26,22 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        for process in list(pool._processes.values()):
-            process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        _kill(pool)
         raise
     pool.shutdown()
+
+
+def _kill(pool: ProcessPoolExecutor) -> None:
+    """End the workers at once, whatever they do.
+
+    One may die with half of a result sent, or of a call received. The pool's threads would wait for the rest for ever,
+    and the interpreter at its end for them, so their pipes lose the ends that are held open here.
+    """
+    for process in list(pool._processes.values()):
+        process.kill()
+    pool._result_queue._writer.close()  # type: ignore[attr-defined]
+    pool._call_queue._reader.close()  # type: ignore[attr-defined]
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def check_workers() -> None:
