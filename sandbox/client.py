@@ -63,6 +63,11 @@ class Sandbox:
         self._pool: Pool | None = None
         self._busy = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its server has been started, and not ended."""
+        return self._pool is not None
+
     def __enter__(self) -> Self:
         """Start the server behind the first back end that passes its self-test.
 

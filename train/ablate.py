@@ -17,7 +17,7 @@ from train.data import Cifar10
 from train.figures import draw_differences
 from train.fitting import Fitter
 from train.identity import count_images
-from train.many import Planned, open_study, train_all
+from train.many import Planned, open_study, open_trainers
 from train.paired import Difference, paired_difference
 from train.recipe import Recipe
 from train.run import Network, Resources
@@ -90,7 +90,8 @@ def ablate(
         for seed in seeds
         for name in recipes
     ]
-    runs = list(train_all(planned, out, data=data.folder, jobs=jobs, resources=resources))
+    with open_trainers(jobs) as trainers:
+        runs = list(trainers.train(planned, out, data=data.folder, resources=resources))
     records = {name: {} for name in recipes}  # type: dict[str, dict[int, TrainingRecord]]
     names = [name for _ in seeds for name in recipes]
     for name, (run, record) in zip(names, runs, strict=True):

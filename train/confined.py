@@ -88,9 +88,9 @@ def open_box(data: Path, resources: Resources) -> Sandbox:
 
 @contextlib.contextmanager
 def box_for(box: Sandbox | None, data: Path, resources: Resources) -> Iterator[Sandbox]:
-    """This sandbox, or one of our own for the time."""
+    """This sandbox, opened if it is not yet and left open; or one of our own for the time."""
     if box is not None:
-        yield box
+        yield box if box.is_open else box.__enter__()
         return
     with open_box(data, resources) as own:
         yield own

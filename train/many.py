@@ -1,11 +1,13 @@
 """Many training runs of one study: side by side, in folders of their own, the finished ones never trained again."""
 
 import contextlib
+import functools
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from manifests.errors import UserError
 from manifests.progress import note
 from manifests.records import TrainingRecord
 from manifests.workers import process_pool, submit
+from sandbox import Sandbox
+from train.confined import open_box
 from train.data import open_cache
 from train.recipe import Recipe
 from train.run import Network, Resources, train_once
@@ -57,19 +61,36 @@ def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
 
 
-def train_all(
-    planned: Sequence[Planned], out: Path, *, data: Path, jobs: int, resources: Resources
-) -> Generator[tuple[Planned, TrainingRecord]]:
-    """Train what is not trained yet, `jobs` at a time; give each run with its record, in the order planned.
+@dataclass(frozen=True, slots=True)
+class Trainers:
+    """Worker processes that train the runs of a study, each in a sandbox that it opens once."""
 
-    Args: data: the cache folder of the images. resources: threads and limits of each run.
-    """
-    with _temporary() as temporary, process_pool(jobs) as pool:
-        futures = [submit(pool, _train, plan, out / "runs" / plan.name, data, resources, temporary) for plan in planned]
+    pool: ProcessPoolExecutor
+    temporary: str
+
+    def train(
+        self, planned: Sequence[Planned], out: Path, *, data: Path, resources: Resources
+    ) -> Iterator[tuple[Planned, TrainingRecord]]:
+        """Train what is not trained yet; give each run with its record, in the order planned.
+
+        Args: data: the cache folder of the images. resources: threads and limits of each run.
+        """
+        folders = [out / "runs" / plan.name for plan in planned]
+        futures = [
+            submit(self.pool, _train, plan, folder, data, resources, self.temporary)
+            for plan, folder in zip(planned, folders, strict=True)
+        ]
         for number, (plan, future) in enumerate(zip(planned, futures, strict=True), 1):
             record = future.result()
             note(f"{number} of {len(planned)}  {plan.name}: {described(record)}")
             yield plan, record
+
+
+@contextlib.contextmanager
+def open_trainers(jobs: int) -> Iterator[Trainers]:
+    """So many workers, for the time; whatever ends it leaves no temporary folder."""
+    with _temporary() as temporary, process_pool(jobs) as pool:
+        yield Trainers(pool, temporary)
 
 
 def described(record: TrainingRecord) -> str:
@@ -112,4 +133,11 @@ def _train(plan: Planned, out: Path, data: Path, resources: Resources, temporary
         resources=resources,
         report=None,
         force=True,
+        box=_own_box(data, resources),
     )
+
+
+@functools.cache
+def _own_box(data: Path, resources: Resources) -> Sandbox:
+    """This worker's sandbox, whose server imports the libraries once for all runs; it ends with the worker."""
+    return open_box(data, resources)

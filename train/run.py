@@ -54,7 +54,8 @@ def train_once(
         tested: whether to read the test images; a run that only helps to choose does not.
         force: replace another run in `out`, or the same one if it failed.
         report: called about twice a second with how far it is; None is silent.
-        box: a sandbox to run in, made by `train.confined.open_box`; by default one of its own.
+        box: a sandbox to run in, made by `train.confined.open_box`, opened when it is needed and left open for the
+            next run; by default one of its own.
 
     Raises: UserError if the arguments do not go together, or `out` holds something else.
     """

@@ -20,7 +20,7 @@ from train.assemble import Assembled, assemble
 from train.candidates import candidates
 from train.data import Cifar10
 from train.fitting import Fitter
-from train.many import Planned, described, open_study, train_all
+from train.many import Planned, Trainers, described, open_study, open_trainers
 from train.recipe import Recipe
 from train.run import Network, Resources
 from train.sealing import reopen_study, seal_study
@@ -83,8 +83,7 @@ def search(
     Returns: all trials, the best first; those that could not be assembled last, with the reason.
     Raises: UserError if no slot has candidates, or `out` holds another study.
     """
-    available = len(data.train_images) - plan.held_out
-    if available < 1:
+    if len(data.train_images) <= plan.held_out:
         raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {plan.held_out} out, give more")
     watch = Stopwatch()
     with Fitter(unsafe=resources.unsafe, jobs=jobs) as fitter:
@@ -93,16 +92,8 @@ def search(
         open_study(out, described_plan, force=force)
         reopen_study(out, described_plan)
         trials = [_assembled(recipe, folder, fitter) for recipe in compositions(base, choices, plan.budget, plan.seed)]
-    left = [trial for trial in trials if trial.net is not None]
-    for rung, images in enumerate(rungs(plan, len(left), available)):
-        note(f"rung {rung + 1}: {len(left)} compositions, {images:,} images, {plan.epochs} epochs")
-        planned = [_planned(trial, rung, images, plan) for trial in left]
-        runs = train_all(planned, out, data=data.folder, jobs=jobs, resources=resources)
-        for trial, (_, record) in zip(left, runs, strict=True):
-            trial.records.append(record)
-        _write(out, trials, data.label, plan)
-        left = sorted((trial for trial in left if trial.records[-1].status == "ok"), key=lambda trial: trial.rank)
-        left = left[: math.ceil(len(left) / plan.eta)]
+    with open_trainers(jobs) as trainers:
+        _screen(trials, plan, trainers, out, data, resources)
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
     every = [record for trial in trials for record in trial.records]
@@ -149,6 +140,27 @@ def rungs(plan: Plan, count: int, available: int) -> list[int]:
             break
         count, images = math.ceil(count / plan.eta), min(images * plan.eta, available)
     return sizes
+
+
+def _screen(
+    trials: Sequence[Trial],
+    plan: Plan,
+    trainers: Trainers,
+    out: Path,
+    data: Cifar10,
+    resources: Resources,
+) -> None:
+    """Rung for rung: train those that are left, write down what came out, keep the best part."""
+    left = [trial for trial in trials if trial.net is not None]
+    for rung, images in enumerate(rungs(plan, len(left), len(data.train_images) - plan.held_out)):
+        note(f"rung {rung + 1}: {len(left)} compositions, {images:,} images, {plan.epochs} epochs")
+        planned = [_planned(trial, rung, images, plan) for trial in left]
+        runs = trainers.train(planned, out, data=data.folder, resources=resources)
+        for trial, (_, record) in zip(left, runs, strict=True):
+            trial.records.append(record)
+        _write(out, trials, data.label, plan)
+        left = sorted((trial for trial in left if trial.records[-1].status == "ok"), key=lambda trial: trial.rank)
+        left = left[: math.ceil(len(left) / plan.eta)]
 
 
 def _assembled(recipe: Recipe, folder: Path, fitter: Fitter) -> Trial:

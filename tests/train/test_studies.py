@@ -1,9 +1,8 @@
 """An ablation and a search from end to end, on synthetic images in the real sandbox; run again, nothing is trained."""
 
+import contextlib
 import json
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from manifests.errors import UserError
 from train.ablate import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
-from train.many import Planned, train_all
+from train.many import Planned, open_trainers
 from train.recipe import Recipe, load_recipe
 from train.run import Network, Resources
 from train.search import Plan, search
@@ -100,15 +99,9 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
     monkeypatch.setenv("TMPDIR", str(temporary))  # of the workers
     net = Network.of(assemble(TINY, None))
     planned = [Planned(f"run{seed}", net, TINY, seed, held_out=50) for seed in range(2)]
-    runs = train_all(planned, tmp_path / "out", data=data.folder, jobs=1, resources=RESOURCES)
-    assert next(runs)[1].status == "ok"
-    _wait_until(lambda: any(temporary.glob("**/lemur-sandbox-*")))  # the second run is on its way
-    runs.close()
+    with contextlib.suppress(KeyboardInterrupt), open_trainers(1) as trainers:
+        runs = trainers.train(planned, tmp_path / "out", data=data.folder, resources=RESOURCES)
+        assert next(runs)[1].status == "ok"
+        assert any(temporary.glob("**/lemur-sandbox-*"))  # for the second run, which is on its way
+        raise KeyboardInterrupt
     assert list(temporary.iterdir()) == []
-
-
-def _wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
