@@ -69,6 +69,15 @@ def publish(
     revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="Made when it is missing.")] = "main",
     tag: Annotated[str | None, typer.Option("--tag", help="A name for the commit.", show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what somebody else changed there.")] = False,
+    not_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--not-secret",
+            metavar="DIGEST",
+            help="What looks like this secret is none; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Put a finished folder on the Hugging Face Hub, in one commit."""
@@ -83,6 +92,7 @@ def publish(
         force=force,
         dry_run=dry_run,
         yes=yes,
+        not_secret=not_secret or (),
         as_json=as_json,
     )
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from manifests.errors import UserError
@@ -25,6 +25,7 @@ def run_publish(
     force: bool,
     dry_run: bool,
     yes: bool,
+    not_secret: Collection[str],
     as_json: bool,
     hub: Hub | None = None,
 ) -> None:
@@ -49,6 +50,7 @@ def run_publish(
         private=private,
         force=force,
         dry_run=dry_run,
+        not_secret=not_secret,
         confirm=None if yes or dry_run else confirm,
         hub=hub,
     )

@@ -1,7 +1,7 @@
 """Publishing a finished folder: checked, screened, compared, then one commit."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def publish(
     private: bool = False,
     force: bool = False,
     dry_run: bool = False,
+    not_secret: Collection[str] = (),
     confirm: Callable[[Published], bool] | None = None,
     hub: Hub | None = None,
 ) -> Published:
@@ -54,6 +55,7 @@ def publish(
         private: make the repository private, when it is made; else it is what its owner's settings say.
         force: overwrite what somebody else changed there.
         dry_run: change nothing, and need no permission to.
+        not_secret: digests of findings that only look like secrets.
         confirm: is shown what would be changed; nothing is if it returns False.
         hub: how to reach the Hub.
 
@@ -67,7 +69,7 @@ def publish(
             f"{folder}: {failed[0].name}: {failed[0].detail}; `lemur verify` tells more, make the folder anew"
         )
     with staged(folder) as ready, hub.session():
-        notes = check_findings(folder, screen(ready.files, folder))
+        notes = check_findings(folder, screen(ready.files, folder), not_secret)
         local = {name: local_file(path) for name, path in ready.files.items()}
         remote = look(hub, repo_id, revision)
         changes = compare(local, remote.files)

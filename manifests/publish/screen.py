@@ -1,12 +1,15 @@
 """What must not leave this machine: secrets and absolute paths, looked for in every file that would be published."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from manifests.errors import UserError
+from manifests.markdown import plural
 from manifests.publish.columns import table_texts
 from manifests.publish.paths import own_folders, path_shapes
 from manifests.publish.secrets import SECRETS
@@ -16,12 +19,16 @@ from manifests.publish.shapes import Hit, Shape
 _FOREIGN_COLUMNS = frozenset({"code", "nn_code", "prm", "messages"})
 _FOREIGN_FOLDER = "blocks/"
 _SECRET_SHOWN = 4  # characters
+_DIGEST = re.compile(r"[0-9a-f]{12}")
 _FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One secret or path: in which file, at which line or row and column, of what kind; a secret only by its start."""
+    """One secret or path: in which file, at which line or row and column, of what kind.
+
+    A secret is shown only by its start, and by a digest under which a user can say that it is none.
+    """
 
     file: str
     where: str
@@ -29,9 +36,11 @@ class Finding:
     shown: str
     secret: bool
     refused: bool
+    digest: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}, {self.where}: {self.kind} {self.shown}"
+        digest = f" [{self.digest}]" if self.digest else ""
+        return f"{self.file}, {self.where}: {self.kind} {self.shown}{digest}"
 
 
 def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
@@ -56,24 +65,33 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
     return found
 
 
-def check_findings(folder: Path, found: Sequence[Finding]) -> list[str]:
+def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
     """Notes on what was found and may leave.
 
-    Raises: UserError if something was found that must not, secrets first.
+    Args: not_secret: digests of findings that somebody looked at: they only look like secrets.
+    Raises: UserError if something was found that must not leave, secrets first, or a digest is none.
     """
-    refused = sorted((item for item in found if item.refused), key=lambda item: not item.secret)
+    for digest in not_secret:
+        if not _DIGEST.fullmatch(digest):
+            raise UserError(f"--not-secret {digest}: give the 12 digits that stand in brackets behind what was found")
+    let = [item for item in found if item.digest in not_secret]
+    refused = sorted((item for item in found if item.refused and item not in let), key=lambda item: not item.secret)
     if refused:
         more = f" (and {len(refused) - _FEW:,} more)" if len(refused) > _FEW else ""
-        advice = (
-            "revoke the secrets and make the folder anew without them" if refused[0].secret else "make it anew without"
-        )
+        advice = "make it anew without"
+        if refused[0].secret:
+            advice = "revoke the secrets and make the folder anew without them"
+            advice += f"; for what is none, an example in foreign code: --not-secret {refused[0].digest}"
         raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
-    if not found:
-        return []
-    files = len({item.file for item in found})
-    return [
-        f"{len(found):,} absolute paths in the code of others stay as they are, in {files:,} files: {found[0]}, ..."
-    ]
+    paths = [item for item in found if not item.secret]
+    notes = []
+    for items, said in (
+        (paths, f"left as written: {plural(len(paths), 'absolute path')} in the code of others"),
+        (let, f"left as written: {plural(len(let), 'text')} like a secret, by --not-secret"),
+    ):
+        if items:
+            notes.append(f"{said}, in {plural(len({item.file for item in items}), 'file')}: {items[0]}, ...")
+    return notes
 
 
 def _in_bytes(name: str, data: bytes, shapes: Sequence[Shape]) -> Iterator[Finding]:
@@ -108,5 +126,8 @@ def _hits(data: bytes, shapes: Sequence[Shape]) -> Iterator[Hit]:
 
 def _finding(name: str, where: str, hit: Hit, *, foreign: bool) -> Finding:
     text = hit.text.decode("utf-8", "replace")
-    shown = f"{text[:_SECRET_SHOWN]}…" if hit.secret else text
-    return Finding(name, where, hit.kind, shown, hit.secret, refused=hit.secret or hit.ours or not foreign)
+    refused = hit.secret or hit.ours or not foreign
+    if not hit.secret:
+        return Finding(name, where, hit.kind, text, secret=False, refused=refused)
+    digest = hashlib.sha256(hit.text).hexdigest()[:12]
+    return Finding(name, where, hit.kind, f"{text[:_SECRET_SHOWN]}…", secret=True, refused=refused, digest=digest)

@@ -45,7 +45,9 @@ SECRETS: tuple[Shape, ...] = (
     Shape(
         "private key",
         b"PRIVATE KEY",
-        re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"),
+        re.compile(
+            rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[^-]{0,200}"
+        ),  # with what tells it from others
         _anywhere,
         secret=True,
     ),

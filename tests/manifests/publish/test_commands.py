@@ -24,7 +24,7 @@ Lemur = Callable[..., subprocess.CompletedProcess[str]]
 
 def options(**given: Any) -> dict[str, Any]:
     plain = {"revision": "main", "tag": None, "private": False, "force": False, "dry_run": False, "yes": False}
-    return {**plain, "as_json": False, **given}
+    return {**plain, "not_secret": (), "as_json": False, **given}
 
 
 def test_the_whole_way(server: Any, lemur: Lemur, sample: Path, tmp_path: Path, read: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 """Secrets and paths are found in every kind of file and column, and what only looks like one is not."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -118,12 +119,34 @@ def test_a_secret_in_every_kind_of_file(tmp_path: Path, kind: str) -> None:
     assert "(and 2 more)" in told
 
 
+@pytest.mark.parametrize("kind", SECRETS)
+def test_what_only_looks_like_a_secret_may_leave_by_its_digest(tmp_path: Path, kind: str) -> None:
+    code = f'EXAMPLE = """{SECRETS[kind]}\nMIIEow"""'
+    (tmp_path / "a.py").write_text(code)
+    pq.write_table(pa.table({"code": [code]}), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match="--not-secret") as caught:
+        check_findings(tmp_path, found(tmp_path))
+    digest = str(caught.value).rpartition(" ")[2]
+    (note,) = check_findings(tmp_path, found(tmp_path), [digest])
+    assert note.startswith("left as written: 2 texts like a secret, by --not-secret, in 2 files: a.py, line 1: ")
+    other = f"{SECRETS[kind]}\nMIIEpQ" if "private" in kind else SECRETS[kind].replace("2", "3")
+    (tmp_path / "b.py").write_text(f'KEY = """{other}"""')
+    with pytest.raises(UserError, match=r"b\.py"):
+        check_findings(tmp_path, found(tmp_path), [digest])
+
+
+@pytest.mark.parametrize("digest", ["", "xyz", "ghp_aB3dE6gH", "0123456789AB", "0123456789abc"])
+def test_a_digest_that_is_none(tmp_path: Path, digest: str) -> None:
+    with pytest.raises(UserError, match="give the 12 digits that stand in brackets"):
+        check_findings(tmp_path, [], [digest])
+
+
 @pytest.mark.parametrize("kind", column_kinds(""))
 def test_a_secret_in_every_kind_of_column(tmp_path: Path, kind: str) -> None:
     pq.write_table(
         pa.table({"n": [1.0] * 4, "nn_code": column_kinds(SECRETS["GitHub token"])[kind]}), tmp_path / "t.parquet"
     )
-    assert str(only(tmp_path)) == "t.parquet, row 2, column nn_code: GitHub token ghp_…"
+    assert re.fullmatch(r"t.parquet, row 2, column nn_code: GitHub token ghp_… \[[0-9a-f]{12}\]", str(only(tmp_path)))
 
 
 def test_a_secret_in_what_a_table_says_of_itself(tmp_path: Path) -> None:
@@ -166,7 +189,7 @@ def test_people_s_paths_stay_in_their_own_code_alone(tmp_path: Path, path: str) 
     assert len(items) == 4
     assert not any(item.refused for item in items)
     (note,) = check_findings(tmp_path, items)
-    assert note.startswith("4 absolute paths in the code of others stay as they are, in 2 files: ")
+    assert note.startswith("left as written: 4 absolute paths in the code of others, in 2 files: ")
     (tmp_path / "specs.jsonl").write_text(f'{{}}\n{{"a": "{path}"}}')
     with pytest.raises(UserError, match=r"specs.jsonl, line 2: absolute path .*; make it anew without"):
         check_findings(tmp_path, found(tmp_path))
