@@ -9,7 +9,7 @@ from manifests.errors import UserError
 from manifests.publish.changes import Changes, LocalFile, RemoteFile, compare, local_file
 from manifests.publish.hub import Hub
 from manifests.publish.remote import KIND, Remote, foreign_changes, look
-from manifests.publish.screen import check_findings, screen
+from manifests.publish.screen import check_digests, check_findings, screen
 from manifests.publish.staged import Staged, Withheld, staged
 from manifests.publish.upload import commit
 from manifests.verify import verify_folder
@@ -63,6 +63,7 @@ def publish(
         or the Hub refuses; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
+    check_digests(not_secret)
     failed = [check for check in verify_folder(folder) if not check.ok]
     if failed:
         raise UserError(

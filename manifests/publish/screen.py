@@ -65,15 +65,22 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
     return found
 
 
-def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
-    """Notes on what was found and may leave.
+def check_digests(not_secret: Collection[str]) -> None:
+    """Nothing, if each may be the digest of a finding.
 
-    Args: not_secret: digests of findings that somebody looked at: they only look like secrets.
-    Raises: UserError if something was found that must not leave, secrets first, or a digest is none.
+    Raises: UserError if one is none.
     """
     for digest in not_secret:
         if not _DIGEST.fullmatch(digest):
             raise UserError(f"--not-secret {digest}: give the 12 digits that stand in brackets behind what was found")
+
+
+def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
+    """Notes on what was found and may leave.
+
+    Args: not_secret: digests of findings that somebody looked at: they only look like secrets.
+    Raises: UserError if something was found that must not leave, secrets first.
+    """
     let = [item for item in found if item.digest in not_secret]
     refused = sorted((item for item in found if item.refused and item not in let), key=lambda item: not item.secret)
     if refused:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from manifests.errors import UserError
 from manifests.publish.columns import table_texts
-from manifests.publish.screen import Finding, check_findings, screen
+from manifests.publish.screen import Finding, check_digests, check_findings, screen
 
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
 SECRETS = {
@@ -136,9 +136,9 @@ def test_what_only_looks_like_a_secret_may_leave_by_its_digest(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("digest", ["", "xyz", "ghp_aB3dE6gH", "0123456789AB", "0123456789abc"])
-def test_a_digest_that_is_none(tmp_path: Path, digest: str) -> None:
+def test_a_digest_that_is_none(digest: str) -> None:
     with pytest.raises(UserError, match="give the 12 digits that stand in brackets"):
-        check_findings(tmp_path, [], [digest])
+        check_digests([digest])
 
 
 @pytest.mark.parametrize("kind", column_kinds(""))
