@@ -20,6 +20,7 @@ from train.assemble import Assembled, assemble
 from train.candidates import candidates
 from train.data import Cifar10
 from train.fitting import Fitter
+from train.library import open_library
 from train.many import Planned, Trainers, described, open_study, open_trainers
 from train.recipe import Recipe
 from train.run import Network, Resources
@@ -106,24 +107,32 @@ def find_choices(folder: Path, slots: Sequence[str], base: Recipe, fitter: Fitte
 
     Raises: UserError if no slot has more than one.
     """
+    library = open_library(folder)
     found: dict[str, list[str]] = {}
     for slot in slots:
-        fitting = candidates(slot, folder, widths=base.model.widths, fitter=fitter)
-        found[slot] = sorted({candidate.block for candidate in fitting if candidate.fits})
-        note(f"{slot}: {len(found[slot])} of {len(fitting)} candidates fit")
-    if not any(found.values()):
-        raise UserError(f"{folder}: no block fits any of the slots {', '.join(slots)}; extract more")
+        tried = candidates(slot, folder, widths=base.model.widths, fitter=fitter)
+        fitting = {candidate.block for candidate in tried if candidate.fits}
+        note(f"{slot}: {len(fitting)} of {len(tried)} candidates fit")
+        used = getattr(base.slots, slot).use
+        block = library.find(used)
+        found[slot] = sorted({used} | fitting - ({block.block} if block else set()))
+    if all(len(names) == 1 for names in found.values()):
+        raise UserError(f"{folder}: no other block fits any of the slots {', '.join(slots)}; extract more")
     return found
 
 
 def compositions(base: Recipe, choices: Mapping[str, Sequence[str]], budget: int, seed: int) -> list[Recipe]:
-    """The recipe itself and up to `budget - 1` different ones, each slot drawn evenly from its choices."""
+    """The recipe itself and up to `budget - 1` different ones, each slot drawn evenly from its choices.
+
+    Where the recipe's own name is drawn, its arguments stay too.
+    """
     generator = random.Random(seed)
     found = [base]
     for _ in range(budget * _TRIES):
         if len(found) >= budget:
             break
-        change = {f"slots__{slot}": generator.choice(names) for slot, names in choices.items() if names}
+        drawn = {slot: generator.choice(names) for slot, names in choices.items() if names}
+        change = {f"slots__{slot}": name for slot, name in drawn.items() if name != getattr(base.slots, slot).use}
         recipe = base.changed(**change)
         if recipe not in found:
             found.append(recipe)

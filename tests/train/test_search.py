@@ -20,6 +20,15 @@ def test_the_recipe_itself_comes_first_and_nothing_twice() -> None:
     assert all(recipe.slots.stem == Recipe().slots.stem for recipe in found)
 
 
+def test_where_the_recipes_own_name_is_drawn_its_arguments_stay() -> None:
+    slot = {"use": "b::B", "arguments": {"reduction": 4}, "float32": True}
+    base = Recipe().changed(slots__attention=slot)
+    drawn = compositions(base, CHOICES, 100, seed=0)
+    assert len(drawn) == 3 * 2 + 1
+    kept = [recipe.slots.attention for recipe in drawn if recipe.slots.attention.use == "b::B"]
+    assert kept == [base.slots.attention] * 3
+
+
 def test_the_help_names_the_slots_that_vary() -> None:
     assert cli._VARIED == SLOTS
 

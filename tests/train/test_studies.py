@@ -83,6 +83,10 @@ def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(
     assert all(record.status == "ok" for trial in trials for record in trial.records)
     assert all(record.test_accuracy is None for trial in trials for record in trial.records)
     assert load_recipe(out / "best.toml") == trials[0].recipe
+    choices = json.loads((out / "plan.json").read_text())["choices"]
+    assert "none" in choices["attention"]
+    assert len(choices["attention"]) > 1
+    assert "avg_pool" in choices["downsample"]
     written = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("runs/*/*")}
     table = (out / "trials.jsonl").read_bytes()
     assert search(TINY, folder, plan, data=data, out=out, resources=RESOURCES) == trials
