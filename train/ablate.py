@@ -22,7 +22,7 @@ from train.paired import Difference, paired_difference
 from train.recipe import Recipe
 from train.run import Network, Resources
 from train.sealing import reopen_study, seal_study
-from train.variants import FULL, variants
+from train.variants import FULL, folder_name, variants
 
 RECORDS = "records.jsonl"
 
@@ -86,7 +86,7 @@ def ablate(
     open_study(out, plan, force=force)
     reopen_study(out, plan)
     planned = [
-        Planned(f"{_slug(name)}-seed{seed}", nets[name], recipes[name], seed, held_out, images)
+        Planned(f"{folder_name(name)}-seed{seed}", nets[name], recipes[name], seed, held_out, images)
         for seed in seeds
         for name in recipes
     ]
@@ -133,7 +133,7 @@ def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, Training
 
 def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, tested: int) -> list[str]:
     """The table as Markdown, with what its figures are of; `tested` is the number of test images."""
-    some = next(iter(full.values()))
+    some = next((record for record in full.values() if record.status == "ok"), next(iter(full.values())))
     cells = [
         [
             plain(row.variant),
@@ -179,7 +179,3 @@ def interval(found: Difference) -> str:
     if found.low is None or found.high is None:
         return "–"
     return f"{points(found.low, signed=True)} to {points(found.high, signed=True)}"
-
-
-def _slug(name: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in name.lower()).strip("-")

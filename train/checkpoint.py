@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 NAME = "checkpoint.pt"
 
@@ -52,6 +52,24 @@ def load_checkpoint(path: Path, key: str) -> tuple[dict[str, Any] | None, str]:
     if found != key:
         return None, "the checkpoint is one of another run, so training starts anew"
     return state, ""
+
+
+def loose_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers that its `state_dict` leaves out (`persistent=False`), by name; those that change are state too."""
+    kept = module.state_dict().keys()
+    return {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in kept}
+
+
+def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
+    """Give the module such buffers again, also one that it makes only while it runs."""
+    for name, value in loose.items():
+        parent, _, own = name.rpartition(".")
+        owner = module.get_submodule(parent)
+        now = getattr(owner, own, None)
+        if isinstance(now, Tensor) and now.shape == value.shape:
+            now.copy_(value)
+        else:
+            owner.register_buffer(own, value, persistent=False)
 
 
 def tensors_only(state: Mapping[str, Any]) -> dict[str, Tensor]:

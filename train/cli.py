@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from manifests.errors import UserError
+
 if TYPE_CHECKING:
     from train.recipe import Recipe
 
@@ -194,9 +196,9 @@ def search_(
         _recipe(recipe, set_), folder, plan, data=load_cifar10(data), out=out, jobs=jobs, resources=given, force=force
     )
     best = trials[0]
-    if not best.records:
-        print(f"no composition could be assembled: {best.error}")
-        raise typer.Exit(1)
+    if not best.passed:
+        why = f"{best.records[-1].status}: {best.records[-1].error}" if best.records else best.error
+        raise UserError(f"{out}: no composition could be trained: {best.name}: {why}; see {out / 'search.md'}")
     print(f"{len(trials)} compositions ranked -> {out / 'search.md'}; the best: {out / 'best.toml'}")
 
 
@@ -306,6 +308,8 @@ def ablate_(
     for row in rows:
         print(row_text(row))
     print(f"-> {out / 'ablation.md'}")
+    if not any(row.n for row in rows):
+        raise UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
 
 
 @_train.command("check")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from manifests.atomic import atomic_file
 from manifests.errors import UserError
+from manifests.progress import note
 from manifests.records import TrainingRecord
 from manifests.workers import available_cores
 from train.assemble import Assembled, assemble
@@ -15,7 +16,7 @@ from train.check import check_nn
 from train.contract import check_contract
 from train.data import Cifar10
 from train.history import read_history
-from train.lemur_files import LEMUR, can_enter, write_lemur_files
+from train.lemur_files import LEMUR, can_enter, can_enter_from, check_storable, trained_with, write_lemur_files
 from train.recipe import Recipe
 from train.run import Network, Resources, train_once
 from train.run_folder import RECORD
@@ -156,6 +157,13 @@ def train_to(
 
     Args: library: the extraction folder of its blocks, which its manifest then names.
     """
+    if can_enter_from(data.label):
+        check_storable(net.prm)
+    used = trained_with(json.loads(recipe.to_json()))
+    for name in sorted(used.keys() & net.prm.keys()):
+        if net.prm[name] != used[name]:
+            said = f"{name} {net.prm[name]!r} only constructs it"
+            note(f"{net.name}: {said}; it is trained with the recipe's {used[name]!r}")
     record = train_once(
         net,
         recipe,

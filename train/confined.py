@@ -71,7 +71,11 @@ class Resources:
 
 
 def open_box(data: Path, resources: Resources) -> Sandbox:
-    """A sandbox for training runs on the images in that cache folder; several runs may share it, one after another."""
+    """A sandbox for training runs on the images in that cache folder; several runs may share it, one after another.
+
+    Args: resources: as `Resources.checked` gives them.
+    """
+    assert resources.device != "auto"
     environment = {}
     if resources.device == "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")

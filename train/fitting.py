@@ -23,6 +23,8 @@ PROBE, NETWORK = "train.fit:probe", "train.fit:check_network"
 _CHECKED_BY = ("fit.py", "behaviour.py", "trial.py")
 _OF_ONE_SLOT = ("residual", "attention")  # whose check is a file of that name
 _ERROR_CHARACTERS = 200
+#: Ends that a busy machine may be the reason of: not remembered.
+_PASSING = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY})
 
 Answer = dict[str, Any]
 
@@ -88,7 +90,7 @@ class Fitter:
         advance(len(keys) - len(new))
         for outcome in self._outcomes(Job(key, entry, payload) for key, payload in new.items()) if new else ():
             answers[outcome.key] = _answer(outcome)
-            if outcome.status is not Status.CRASHED:  # a lack of memory elsewhere may be why
+            if outcome.status not in _PASSING:
                 self._store(outcome.key, answers[outcome.key])
             advance(1)
         return [answers[key] for key in keys]

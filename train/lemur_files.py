@@ -23,7 +23,6 @@ from manifests.atomic import atomic_file
 from manifests.errors import UserError
 from manifests.records import TrainingRecord
 from train.contract import check_contract, lemur_digest, lemur_name
-from train.transforms import transform_named
 
 #: Below the folder of a run: what a LEMUR checkout takes as it is.
 LEMUR = "lemur"
@@ -42,7 +41,12 @@ Trial = dict[str, Any]
 
 def can_enter(record: TrainingRecord) -> bool:
     """Whether LEMUR takes such a run: it came to its end, on real CIFAR-10."""
-    return record.status == "ok" and record.data in _IMAGES
+    return record.status == "ok" and can_enter_from(record.data)
+
+
+def can_enter_from(data: str) -> bool:
+    """Whether runs on such data may: those of real CIFAR-10."""
+    return data in _IMAGES
 
 
 def write_lemur_files(
@@ -113,23 +117,32 @@ def _trials(record: TrainingRecord, history: Iterable[Mapping[str, Any]]) -> dic
 
 
 def _parameters(record: TrainingRecord) -> Trial:
-    """The hyperparameters of all trials of a run; those of its recipe where `prm` has none."""
-    recipe = json.loads(record.recipe)
+    """The hyperparameters of all trials of a run: `prm`, but what trained it is the recipe's."""
+    prm: Trial = json.loads(record.prm) | trained_with(json.loads(record.recipe))
+    check_storable(prm)
+    prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
+    return {name: value for name, value in prm.items() if name not in OUTCOMES}
+
+
+def trained_with(recipe: Mapping[str, Any]) -> Trial:
+    """What a recipe trains with, whatever a network's own hyperparameters say, under LEMUR's names."""
     training, augmentation = recipe["training"], recipe["augmentation"]
-    prm: Trial = {
+    used = {
         "batch": training["batch_size"],
         "lr": training["learning_rate"],
         "transform": "norm_flip" if augmentation["flip"] else "norm",
     }
-    if training["optimizer"] == "sgd":
-        prm["momentum"] = training["momentum"]
-    prm |= json.loads(record.prm)
+    return used if training["optimizer"] == "adamw" else used | {"momentum": training["momentum"]}
+
+
+def check_storable(prm: Mapping[str, object]) -> None:
+    """Nothing, if LEMUR can store these hyperparameters.
+
+    Raises: UserError naming the first that it cannot.
+    """
     for name, value in prm.items():
         if value is None or not _storable(value):
-            raise UserError(f"{record.name}: prm: {name} is {value!r}; LEMUR stores numbers and texts only")
-    transform_named(prm["transform"])
-    prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
-    return {name: value for name, value in prm.items() if name not in OUTCOMES}
+            raise UserError(f"prm: {name} is {value!r}; LEMUR stores numbers and texts only")
 
 
 def _trial(prm: Trial, accuracy: float, duration: int) -> Trial:

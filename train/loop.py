@@ -14,7 +14,16 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
 from train.augment import AlternatingFlip, Augment, measure_pixels
-from train.checkpoint import NAME, load_checkpoint, save_checkpoint, save_whole, tensors_only, weights_digest
+from train.checkpoint import (
+    NAME,
+    load_checkpoint,
+    loose_buffers,
+    put_back,
+    save_checkpoint,
+    save_whole,
+    tensors_only,
+    weights_digest,
+)
 from train.data import open_cache, split
 from train.evaluate import Measured, evaluate
 from train.ledger import DivergedError, Ledger
@@ -92,6 +101,7 @@ class Loop:
         self._report = Reporter(folder)
         self._notes: list[str] = []
         self._parameters: int | None = None
+        self._kept_before = 0  # epochs that an earlier part of this run left
 
     def build(self) -> None:
         """Make the network, its optimiser and its schedule, and go on where a checkpoint says.
@@ -165,9 +175,14 @@ class Loop:
         Returns: what else than `figures` is known now.
         Raises: DivergedError if a weight is no number.
         """
-        kept = tensors_only(self._final().state_dict())
+        final = self._final()
+        kept = tensors_only(final.state_dict())
+        learned = {name for name, _ in final.named_parameters()}
         for name, value in kept.items():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
+            if not value.is_floating_point():
+                continue
+            wrong = ~value.isfinite() if name in learned else value.isnan()  # a mask may hold infinities
+            if bool(wrong.any()):
                 raise DivergedError(f"{name} is not finite after the last epoch")
         accuracy = None
         if self._plan.tested:
@@ -214,7 +229,10 @@ class Loop:
         self._schedule.load_state_dict(state["schedule"])
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
+        for module, loose in zip(self._modules(), state["loose"], strict=True):
+            put_back(module, loose)
         self._ledger.from_state(state["ledger"])
+        self._kept_before = len(self._ledger.history)
 
     def _load(self) -> tuple[Tensor, Tensor]:
         """The batch of the next step."""
@@ -243,6 +261,7 @@ class Loop:
         self._tick()
         state = {
             "net": self._net.state_dict(),
+            "loose": [loose_buffers(module) for module in self._modules()],
             "optimizer": self._optimizer.state_dict(),
             "schedule": self._schedule.state_dict(),
             "ema": self._ema.state_dict() if self._ema is not None else None,
@@ -250,6 +269,10 @@ class Loop:
         }
         save_checkpoint(self._folder / NAME, self._plan.key, state)
         self._report.epochs(self._ledger.history)
+
+    def _modules(self) -> list[nn.Module]:
+        """What holds weights: the network, and their averages where the recipe has them."""
+        return [self._net] if self._ema is None else [self._net, self._ema]
 
     def _final(self) -> nn.Module:
         return self._net if self._ema is None else self._ema.module
@@ -263,7 +286,8 @@ class Loop:
             self._ledger.settle()
             kept = len(self._ledger.history)
             words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
-            raise TimeIsUpError(f"stopped after {limit:g} s; {words}")
+            more = "" if kept > self._kept_before else ", no more than before: the next needs a longer limit"
+            raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
 
     def _tick(self) -> None:
         """Put off the end that comes when nothing is finished within the limit, even if a lock is held for good."""

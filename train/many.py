@@ -75,6 +75,7 @@ class Trainers:
 
         Args: data: the cache folder of the images. resources: threads and limits of each run.
         """
+        resources = resources.checked()  # a sandbox is opened for the device that this tells
         folders = [out / "runs" / plan.name for plan in planned]
         futures = [
             submit(self.pool, _train, plan, folder, data, resources, self.temporary)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
@@ -55,7 +56,7 @@ def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRSch
             optimizer,
             max_lr=[group["lr"] for group in optimizer.param_groups],
             total_steps=steps + 1,  # it refuses the step after its last one, which nothing is trained with
-            pct_start=training.warmup_fraction,
+            pct_start=_not_one_step(training.warmup_fraction, steps + 1),
             cycle_momentum=False,
         )
     warm = min(steps, round(training.warmup_fraction * steps))
@@ -73,11 +74,17 @@ def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRSch
     return SequentialLR(optimizer, [rising, after], milestones=[warm])
 
 
+def _not_one_step(fraction: float, steps: int) -> float:
+    """The warm-up's part of all steps; less by a hair where it is one step, by whose length less 1 torch divides."""
+    return fraction * (1 - 1e-6) if fraction * steps == 1 else fraction
+
+
 def make_average(net: nn.Module, decay: float) -> AveragedModel:
     """The network with the averages of its weights and buffers; `update_parameters` is to be called after each step.
 
     After n steps, a step decays by `decay`, or by (1 + n) / (10 + n) where that is less: else the first weights, which
-    know nothing, would weigh for the first 1 / (1 - decay) steps.
+    know nothing, would weigh for the first 1 / (1 - decay) steps. Whole numbers (indices, counters) and what is not
+    finite (masks) have no average: they are those of the network.
 
     Source: `num_updates` of tf.train.ExponentialMovingAverage
     """
@@ -85,6 +92,9 @@ def make_average(net: nn.Module, decay: float) -> AveragedModel:
     def average(averages: _Tensors, values: _Tensors, count: Tensor | int) -> None:
         steps = int(count)
         step = get_ema_multi_avg_fn(min(decay, (1 + steps) / (10 + steps)))  # type: ignore[no-untyped-call]
-        step(averages, values, count)
+        if averages[0].is_floating_point():
+            step(averages, values, count)
+        for mean, value in zip(averages, values, strict=True):
+            mean.copy_(torch.where(value.isfinite(), mean, value) if value.is_floating_point() else value)
 
     return AveragedModel(net, multi_avg_fn=average, use_buffers=True)

@@ -110,7 +110,7 @@ class Augmentation(_Part):
     flip: bool | Literal["alternate"] = Field(default=True, description="by a draw, or each image every other epoch")
     randaugment_ops: int = Field(default=0, ge=0, le=8)
     randaugment_magnitude: int = Field(default=5, ge=0, le=30)
-    cutout: int = Field(default=0, ge=0, le=32, description="side of the square that is erased, pixels")
+    cutout: int = Field(default=0, ge=0, le=31, description="side of the square that is erased, pixels")
     mixup_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
     cutmix_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
     mix_probability: Fraction = Field(default=0.5, description="part of the batches that are mixed, when one is on")

@@ -62,10 +62,15 @@ class Trial:
     records: list[TrainingRecord] = field(default_factory=list)
 
     @property
+    def passed(self) -> list[TrainingRecord]:
+        """The runs that came to their end."""
+        return [record for record in self.records if record.status == "ok"]
+
+    @property
     def rank(self) -> tuple[int, float, str]:
-        """Sorts the best first: rungs reached, accuracy on held-out images there, name."""
-        accuracy = self.records[-1].val_accuracy if self.records else None
-        return (-len(self.records), -(accuracy if accuracy is not None else -1.0), self.name)
+        """Sorts the best first: rungs passed, accuracy on held-out images on the last of them, name."""
+        accuracy = self.passed[-1].val_accuracy if self.passed else None
+        return (-len(self.passed), -(accuracy if accuracy is not None else -1.0), self.name)
 
 
 def search(
@@ -221,7 +226,7 @@ def _write(out: Path, trials: Sequence[Trial], label: str, plan: Plan) -> None:
         part.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows), encoding="utf-8")
     with atomic_file(out / "search.md") as part:
         part.write_text("\n".join(page(ranked, label, plan)), encoding="utf-8")
-    if ranked and ranked[0].records:
+    if ranked and ranked[0].passed:
         with atomic_file(out / "best.toml") as part:
             part.write_text(ranked[0].recipe.to_toml(), encoding="utf-8")
 

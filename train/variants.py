@@ -25,11 +25,16 @@ def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
     """Recipes by name: the full one, then the written variants, or the standard ones when none is written.
 
     Args: written: each `NAME: KEY=VALUE, KEY=VALUE`; keys as in a recipe (`slots.attention`), values as in TOML.
-    Raises: UserError if one cannot be read, changes nothing, or makes no valid recipe.
+    Raises: UserError if one cannot be read, changes nothing, makes no valid recipe, or is named like another.
     """
-    changes = dict(_read(text) for text in written) if written else STANDARD
+    changes = [_read(text) for text in written] if written else list(STANDARD.items())
     found = {FULL: recipe}
-    for name, change in changes.items():
+    folders = {folder_name(FULL): FULL}
+    for name, change in changes:
+        other = folders.setdefault(folder_name(name), name)
+        if other != name or name in found or not folder_name(name):
+            said = f"is too like {other!r}" if folder_name(name) else "has no letter or digit"
+            raise UserError(f"variant {name!r}: {said}, and its runs need a folder of their own; give another name")
         changed = recipe.changed(**change)
         if changed != recipe:
             found[name] = changed
@@ -38,6 +43,11 @@ def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
     if len(found) == 1:
         raise UserError("the recipe has no attention, anti-aliasing, stochastic depth or augmentation to leave out")
     return found
+
+
+def folder_name(name: str) -> str:
+    """What the folders of a variant's runs begin with."""
+    return "".join(char if char.isalnum() else "-" for char in name.lower()).strip("-")
 
 
 def _read(text: str) -> tuple[str, dict[str, object]]:

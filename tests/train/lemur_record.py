@@ -12,8 +12,11 @@ TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_t
 PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}
 
 
+RECIPE = Recipe().changed(training__epochs=3, training__batch_size=64, training__learning_rate=0.05)
+
+
 def made_up_record(code: str = TINY, **changes: Any) -> TrainingRecord:
-    recipe = Recipe().changed(training__epochs=3, training__batch_size=64)
+    recipe = changes.pop("made_by", RECIPE)
     values: dict[str, Any] = {
         "name": "tiny",
         "status": "ok",

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from train.checkpoint import load_checkpoint, save_checkpoint, tensors_only, weights_digest
+from train.checkpoint import load_checkpoint, loose_buffers, put_back, save_checkpoint, tensors_only, weights_digest
 
 
 class Attack:
@@ -73,3 +74,21 @@ def test_the_digest_is_that_of_the_values() -> None:
     other["b"][0, 0, 0, 0] += 1e-6
     assert weights_digest(weights) != weights_digest(other)
     assert weights_digest({"a": torch.zeros(2)}) != weights_digest({"a": torch.zeros(1, 2)})
+
+
+def test_buffers_outside_the_state_come_back() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(2), persistent=False)
+            self.inner = nn.BatchNorm1d(2)
+
+    before, after = Counting(), Counting()
+    before.seen += 3
+    before.inner.register_buffer("made_late", torch.arange(4), persistent=False)
+    loose = loose_buffers(before)
+    assert sorted(loose) == ["inner.made_late", "seen"]
+    put_back(after, loose)
+    assert torch.equal(after.seen, torch.full((2,), 3.0))
+    assert torch.equal(after.inner.made_late, torch.arange(4))
+    assert after.state_dict().keys() == Counting().state_dict().keys()

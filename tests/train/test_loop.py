@@ -63,6 +63,20 @@ def test_short_runs_have_a_rate(schedule: str, steps: int) -> None:
         rising.step()
 
 
+def test_one_cycle_may_warm_up_for_one_step() -> None:
+    training = Training(schedule="onecycle", warmup_fraction=0.1)
+    optimizer = make_optimizer([nn.Parameter(torch.zeros(2, 2))], training)
+    rising = make_schedule(optimizer, training, 9)
+    rates = []
+    for _ in range(9):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        rising.step()
+    assert all(map(math.isfinite, rates))
+    assert max(rates[:2]) == pytest.approx(training.learning_rate)
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_only_matrices_decay(name: str) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
@@ -86,6 +100,24 @@ def test_averages_forget_the_first_weights_soon() -> None:
         expected = decay * expected + (1 - decay) * step if count else 1.0
         assert average.module.weight.item() == pytest.approx(expected)
     assert expected == pytest.approx(100 - 9, abs=0.2)  # a line's average lags by decay / (1 - decay) steps
+
+
+def test_averages_leave_indices_and_masks_as_they_are() -> None:
+    class Indexed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+            self.register_buffer("index", torch.arange(225), persistent=False)
+            self.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
+
+    net = Indexed()
+    average = make_average(net, 0.9)
+    for _ in range(50):
+        net.weight.data += 1
+        average.update_parameters(net)
+    assert 40 < average.module.weight.item() < 50
+    assert torch.equal(average.module.index, net.index)
+    assert torch.equal(average.module.mask, net.mask)
 
 
 class Brightness(nn.Module):

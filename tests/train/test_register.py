@@ -17,7 +17,7 @@ from train.lemur_files import write_lemur_files
 from train.register import Registered, register, register_runs
 
 _made_up = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))
-made_up_record, history, TINY = _made_up["made_up_record"], _made_up["history"], _made_up["TINY"]
+made_up_record, history, TINY, RECIPE = (_made_up[name] for name in ("made_up_record", "history", "TINY", "RECIPE"))
 
 NAME = lemur_name(TINY, "tiny")
 STATS = f"ab/nn/stat/train/img-classification_cifar-10_acc_{NAME}"
@@ -66,13 +66,13 @@ def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> N
 def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: Path) -> None:
     other = TINY.replace("16, 32, 64", "8, 16, 32")
     second = tmp_path / "other"
-    write_lemur_files(second, made_up_record(other, prm='{"transform": "echo_64"}'), other, history())
+    write_lemur_files(second, made_up_record(other, made_by=RECIPE.changed(augmentation__flip=False)), other, history())
     assert register(db, [folder, second]).added == 6
     for table, key in (("nn", "name"), ("transform", "name"), ("metric", "name"), ("prm", "uid")):
         lost = rows(db, f"SELECT id FROM stat WHERE {table} NOT IN (SELECT {key} FROM {table})")
         assert lost == [], table
-    assert rows(db, "SELECT COUNT(*), COUNT(DISTINCT uid || name) FROM prm")[0] == (34, 34)  # nothing twice
-    assert rows(db, "SELECT name FROM transform ORDER BY name") == [("echo_64",), ("norm_flip",)]
+    assert rows(db, "SELECT COUNT(*), COUNT(DISTINCT uid || name) FROM prm")[0] == (36, 36)  # nothing twice
+    assert rows(db, "SELECT name FROM transform ORDER BY name") == [("norm",), ("norm_flip",)]
     for name, code in rows(db, "SELECT name, code FROM transform UNION SELECT name, code FROM metric"):
         compile(code, name, "exec")
 

@@ -1,6 +1,8 @@
 """The search: what it draws, how many images each rung has, how trials are ranked."""
 
 import math
+import runpy
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from train import cli
 from train.recipe import Recipe
 from train.search import SLOTS, Plan, Trial, compositions, rungs
+
+made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 
 CHOICES = {"attention": ["a::A", "b::B", "c::C"], "downsample": ["avg_pool", "d::D"], "stem": []}
 
@@ -66,6 +70,16 @@ def test_a_rung_never_has_fewer_images_than_the_one_before(count: int, images: i
     assert sizes == sorted(sizes)
     assert sizes[-1] <= 45000
     assert len(sizes) <= 1 + math.ceil(math.log(count, eta)) if count > 1 else len(sizes) == 1
+
+
+def test_a_rung_that_failed_counts_for_nothing() -> None:
+    sound, failed, never = (Trial(name, Recipe(), None) for name in ("sound", "failed", "never"))
+    sound.records = [made_up_record(val_accuracy=0.4), made_up_record(val_accuracy=0.5)]
+    failed.records = [made_up_record(val_accuracy=0.9), made_up_record(status="diverged", val_accuracy=None)]
+    never.records = [made_up_record(status="out_of_memory", val_accuracy=None)]
+    ranked = sorted([never, failed, sound], key=lambda trial: trial.rank)
+    assert [trial.name for trial in ranked] == ["sound", "failed", "never"]
+    assert not never.passed
 
 
 def test_what_could_not_be_assembled_ranks_last() -> None:

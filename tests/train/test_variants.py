@@ -47,6 +47,20 @@ def test_written_variants_take_the_place_of_the_standard_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["lr", "lr"], "variant 'lr': is too like 'lr'"),
+        (["+dropout", "-dropout"], "variant '-dropout': is too like '+dropout'"),
+        (["Full"], "variant 'Full': is too like 'full'"),
+        (["+"], "variant '+': has no letter or digit"),
+    ],
+)
+def test_runs_of_two_variants_never_share_a_folder(names: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        variants(WHOLE, [f"{name}: training.epochs={number}" for number, name in enumerate(names, 90)])
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("model.widths=[1]", "write NAME: KEY=VALUE"),
