@@ -13,7 +13,7 @@ from pathlib import Path
 from manifests.atomic import atomic_file
 from manifests.errors import UserError
 from manifests.manifest import Stopwatch
-from manifests.markdown import code_span, plain, table
+from manifests.markdown import code_span, plain, plural, table
 from manifests.progress import note
 from manifests.records import TrainingRecord
 from train.assemble import Assembled, assemble
@@ -167,7 +167,8 @@ def _screen(
     """Rung for rung: train those that are left, write down what came out, keep the best part."""
     left = [trial for trial in trials if trial.net is not None]
     for rung, images in enumerate(rungs(plan, len(left), len(data.train_images) - plan.held_out)):
-        note(f"rung {rung + 1}: {len(left)} compositions, {images:,} images, {plan.epochs} epochs")
+        size = f"{images:,} images, {plural(plan.epochs, 'epoch')}"
+        note(f"rung {rung + 1}: {plural(len(left), 'composition')}, {size}")
         planned = [_planned(trial, rung, images, plan) for trial in left]
         runs = trainers.train(planned, out, data=data.folder, resources=resources)
         for trial, (_, record) in zip(left, runs, strict=True):
