@@ -34,13 +34,13 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPoolExecutor]:
 def _kill(pool: ProcessPoolExecutor) -> None:
     """End the workers at once, whatever they do.
 
-    One may die with half of a result sent, or of a call received. The pool's threads would wait for the rest for ever,
-    and the interpreter at its end for them, so their pipes lose the ends that are held open here.
+    One may die with half of a result sent. The pool's thread would wait for the rest for ever, and the interpreter at
+    its end for that thread, so the results' pipe loses the end that is held open here. The calls' pipe is for that
+    thread to close: two that close one descriptor may close another's.
     """
     for process in list(pool._processes.values()):
         process.kill()
     pool._result_queue._writer.close()  # type: ignore[attr-defined]
-    pool._call_queue._reader.close()  # type: ignore[attr-defined]
     pool.shutdown(wait=False, cancel_futures=True)
 
 
