@@ -97,7 +97,8 @@ def search(
         described_plan = _described_plan(plan, base, choices, data)
         open_study(out, described_plan, force=force)
         reopen_study(out, described_plan)
-        trials = [_assembled(recipe, folder, fitter) for recipe in compositions(base, choices, plan.budget, plan.seed)]
+        drawn = compositions(base, choices, plan.budget, plan.seed)
+        trials = [_assembled(recipe, plan.epochs, folder, fitter) for recipe in drawn]
     with open_trainers(jobs) as trainers:
         _screen(trials, plan, trainers, out, data, resources)
     trials.sort(key=lambda trial: trial.rank)
@@ -178,10 +179,11 @@ def _screen(
         left = left[: math.ceil(len(left) / plan.eta)]
 
 
-def _assembled(recipe: Recipe, folder: Path, fitter: Fitter) -> Trial:
+def _assembled(recipe: Recipe, epochs: int, folder: Path, fitter: Fitter) -> Trial:
+    """A trial whose network says how long it trains here; the recipe stays as long as it was."""
     name = recipe.sha256[:_DIGEST]
     try:
-        return Trial(name, recipe, assemble(recipe, folder, fitter=fitter))
+        return Trial(name, recipe, assemble(recipe.changed(training__epochs=epochs), folder, fitter=fitter))
     except UserError as error:
         return Trial(name, recipe, None, str(error))
 

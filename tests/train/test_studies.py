@@ -77,19 +77,24 @@ def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(
 ) -> None:
     plan = Plan(budget=3, slots=("attention", "downsample"), images=60, epochs=1, eta=2, held_out=50)
     out = tmp_path / "search"
-    trials = search(TINY, folder, plan, data=data, out=out, resources=RESOURCES)
+    base = TINY.changed(training__epochs=7)
+    trials = search(base, folder, plan, data=data, out=out, resources=RESOURCES)
     assert [len(trial.records) for trial in trials] == [3, 2, 1]
     assert [record.train_images for record in trials[0].records] == [60, 120, 150]
     assert all(record.status == "ok" for trial in trials for record in trial.records)
     assert all(record.test_accuracy is None for trial in trials for record in trial.records)
     assert load_recipe(out / "best.toml") == trials[0].recipe
+    assert trials[0].recipe.training.epochs == 7
+    net, record = next(out.glob("runs/rung3-*/net.py")).read_text(), trials[0].records[-1]
+    assert "\nEPOCHS = 1 " in net
+    assert f"SHA-256 {record.recipe_sha256}" in net
     choices = json.loads((out / "plan.json").read_text())["choices"]
     assert "none" in choices["attention"]
     assert len(choices["attention"]) > 1
     assert "avg_pool" in choices["downsample"]
     written = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("runs/*/*")}
     table = (out / "trials.jsonl").read_bytes()
-    assert search(TINY, folder, plan, data=data, out=out, resources=RESOURCES) == trials
+    assert search(base, folder, plan, data=data, out=out, resources=RESOURCES) == trials
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("runs/*/*")} == written
     assert (out / "trials.jsonl").read_bytes() == table
 
