@@ -1,6 +1,7 @@
 """What all tests share: a cache folder of their own, and the real LEMUR corpus where it can be had."""
 
 import os
+import signal
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("lemur")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every command that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _CACHE = "LEMUR_CURATOR_CACHE"
 _USERS_CACHE = os.environ.get("LEMUR_CURATOR_TEST_WHEEL_CACHE") or os.environ.get(_CACHE)
