@@ -83,6 +83,10 @@ def _told(plan: Published) -> Iterator[str]:
         if len(names) > _LISTED:
             rest = names[_LISTED:]
             yield f"{label:<8}{_size(sum(plan.sizes[name] for name in rest)):>10}  {plural(len(rest), 'more file')}"
+    if plan.branch_made:
+        yield f"make      branch {plan.revision}"
+    if plan.tag is not None:
+        yield f"make      tag {plan.tag}"
     for item in plan.withheld:
         yield f"withheld  the code of {plural(item.blocks, 'block')} of {item.source} ({item.license})"
     yield from (f"note      {text}" for text in plan.notes)
@@ -90,10 +94,12 @@ def _told(plan: Published) -> Iterator[str]:
 
 def _outcome(done: Published, *, dry_run: bool) -> str:
     where = f"{done.repo_id} at {done.revision}"
-    if not done.changes:
+    if not done.makes:
         return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
+    named = [f"branch {done.revision}"] * done.branch_made + [f"tag {done.tag}"] * (done.tag is not None)
+    also = f"; made {' and '.join(named)}" if named else ""
     if done.commit is not None:
-        return f"{where}: {done.changes}; commit {done.commit}"
+        return f"{where}: {done.changes}; commit {done.commit}{also}"
     if not dry_run:
         return f"{where}: nothing was published"
     made = "; the repository would be created" if done.created else ""
@@ -106,6 +112,8 @@ def _summary(done: Published) -> dict[str, object]:
         "revision": done.revision,
         "commit": done.commit,
         "created": done.created,
+        "branch_made": done.branch_made,
+        "tag_made": done.tag,
         "added": list(done.changes.added),
         "changed": list(done.changes.changed),
         "removed": list(done.changes.removed),

@@ -36,15 +36,13 @@ def may_pass(error: BaseException) -> bool:
 
 def translated(what: str, error: Exception, again: str) -> UserError:
     """An error of the client as one line that says what to do."""
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, UserError):
         return error
     if may_pass(error):
         return RetryableError(f"{what}: {said(error)}; run the same command again: {again}")
     status = status_of(error)
-    if isinstance(error, HFValidationError):
-        return UserError(f"{what}: not a repository name: {said(error)}; write OWNER/NAME")
     if isinstance(error, RevisionNotFoundError):
         return UserError(f"{what}: no such revision; give a branch, a tag or a commit that is there")
     if isinstance(error, RepositoryNotFoundError):

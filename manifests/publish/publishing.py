@@ -2,15 +2,18 @@
 
 import tempfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from manifests.errors import UserError
+from manifests.manifest import FILE_NAME, read_manifest
 from manifests.publish.changes import Changes, LocalFile, RemoteFile, compare, local_file
 from manifests.publish.hub import Hub
+from manifests.publish.names import check_names
 from manifests.publish.remote import KIND, Remote, foreign_changes, look
 from manifests.publish.screen import check_digests, check_findings, screen
-from manifests.publish.staged import Staged, Withheld, staged
+from manifests.publish.seen import last_seen, see
+from manifests.publish.staged import IGNORES, Staged, Withheld, staged
 from manifests.publish.upload import commit
 from manifests.verify import verify_folder
 
@@ -32,6 +35,13 @@ class Published:
     sizes: Mapping[str, int]  # bytes of what is added or changed, or removed
     withheld: tuple[Withheld, ...]
     notes: tuple[str, ...] = field(default=())
+    branch_made: bool = False  # of an existing repository
+    tag: str | None = None  # that was or would be made
+
+    @property
+    def makes(self) -> bool:
+        """Whether anything there would be another than it is."""
+        return bool(self.changes) or self.created or self.branch_made or self.tag is not None
 
 
 def publish(
@@ -59,34 +69,46 @@ def publish(
         confirm: is shown what would be changed; nothing is if it returns False.
         hub: how to reach the Hub.
 
-    Raises: UserError if the folder fails a check or holds what must not leave, somebody else changed the repository,
-        or the Hub refuses; RetryableError if the Hub cannot be reached.
+    Raises: UserError if the folder fails a check, holds what must not leave or changes meanwhile, somebody else
+        changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
+    check_names(repo_id, revision, tag)
     check_digests(not_secret)
+    manifest = read_manifest(folder)
     failed = [check for check in verify_folder(folder) if not check.ok]
     if failed:
         raise UserError(
             f"{folder}: {failed[0].name}: {failed[0].detail}; `lemur verify` tells more, make the folder anew"
         )
     with staged(folder) as ready, hub.session():
+        local = {name: local_file(path) for name, path in ready.files.items()}  # all that follows is about these bytes
+        if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
+            raise UserError(f"{folder}: {other} was written anew meanwhile; run again")
         notes = check_findings(folder, screen(ready.files, folder), not_secret)
-        local = {name: local_file(path) for name, path in ready.files.items()}
         remote = look(hub, repo_id, revision)
         changes = compare(local, remote.files)
-        plan = _plan(repo_id, revision, remote, changes, local, ready, notes)
-        _refuse_conflicts(hub, plan, remote, local, tag=tag, private=private, force=force)
-        if dry_run or (changes and confirm is not None and not confirm(plan)):
+        plan = _plan(repo_id, revision, tag, remote, changes, local, ready, notes)
+        _refuse_conflicts(hub, plan, remote, local, ready.kind, tag=tag, private=private, force=force)
+        if dry_run or (plan.makes and confirm is not None and not confirm(plan)):
             return plan
         done = _carry_out(hub, plan, remote, ready, local, private=private)
+        see(hub, repo_id, revision, done)
         if tag is not None:
             _tag(hub, repo_id, tag, done)
-        return Published(repo_id, revision, done, plan.created, changes, plan.sizes, ready.withheld, plan.notes)
+        return replace(plan, commit=done)
+
+
+def _not_as_stated(ready: Staged, local: Mapping[str, LocalFile]) -> str | None:
+    """A file that is no longer the one that the manifest to publish states."""
+    outputs = read_manifest(ready.files[FILE_NAME].parent).outputs
+    return next((item.path for item in outputs if local[item.path].sha256 != item.sha256), None)
 
 
 def _plan(
     repo_id: str,
     revision: str,
+    tag: str | None,
     remote: Remote,
     changes: Changes,
     local: Mapping[str, LocalFile],
@@ -96,7 +118,18 @@ def _plan(
     sizes: dict[str, int] = {name: local[name].size for name in (*changes.added, *changes.changed)}
     there: Mapping[str, RemoteFile] = remote.files
     sizes |= {name: there[name].size for name in changes.removed}
-    return Published(repo_id, revision, None, not remote.exists, changes, sizes, ready.withheld, tuple(notes))
+    return Published(
+        repo_id,
+        revision,
+        commit=None,
+        created=not remote.exists,
+        changes=changes,
+        sizes=sizes,
+        withheld=ready.withheld,
+        notes=tuple(notes),
+        branch_made=remote.exists and not remote.has_branch,
+        tag=None if tag in remote.tags else tag,
+    )
 
 
 def _refuse_conflicts(
@@ -104,26 +137,38 @@ def _refuse_conflicts(
     plan: Published,
     remote: Remote,
     local: Mapping[str, LocalFile],
+    kind: str,
     *,
     tag: str | None,
     private: bool,
     force: bool,
 ) -> None:
     repo_id = plan.repo_id
-    if private and remote.private is False:
-        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or leave --private out")
+    _refuse_public(repo_id, remote, private=private)
     if tag in remote.tags and (plan.changes or remote.tags[tag] != remote.head):
         raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
-    if force or not plan.changes:
+    if not plan.changes:
+        return
+    if ignores := [name for name in remote.files if name.split("/")[-1] == IGNORES]:
+        raise UserError(f"{repo_id}: holds {ignores[0]}, by which the Hub leaves files out; remove it there first")
+    if force:
         return
     with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
-        foreign = foreign_changes(hub, repo_id, remote, local, Path(scratch))
+        foreign = foreign_changes(hub, repo_id, kind, remote, local, Path(scratch))
+    seen = last_seen(hub, repo_id, plan.revision) if remote.has_branch else None
+    if not foreign and seen not in (None, remote.head):
+        foreign = [f"commit {str(remote.head)[:12]} came after yours, {str(seen)[:12]}"]
     if foreign:
         more = f" (and {len(foreign) - _FEW:,} more)" if len(foreign) > _FEW else ""
         raise UserError(
             f"{repo_id}: somebody else changed it: {'; '.join(foreign[:_FEW])}{more};"
             " nothing was published; choose another --repo-id or --revision, or add --force to overwrite"
         )
+
+
+def _refuse_public(repo_id: str, remote: Remote, *, private: bool) -> None:
+    if private and remote.private is False:
+        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or leave --private out")
 
 
 def _carry_out(
@@ -138,6 +183,7 @@ def _carry_out(
             again=again,
         )
         remote = look(hub, repo_id, branch)
+        _refuse_public(repo_id, remote, private=private)  # somebody else may have been quicker
         if remote.files:
             raise UserError(f"{repo_id}: somebody else has made it meanwhile; run again to compare")
     if not remote.has_branch and remote.head is not None:

@@ -8,7 +8,9 @@ from manifests.atomic import atomic_folder, check_free
 from manifests.errors import UserError
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.publish.hub import Hub
+from manifests.publish.names import check_repository
 from manifests.publish.remote import KIND, list_files
+from manifests.publish.seen import see
 from manifests.publish.staged import ATTRIBUTES
 from manifests.verify import check_files
 
@@ -39,6 +41,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
         or `out` cannot be written; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
+    check_repository(repo_id)
     check_free(out, force=force)
     with hub.session():
         commit = hub.call(repo_id, lambda: _commit_of(hub, repo_id, revision), again=_AGAIN)
@@ -61,6 +64,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
                 f"{repo_id}: is not what its manifest states: {check.detail}; take another --revision, or if its owner"
                 f" finds it whole, remove {cached.parent.parent} and run again"
             )
+    see(hub, repo_id, revision, commit)
     return Pulled(repo_id, commit, out, len(names), size)
 
 

@@ -69,10 +69,12 @@ def list_files(hub: Hub, repo_id: str, commit: str) -> dict[str, RemoteFile]:
     }
 
 
-def foreign_changes(hub: Hub, repo_id: str, remote: Remote, local: Mapping[str, LocalFile], scratch: Path) -> list[str]:
+def foreign_changes(
+    hub: Hub, repo_id: str, kind: str, remote: Remote, local: Mapping[str, LocalFile], scratch: Path
+) -> list[str]:
     """What somebody else did to the repository: where its files are not those that its own manifest states.
 
-    Args: scratch: a folder for files that must be looked into.
+    Args: kind: of the folder to publish; one of another kind is not replaced. scratch: for files that must be read.
     """
     if not remote.files or remote.head is None:
         return []
@@ -88,9 +90,12 @@ def foreign_changes(hub: Hub, repo_id: str, remote: Remote, local: Mapping[str, 
         return hub.call(f"{repo_id}: {name}", lambda: fetch(name), again=_AGAIN)
 
     try:
-        stated = {item.path: item for item in Manifest.model_validate_json(fetched(FILE_NAME)).outputs}
+        manifest = Manifest.model_validate_json(fetched(FILE_NAME))
     except ValidationError:
         return [f"its {FILE_NAME} is not one of ours"]
+    if manifest.kind != kind:
+        return [f"its {FILE_NAME} is of kind {manifest.kind}, this one of kind {kind}"]
+    stated = {item.path: item for item in manifest.outputs}
     listed = {name: item for name, item in remote.files.items() if name != FILE_NAME}
     wrong = [f"{name} is missing" for name in sorted(stated.keys() - listed.keys())]
     wrong += [f"{name} was added" for name in sorted(listed.keys() - stated.keys())]

@@ -26,6 +26,8 @@ from manifests.trace_network import inlined_blocks
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"
+#: What keeps the Hub from taking other files, without a word.
+IGNORES = ".gitignore"
 _RECORD, _NETWORK = "record.json", "net.py"
 _TRAINED = frozenset({"run", "ablation", "search"})
 _REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client takes no file that lies in one
@@ -60,7 +62,7 @@ def staged(folder: Path) -> Iterator[Staged]:
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
     for name in sorted(files):
-        if name == ATTRIBUTES or _REFUSED_FOLDERS & set(name.split("/")):
+        if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub takes no file named {name}; make the folder anew without it")
     _refuse_barred_networks(folder, manifest)
     if manifest.kind != "extraction":

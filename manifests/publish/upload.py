@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from manifests.errors import UserError
 from manifests.publish.changes import Changes, LocalFile, compare
@@ -9,6 +10,11 @@ from manifests.publish.failures import may_pass, status_of, translated
 from manifests.publish.hub import DELAYS, Hub
 from manifests.publish.remote import KIND, Remote, list_files
 
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd
+
+#: Smaller files are sent from memory: the client reads what does not go to the large-file store a second time.
+_IN_MEMORY = 16 << 20
 _MOVED = (409, 412)  # statuses: another commit has come first
 AGAIN = "large files that have arrived are not sent again"
 
@@ -28,12 +34,15 @@ def commit(
     When an answer is lost, the branch tells whether the commit has arrived, before it is sent again.
 
     Args: remote: what `changes` was worked out from; the commit is refused if the branch has moved since.
-    Raises: UserError if another commit came first, or the Hub refuses; RetryableError if it cannot be reached.
+    Raises: UserError if a file is no longer what `local` says, another commit came first, or the Hub refuses;
+        RetryableError if it cannot be reached.
     """
     for delay in (*DELAYS, None):
         try:
             hub.limit_waiting()
-            done = _send(hub, repo_id, branch, remote.head, changes, files, message)
+            done = _send(hub, repo_id, branch, remote.head, changes, files, local, message)
+        except UserError:
+            raise
         except Exception as error:
             if not may_pass(error) and status_of(error) not in _MOVED:
                 raise translated(repo_id, error, AGAIN) from error
@@ -70,17 +79,38 @@ def _first_since(hub: Hub, repo_id: str, branch: str, head: str | None) -> str |
 
 
 def _send(
-    hub: Hub, repo_id: str, branch: str, parent: str | None, changes: Changes, files: Mapping[str, Path], message: str
+    hub: Hub,
+    repo_id: str,
+    branch: str,
+    parent: str | None,
+    changes: Changes,
+    files: Mapping[str, Path],
+    local: Mapping[str, LocalFile],
+    message: str,
 ) -> str:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+    from huggingface_hub import CommitOperationDelete
 
     # Made anew for each try: the client notes in them how far it has come.
     gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
-    new = [CommitOperationAdd(name, str(files[name])) for name in (*changes.added, *changes.changed)]
+    new = [_addition(name, files[name], local[name]) for name in (*changes.added, *changes.changed)]
     done = hub.api().create_commit(
         repo_id, [*gone, *new], commit_message=message, repo_type=KIND, revision=branch, parent_commit=parent
     )
     return done.oid
+
+
+def _addition(name: str, path: Path, stated: LocalFile) -> "CommitOperationAdd":
+    """A file to send, of the very bytes that were checked.
+
+    Raises: UserError if it has others now.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    small = stated.size <= _IN_MEMORY and path.suffix != ".parquet"  # tables are large files whatever their size
+    made = CommitOperationAdd(name, path.read_bytes() if small else str(path))
+    if made.upload_info.sha256.hex() != stated.sha256:
+        raise UserError(f"{path}: was written anew while it was to be published; nothing was published, run again")
+    return made
 
 
 def _left(hub: Hub, repo_id: str, commit: str, local: Mapping[str, LocalFile]) -> Changes:

@@ -28,6 +28,7 @@ OWNER = "owner/data"
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A running Hub; the client in this process is logged in with the right to write, and speaks LFS."""
     monkeypatch.setenv("HF_TOKEN", the_hub.WRITER)
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "seen"))  # the next Hub may have the same address
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))

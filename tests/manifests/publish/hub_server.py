@@ -92,13 +92,14 @@ class Fault:
     """What happens at the `nth` request of a kind, counted from 1, and at the `times - 1` that follow.
 
     `what` is a status; or drop (the connection ends half-way), lose (all is done, but the answer is not sent), hang; or
-    something to do before the request is served.
+    something to do before the request is served. With `file`, only requests for that file count.
     """
 
     kind: str
     what: int | str | Callable[["HubServer"], object]
     nth: int = 1
     times: int = 1
+    file: str = ""
 
 
 class HubServer:
@@ -110,6 +111,7 @@ class HubServer:
         self.faults: list[Fault] = []
         self.message = "ordered by the test"
         self.requests: Counter[str] = Counter()
+        self.by_file: Counter[tuple[str, str]] = Counter()
         self.uploaded: Counter[str] = Counter()
         self.ranges: list[str] = []
         self.seen_tokens: set[tuple[str, str]] = set()  # kind of request, token
@@ -125,11 +127,15 @@ class HubServer:
         repo.commit("main", {".gitattributes": File(b"*.parquet filter=lfs\n")})
         return repo
 
-    def fault_of(self, kind: str) -> int | str | Callable[["HubServer"], object] | None:
+    def fault_of(self, kind: str, file: str) -> int | str | Callable[["HubServer"], object] | None:
         with self.lock:
             self.requests[kind] += 1
-            count = self.requests[kind]
-            return next((f.what for f in self.faults if f.kind == kind and f.nth <= count < f.nth + f.times), None)
+            self.by_file[kind, file] += 1
+            for fault in self.faults:
+                count = self.by_file[kind, fault.file] if fault.file else self.requests[kind]
+                if fault.kind == kind and fault.file in ("", file) and fault.nth <= count < fault.nth + fault.times:
+                    return fault.what
+            return None
 
     @contextlib.contextmanager
     def serve(self) -> Iterator["HubServer"]:
@@ -198,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.kind, match = route
         self.given = {key: unquote(value) for key, value in match.groupdict().items() if value is not None}
-        fault = self.hub.fault_of(self.kind)
+        fault = self.hub.fault_of(self.kind, self.given.get("path", ""))
         try:
             if callable(fault):
                 with self.hub.lock:

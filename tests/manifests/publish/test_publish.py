@@ -9,6 +9,7 @@ import pytest
 
 from manifests.errors import UserError
 from manifests.publish import Hub, Published, publish, pull
+from manifests.verify import verify_folder
 
 REPO = "owner/data"
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
@@ -107,6 +108,13 @@ def test_private(server: Any, hub: Hub, sample: Path) -> None:
         publish(sample, "owner/public", hub=hub, private=True)
 
 
+def test_private_where_somebody_makes_it_public_first(server: Any, hub: Hub, sample: Path) -> None:
+    server.faults = [server.Fault("create", lambda hub: hub.make(REPO))]
+    with pytest.raises(UserError, match="is public already"):
+        publish(sample, REPO, hub=hub, private=True)
+    assert len(server.repos[REPO].log) == 1
+
+
 def test_a_branch_is_made(
     server: Any, hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path], read: Callable[..., Any]
 ) -> None:
@@ -121,6 +129,37 @@ def test_a_branch_is_made(
 def test_a_branch_without_changes_is_made_too(hub: Hub, sample: Path, repo: Any) -> None:
     done = publish(sample, REPO, hub=hub, revision="same")
     assert repo.branches["same"] == repo.branches["main"] == done.commit
+
+
+def test_a_new_branch_or_tag_is_asked_for_too(hub: Hub, sample: Path, repo: Any) -> None:
+    shown: list[Published] = []
+
+    def no(plan: Published) -> bool:
+        shown.append(plan)
+        return False
+
+    assert publish(sample, REPO, hub=hub, revision="next", tag="v9", confirm=no).commit is None
+    assert [(plan.branch_made, plan.tag, bool(plan.changes)) for plan in shown] == [(True, "v9", False)]
+    assert (set(repo.branches), repo.tags) == ({"main"}, {})
+    assert publish(sample, REPO, hub=hub, tag="v9").tag == "v9"
+    assert not publish(sample, REPO, hub=hub, tag="v9", confirm=no).makes
+    assert len(shown) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "x..y", "/x", "x/", "x.lock", "-x", "refs/pr/1", "a" * 40, "x~1", ".x", "@"]
+)
+@pytest.mark.parametrize("option", ["revision", "tag"])
+def test_names_of_branches_and_tags(server: Any, hub: Hub, sample: Path, option: str, name: str) -> None:
+    with pytest.raises(UserError, match=f"--{option} .*: not a name for a branch or tag"):
+        publish(sample, REPO, hub=hub, **{option: name})  # type: ignore[arg-type]
+    assert not server.requests
+
+
+def test_a_tag_is_not_called_as_the_branch(server: Any, hub: Hub, sample: Path) -> None:
+    with pytest.raises(UserError, match="--tag main: the branch is called so"):
+        publish(sample, REPO, hub=hub, tag="main")
+    assert not server.requests
 
 
 def test_tags(hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path]) -> None:
@@ -172,6 +211,31 @@ def test_what_somebody_else_did_is_not_overwritten(
     pull(REPO, tmp_path / "out", hub=hub)
 
 
+def test_a_colleagues_publication_is_not_overwritten(
+    hub: Hub, sample: Path, repo: Any, tmp_path: Path, finished: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole and as its manifest states, but not the one that we published last."""
+    theirs = Path(shutil.copytree(sample, tmp_path / "theirs"))
+    (theirs / "report.md").write_text("# Theirs\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "of a colleague"))
+        newer = publish(finished(theirs), REPO, hub=hub).commit
+    change(sample, finished)
+    with pytest.raises(UserError, match=f"somebody else changed it: commit {str(newer)[:12]} came after yours"):
+        publish(sample, REPO, hub=hub)
+    assert repo.files()["report.md"] == b"# Theirs\n"
+    pull(REPO, tmp_path / "looked at", hub=hub)
+    assert publish(sample, REPO, hub=hub).commit == repo.branches["main"]
+
+
+def test_a_folder_of_another_kind_is_not_replaced(
+    hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path]
+) -> None:
+    with pytest.raises(UserError, match=r"its manifest.json is of kind sample, this one of kind other"):
+        publish(finished(sample, "other"), REPO, hub=hub)
+    publish(sample, REPO, hub=hub, force=True)
+
+
 def test_a_repository_of_something_else(server: Any, hub: Hub, sample: Path) -> None:
     server.make(REPO).edit(**{"train.csv": b"1,2\n", "README.md": b"theirs"})
     with pytest.raises(
@@ -205,6 +269,35 @@ def test_a_folder_that_fails_its_checks(server: Any, hub: Hub, sample: Path) -> 
     assert not server.requests
 
 
+def test_what_is_written_while_it_is_asked_for_does_not_leave(
+    server: Any, hub: Hub, sample: Path, finished: Callable[..., Path]
+) -> None:
+    def edit(plan: Published) -> bool:
+        (sample / "report.md").write_text("# Rep0rt\n")
+        return True
+
+    with pytest.raises(UserError, match=r"report.md: was written anew while it was to be published"):
+        publish(sample, REPO, hub=hub, confirm=edit)
+    assert len(server.repos[REPO].log) == 1
+    assert server.requests["commit"] == 0
+
+
+def test_a_folder_that_is_replaced_while_it_is_checked(
+    server: Any, hub: Hub, sample: Path, finished: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from manifests.publish import publishing
+
+    def verify_then_replace(folder: Path) -> list[Any]:
+        checks = verify_folder(folder)
+        change(sample, finished)
+        return checks
+
+    monkeypatch.setattr(publishing, "verify_folder", verify_then_replace)
+    with pytest.raises(UserError, match=r"manifest.json was written anew meanwhile; run again"):
+        publish(sample, REPO, hub=hub)
+    assert not server.requests
+
+
 @pytest.mark.parametrize("name", [".gitattributes", "a/.git/config", ".cache/x"])
 def test_names_that_the_hub_does_not_take(
     server: Any, hub: Hub, sample: Path, finished: Callable[..., Path], name: str
@@ -214,6 +307,21 @@ def test_names_that_the_hub_does_not_take(
     with pytest.raises(UserError, match=f"takes no file named {name}"):
         publish(finished(sample), REPO, hub=hub)
     assert not server.requests
+
+
+def test_a_file_by_which_the_hub_leaves_out_others(
+    server: Any, hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path]
+) -> None:
+    (sample / "figures" / ".gitignore").write_text("*.png")
+    with pytest.raises(UserError, match=r"takes no file named figures/.gitignore"):
+        publish(finished(sample), REPO, hub=hub)
+    (sample / "figures" / ".gitignore").unlink()
+    change(sample, finished)
+    repo.edit(**{".gitignore": b"*.png"})
+    for force in (True, False):
+        with pytest.raises(UserError, match=r"holds .gitignore, by which the Hub leaves files out; remove it there"):
+            publish(sample, REPO, hub=hub, force=force)
+    assert len(repo.log) == 3
 
 
 def test_what_the_hub_leaves_out_is_told(hub: Hub, sample: Path, server: Any, finished: Callable[..., Path]) -> None:
@@ -246,7 +354,7 @@ def test_rights(
     assert all(len(repo.log) == 1 for repo in server.repos.values())
 
 
-@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", ""])
+@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data"])
 def test_names_of_repositories(server: Any, hub: Hub, sample: Path, name: str) -> None:
     with pytest.raises(UserError, match="not a repository name"):
         publish(sample, name, hub=hub)

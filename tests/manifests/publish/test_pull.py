@@ -46,7 +46,7 @@ def test_a_broken_download_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # the client keeps whole pieces only
-    server.faults = [server.Fault("download", "drop", times=8)]
+    server.faults = [server.Fault("download", "drop", file="data/large.bin")]
     pull(REPO, tmp_path / "out", hub=hub)
     assert read(tmp_path / "out") == read(sample)
     assert server.ranges, "the rest was asked for, not the whole"
