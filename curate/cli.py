@@ -84,6 +84,9 @@ def curate(
     chat_max_tokens: Annotated[
         int, typer.Option(metavar="N", help="Drop longer conversations (words, numbers and signs).")
     ] = 8_192,
+    license_: Annotated[
+        str | None, typer.Option("--license", metavar="SPDX", help="Of codes whose source states none: MIT, ...")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws the splits and, with --chat, the requests.")] = 42,
     keep_per_family: Annotated[
         int, typer.Option(metavar="K", help="Kept of each family in a duplicate group.", rich_help_panel=_NN_DUP_ONLY)
@@ -107,6 +110,7 @@ def curate(
     """Deduplicate, split and explain a corpus of network codes."""
     from curate.options import CurateOptions, parse_upweight
     from manifests.atomic import check_free
+    from manifests.licenses import stated_expression
 
     options = CurateOptions(
         profile=profile.value,
@@ -127,6 +131,7 @@ def curate(
         unsafe_no_sandbox=unsafe_no_sandbox,
         chat=chat,
         chat_max_tokens=chat_max_tokens,
+        license=None if license_ is None else stated_expression(license_),
         keep_per_family=keep_per_family,
         fractal_threshold=fractal_threshold,
         topup_lexical_max=topup_lexical_max,

@@ -40,6 +40,7 @@ class CurateOptions:
     unsafe_no_sandbox: bool = False
     chat: bool = False
     chat_max_tokens: int = CHAT_MAX_TOKENS
+    license: str | None = None  # SPDX expression, of sources that state none
     keep_per_family: int = 5  # this and the next three: profile nn-dup only
     fractal_threshold: float = 0.97
     topup_lexical_max: float = 0.85

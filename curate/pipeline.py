@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from curate.chat.build import build_chat
-from curate.chat.license import source_license
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.counts import count_decisions
+from curate.license import source_license
 from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome
 from curate.report.page import write_report
@@ -40,7 +40,7 @@ def curate(
             outcome = decide(corpus, options, jobs)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
-            license_ = source_license(source)
+            license_ = source_license(source, options.license)
             if options.chat:
                 outcome.chat = build_chat(corpus, outcome, options, license_, jobs=jobs)
                 watch.lap("chat")

@@ -175,6 +175,14 @@ def test_end_to_end(made: tuple[Path, Done]) -> None:
             assert str(out.parent) not in path.read_text(encoding="utf-8"), "a path of this machine in the output"
 
 
+def test_the_licence_that_the_user_states(place: Path) -> None:
+    write_rows(place / "few.jsonl", some_rows()[:3])
+    done = lemur("curate", "few.jsonl", "--out", "out", "--jobs", 1, "--license", "mit", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(place / "out").details["license"] == "MIT"
+    assert json.loads((place / "out" / "croissant.json").read_text())["license"] == "https://spdx.org/licenses/MIT"
+
+
 def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
     out, _ = made
     script = (
@@ -383,6 +391,7 @@ def test_verify_of_something_else(place: Path) -> None:
         ),
         ('{"nn": "a", "nn_code": "x=1"}\n', ["in.jsonl", "--upweight", "a"], ["--upweight a", "PREFIX:FACTOR"]),
         (None, ["lemur@nonsense!"], ["lemur@nonsense!: not a version"]),
+        (None, ["rows.jsonl", "--license", "free"], ["--license free: not an SPDX expression", "MIT"]),
         (None, ["rows.jsonl", "--include", "nothing"], ["no record is left", "--include", "ga, alt"]),
     ],
 )

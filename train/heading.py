@@ -4,6 +4,7 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from manifests.licenses import all_of
 from train.choosing import Chosen
 from train.parts import NONE
 from train.recipe import Recipe
@@ -13,6 +14,7 @@ from train.slots import SLOTS
 SLOT_HEADING = "Slot "
 
 _WRAP = 118
+_OURS = "MIT"  # of what stands between the blocks
 
 
 def header(recipe: Recipe, chosen: Sequence[Chosen], prm: Mapping[str, float]) -> str:
@@ -26,12 +28,17 @@ def header(recipe: Recipe, chosen: Sequence[Chosen], prm: Mapping[str, float]) -
     lines = [
         f"{model.name}: a residual network, assembled from a recipe by `lemur train assemble`.",
         "",
+        f"SPDX-License-Identifier: {all_of([_OURS, *(one.block.license for one in chosen if one.block)])}",
         f"Recipe:  SHA-256 {recipe.sha256}",
         f"Prm:     {json.dumps(dict(prm), sort_keys=True)}",
         f"Stages:  {stages} (blocks x channels)",
         *(f"{slot:<17} {_used(by_slot.get(slot))}" for slot in SLOTS),
     ]
-    wrapped = [piece for line in lines for piece in textwrap.wrap(line, _WRAP, break_on_hyphens=False) or [""]]
+    wrapped = [
+        piece
+        for line in lines
+        for piece in ([line] if line.startswith("SPDX") else textwrap.wrap(line, _WRAP, break_on_hyphens=False)) or [""]
+    ]
     return "".join(f"# {line}".rstrip() + "\n" for line in wrapped)
 
 

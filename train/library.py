@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from manifests.errors import UserError
-from manifests.parts import TABLE
+from manifests.licenses import all_of
+from manifests.parts import TABLE, read_parts
 from manifests.records import Block, Spec
 
 _SPECS = "specs.jsonl"
@@ -32,7 +33,10 @@ class Library:
     facts: dict[str, dict[str, Any]]
 
     def block(self, block: str) -> Block:
-        """The record of an id with its code, but without the fields that are left out here (`_UNREAD`)."""
+        """The record of an id with its code, but without the fields that are left out here (`_UNREAD`).
+
+        Its licence is that of all code in it, which may be of several sources.
+        """
         row = self.rows[block]
         return Block.model_validate(row | {"code": self._code(block, row["file"], row["code_sha256"])})
 
@@ -123,8 +127,11 @@ def open_library(folder: Path) -> Library:
 @lru_cache(maxsize=2)
 def _read(folder: Path, _times: tuple[int, ...]) -> Library:
     columns = [name for name in Block.model_fields if name not in _UNREAD]
+    parts = read_parts(folder)
     try:
         rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
+        for block in parts.made_from.keys() & rows.keys():
+            rows[block]["license"] = all_of({rows[block]["license"], *parts.licenses(block)})
         lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
         library = Library(folder, rows, facts)

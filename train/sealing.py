@@ -18,7 +18,6 @@ from manifests.manifest import (
     read_manifest,
     write_manifest,
 )
-from manifests.parts import read_parts
 from manifests.progress import note
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10
@@ -64,9 +63,7 @@ def seal_run(folder: Path, data: Cifar10, watch: Stopwatch, *, just_trained: boo
 def complete_run(out: Path, library: Path | None) -> None:
     """Bring the manifest of a finished run up to date: what lies in its folder now, and where its blocks are from.
 
-    Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named. What the
-        licences of its blocks' parts are is kept in `details.licenses`: that folder may be elsewhere when the run is
-        published.
+    Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named.
     """
     if not (out / FILE_NAME).is_file():  # it goes on another time
         return
@@ -74,10 +71,8 @@ def complete_run(out: Path, library: Path | None) -> None:
     record: TrainingRecord = TrainingRecord.model_validate_json((out / RECORD).read_bytes())
     changes: dict[str, Any] = {"outputs": list_outputs(out, {HISTORY: record.epochs})}
     parents = parents_in(library) if record.ingredients and _holds(library, record.ingredients) else []
-    if library is not None and parents:
-        known = read_parts(library)
-        licenses = {part.block: sorted({part.license, *known.licenses(part.block)}) for part in record.ingredients}
-        changes |= {"parents": parents, "details": {**manifest.details, "licenses": licenses}}
+    if parents:
+        changes["parents"] = parents
     changed = manifest.model_copy(update=changes)
     if changed != manifest:
         write_manifest(out, changed)

@@ -1,8 +1,8 @@
 """Rows of an extraction folder: its closed files that run, each a record of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +14,8 @@ from curate.sources.files import describe_file
 from manifests.errors import UserError
 from manifests.parts import REQUIREMENTS, TABLE, Parts, barred, read_parts
 from manifests.records import LEVELS
+
+T = TypeVar("T")
 
 #: What stands before the id of a block in the name of its record, so that `--include block` means all of them.
 PREFIX = "block"
@@ -55,21 +57,24 @@ class ExtractionFolder:
 
         Raises: UserError if a table cannot be read.
         """
-        parts = read_parts(self._folder)
-        blocks = (block for block, row in self._rows_by_block() if row["problem"] is None)
-        return {one for block in blocks for one in (block["license"], *parts.licenses(block["block"]))}
+        about = [name for name in _COLUMNS if name != "code"]
+        found = self._blocks(
+            about, lambda block, parts: set() if _problem_of(block, parts) else _licenses(block, parts)
+        )
+        return set().union(*found)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        return (row for _, row in self._rows_by_block())
+        return self._blocks(list(_COLUMNS), _row_of)
 
-    def _rows_by_block(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    def _blocks(self, columns: list[str], read: Callable[[dict[str, Any], Parts], T]) -> Iterator[T]:
+        """What `read` makes of each block, in the order of the table."""
         parts = read_parts(self._folder)
         path = self._folder / TABLE
         try:
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(_ROWS, columns=list(_COLUMNS)):
+                for batch in file.iter_batches(_ROWS, columns=columns):
                     for block in batch.to_pylist():
-                        yield block, _row_of(block, parts)
+                        yield read(block, parts)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(f"{path}: cannot be read as blocks: {reason}; extract it again") from error
@@ -82,12 +87,21 @@ def is_extraction(folder: Path) -> bool:
 
 def _row_of(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
     name = f"{PREFIX}-{block['block']}"
+    if problem := _problem_of(block, parts):
+        return broken_row(problem, name)
+    return read_row({"nn": name, "nn_code": block["code"]})
+
+
+def _problem_of(block: dict[str, Any], parts: Parts) -> str | None:
+    """Why a block hands over no code."""
     if LEVELS.index(block["level"]) < _RUNS:
-        return broken_row(
-            f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}", name
-        )
+        return f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}"
     if block["block"] not in parts.made_from:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block['block']}")
-    if wrong := barred({block["license"], *parts.licenses(block["block"])}):
-        return broken_row(f"the licence of the block does not let its code be passed on: {', '.join(wrong)}", name)
-    return read_row({"nn": name, "nn_code": block["code"]})
+    if wrong := barred(_licenses(block, parts)):
+        return f"the licence of the block does not let its code be passed on: {', '.join(wrong)}"
+    return None
+
+
+def _licenses(block: dict[str, Any], parts: Parts) -> set[str]:
+    return {block["license"], *parts.licenses(block["block"])}

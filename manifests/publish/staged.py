@@ -2,10 +2,12 @@
 
 An extraction folder loses the code of blocks from sources that are not permissively licensed; their rows, specs and
 everything else stay. Files that do not change are taken from the folder itself, changed ones from a temporary one.
-A network without one of its blocks is none, so a training run with such a block in it stays here as a whole.
+A network without one of its blocks is none, so a training run with such a block in it stays here as a whole, and so
+does a snapshot of which the codes have such a licence.
 """
 
 import contextlib
+import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 from manifests.atomic import sha256_file
 from manifests.errors import UserError
 from manifests.folder import CROISSANT
+from manifests.licenses import NOASSERTION, is_permissive, licenses_of_code
 from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
 from manifests.parts import TABLE, barred, barred_blocks, read_parts
 from manifests.records import TrainingRecord
@@ -56,14 +59,15 @@ class Staged:
 def staged(folder: Path) -> Iterator[Staged]:
     """What may be published of a folder that was verified; changed files are there until the end of the block.
 
-    Raises: UserError if it has a file that the Hub does not take, its tables or records cannot be read, or a network in
-        it holds a block that may not be passed on.
+    Raises: UserError if it has a file that the Hub does not take, its tables or records cannot be read, or its codes or
+        a network in it may not be passed on.
     """
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
     for name in sorted(files):
         if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub takes no file named {name}; make the folder anew without it")
+    _refuse_barred_codes(folder, manifest)
     _refuse_barred_networks(folder, manifest)
     if manifest.kind != "extraction":
         yield Staged(manifest.kind, files, ())
@@ -77,32 +81,52 @@ def staged(folder: Path) -> Iterator[Staged]:
 
 
 def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
-    """Nothing, if every block in the networks of a folder's training runs may be passed on."""
+    """Nothing, if every block in the networks of a folder's training runs may be passed on, and so may the rest."""
     runs = [folder / item.path for item in manifest.outputs if item.path.split("/")[-1] == _NETWORK]
     for network in runs if manifest.kind in _TRAINED else ():
-        for block, licenses in _blocks_of(network).items():
+        blocks, own = _licenses_of(network)
+        for block, licenses in blocks.items():
             if wrong := " AND ".join(barred(licenses)):
                 raise UserError(
                     f"{network}: holds {block}, whose licence ({wrong}) is not known to let its code be passed on;"
                     " nothing was published: assemble the network from other blocks"
                 )
+        if wrong := " AND ".join(barred(own)):
+            raise UserError(
+                f"{network}: its licence ({wrong}) is not known to let it be passed on; nothing was published: if it is"
+                " yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
+            )
 
 
-def _blocks_of(network: Path) -> dict[str, set[str]]:
-    """The blocks in a network's file and the licences of their parts: by its comments, the record, the manifest."""
+def _licenses_of(network: Path) -> tuple[dict[str, set[str]], set[str]]:
+    """The licences of the blocks in a network's file, by its comments and its record, and what it states of itself.
+
+    A network that was not assembled from a recipe must state something.
+    """
     run, found = network.parent, defaultdict[str, set[str]](set)
     try:
-        for block in inlined_blocks(network.read_text(encoding="utf-8")):
+        code = network.read_text(encoding="utf-8")
+        for block in inlined_blocks(code):
             found[block.block].add(block.license)
         record: TrainingRecord = TrainingRecord.model_validate_json((run / _RECORD).read_bytes())
         for part in record.ingredients:
             found[part.block].add(part.license)
-        for name, licenses in read_manifest(run).details.get("licenses", {}).items():
-            found[name].update(licenses)
-    except (OSError, ValueError, TypeError, AttributeError) as error:  # ValidationError is a ValueError
+        assembled = json.loads(record.recipe)["model"] is not None
+    except (OSError, ValueError, TypeError, KeyError) as error:  # ValidationError is a ValueError
         detail = str(error).splitlines()[0]
         raise UserError(f"{run}: not readable as a training run: {detail}; train it anew") from error
-    return dict(sorted(found.items()))
+    own = set(licenses_of_code(code))
+    return dict(sorted(found.items())), own if own or assembled else {NOASSERTION}
+
+
+def _refuse_barred_codes(folder: Path, manifest: Manifest) -> None:
+    """Nothing, if the codes of a snapshot may be passed on."""
+    licence = str(manifest.details.get("license", NOASSERTION))
+    if manifest.kind == "snapshot" and not is_permissive(licence):
+        raise UserError(
+            f"{folder}: the licence of its codes ({licence}) is not known to let them be passed on; nothing was"
+            " published: where their source states none and you know it, `lemur curate --license SPDX` does"
+        )
 
 
 def _without_code(

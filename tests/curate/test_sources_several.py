@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.chat.license import source_license
+from curate.license import source_license
 from curate.rows import InputFile, Source
 from curate.sources import open_source, open_sources
 from curate.sources.several import join_sources
@@ -143,3 +143,5 @@ def test_the_licence_is_that_of_all_the_code_that_is_handed_over(blocks: Path, t
     assert source_license(found) == "MIT"
     with_unknown = join_sources([found, open_source(str(table))])
     assert source_license(with_unknown) == "NOASSERTION"
+    assert source_license(with_unknown, "ISC") == "ISC AND MIT", "what a user states is of those that state nothing"
+    assert source_license(found, "GPL-3.0-only") == "MIT"

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.licenses import NOASSERTION, find_license, is_permissive, license_of_fields, license_of_text
+from manifests.errors import UserError
+from manifests.licenses import (
+    NOASSERTION,
+    all_of,
+    find_license,
+    is_permissive,
+    license_of_fields,
+    license_of_text,
+    licenses_of_code,
+    stated_expression,
+)
 
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy
 of this software and associated documentation files (the "Software"), to deal in the Software without restriction
@@ -49,6 +59,52 @@ TEXTS = {
 @pytest.mark.parametrize("expected", TEXTS)
 def test_texts(expected: str) -> None:
     assert license_of_text(TEXTS[expected]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MIT + "\n\n" + BSD, "BSD-2-Clause AND MIT"),
+        (TEXTS["CC-BY-NC-4.0"] + " Parts are licensed under the Apache License, Version 2.0", "Apache-2.0 AND CC-BY-NC-4.0"),
+        (MIT + '\n"Commons Clause" License Condition v1.0', NOASSERTION),
+        ("The work may be used non-commercially. Third-party notices:\n" + MIT, NOASSERTION),
+        ("3.3 Use Limitation. The Work may only be used for research.\n" + MIT, NOASSERTION),
+        (MIT.replace("to deal in the Software without restriction", "for research purposes only"), NOASSERTION),
+        ("Server Side Public License\nVERSION 1\nlicensed under the Apache License, Version 2.0", NOASSERTION),
+        (TEXTS["GPL-3.0"] + "for noncommercial redistribution", "GPL-3.0"),
+    ],
+)  # fmt: skip
+def test_texts_of_several_licences_and_limited_ones(text: str, expected: str) -> None:
+    assert license_of_text(text) == expected
+    assert not is_permissive(expected) or expected == "BSD-2-Clause AND MIT"
+
+
+@pytest.mark.parametrize(
+    ("expressions", "expected"),
+    [
+        ([], NOASSERTION),
+        (["MIT", NOASSERTION], NOASSERTION),
+        (["MIT", "MIT"], "MIT"),
+        (["Apache-2.0 AND MIT", "MIT", "BSD-3-Clause"], "Apache-2.0 AND BSD-3-Clause AND MIT"),
+        (["MIT OR GPL-3.0-only", "ISC"], "(MIT OR GPL-3.0-only) AND ISC"),
+        (["MIT OR GPL-3.0-only"], "MIT OR GPL-3.0-only"),
+    ],
+)
+def test_all_at_once(expressions: list[str], expected: str) -> None:
+    assert all_of(expressions) == expected
+    assert is_permissive(expected) == (bool(expressions) and all(map(is_permissive, expressions)))
+
+
+def test_what_a_file_states_of_itself() -> None:
+    code = '# SPDX-License-Identifier: MIT\nx = 1\n    #SPDX-License-Identifier:  GPL-3.0-only \ny = "SPDX-License-Identifier: Z"'
+    assert licenses_of_code(code) == ["MIT", "GPL-3.0-only"]
+    assert licenses_of_code("x = 1") == []
+
+
+def test_what_a_user_states() -> None:
+    assert stated_expression("mit and apache-2.0") == "MIT AND Apache-2.0"
+    with pytest.raises(UserError, match=r"--license free for all: not an SPDX expression; for example MIT"):
+        stated_expression("free for all")
 
 
 @pytest.mark.parametrize(

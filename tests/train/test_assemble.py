@@ -77,6 +77,7 @@ def test_the_file_tells_what_it_is(made: Assembled, folder: Path) -> None:
     lines = made.code.splitlines()
     assert lines[0] == "# small: a residual network, assembled from a recipe by `lemur train assemble`."
     assert f"# Recipe:  SHA-256 {made.recipe.sha256}" in lines
+    assert "# SPDX-License-Identifier: MIT" in lines
     assert "# attention         kit@1.0::kit.gates.Gate (MIT)" in lines
     block = blocks.make_block("kit.gates.Gate")
     at = lines.index("# Slot attention: Gate.")

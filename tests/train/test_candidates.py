@@ -92,7 +92,7 @@ def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
 
 
 def test_a_damaged_folder_is_told(folder: Path, tmp_path: Path) -> None:
-    for name in ("blocks.parquet", "specs.jsonl"):
+    for name in ("blocks.parquet", "specs.jsonl", "required_repos.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "specs.jsonl").write_text("{]\n")
     with pytest.raises(UserError, match="its records cannot be read"):

@@ -21,8 +21,10 @@ from manifests.trace_network import inlined_blocks
 from manifests.verify import verify_folder
 from train.choosing import Chosen
 from train.data import Cifar10
-from train.heading import provenance
+from train.heading import header, provenance
 from train.history import EpochFigures
+from train.library import open_library
+from train.recipe import Recipe
 from train.sealing import complete_run, reopen_study, seal_run, seal_study
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -47,10 +49,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def block_of(library: Path, name: str) -> Block:
-    from extract.folder import read_block, read_rows
-
-    names = [row["qualname"] for row in read_rows(library, ("qualname",))]
-    return read_block(library, names.index(name))
+    block = open_library(library).find(name)
+    assert block is not None
+    return block
 
 
 def network_of(blocks: list[tuple[str, Block]]) -> str:
@@ -130,8 +131,15 @@ def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:
     assert (manifest.parameters["seed"], manifest.parameters["held_out"]) == (7, 5000)
     assert manifest.versions["torch"] == "2.15.0"
     assert "lemur-curator" in manifest.versions
-    assert manifest.details["licenses"] == {"alpha@1.0::alpha.blocks.Attention": ["MIT"]}
     assert faults(run) == {}
+
+
+def test_a_block_has_the_licences_of_all_sources_in_it(library: Path) -> None:
+    assert block_of(library, "alpha.blocks.Attention").license == "MIT"
+    mixed = block_of(library, "alpha.blocks.Scale")
+    assert mixed.license == "GPL-3.0-only AND MIT"
+    head = header(Recipe(), [Chosen("stem", None, mixed)], {})  # type: ignore[arg-type]
+    assert "# SPDX-License-Identifier: GPL-3.0-only AND MIT\n" in head
 
 
 def test_comments_of_blocks_are_read_back(library: Path) -> None:
@@ -255,14 +263,14 @@ def test_a_chain_through_the_network_to_the_lines(run: Path, library: Path) -> N
     ("blocks", "reason"),
     [
         ([("stem", "beta.blocks.Scale")], r"holds beta@2.0::beta.blocks.Scale, whose licence \(GPL-3.0-only\)"),
-        ([("attention", "alpha.blocks.Attention"), ("stem", "alpha.blocks.Scale")], r"alpha.blocks.Scale, whose licence \(GPL-3"),
+        ([("attention", "alpha.blocks.Attention"), ("stem", "alpha.blocks.Scale")], r"alpha.blocks.Scale, whose licence \(GPL-3.0-only AND MIT\)"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_network_with_a_block_that_may_not_leave_stays(
     library: Path, tmp_path: Path, blocks: list[tuple[str, str]], reason: str, recorded: bool
 ) -> None:
-    """By the record and the parts of its blocks, or by the comments alone where the record names no blocks."""
+    """By the licences of all sources of a block: by the record, or by the comments where that names no blocks."""
     out = tmp_path / "run"
     make_run(out, *((slot, block_of(library, name)) for slot, name in blocks))
     seal_run(out, DATA, Stopwatch())
@@ -270,10 +278,6 @@ def test_a_network_with_a_block_that_may_not_leave_stays(
         change_json("record.json", ingredients=[])(out)
     complete_run(out, library)
     refresh(out)
-    if not recorded and len(blocks) > 1:
-        with staged(out) as ready:  # by its own comment it is MIT, and no record says which blocks to look up
-            assert ready.kind == "run"
-        return
     with pytest.raises(UserError, match=reason) as caught, staged(out):
         pass
     assert "\n" not in str(caught.value)
@@ -282,6 +286,35 @@ def test_a_network_with_a_block_that_may_not_leave_stays(
 def test_a_run_of_permissive_blocks_leaves_whole(run: Path) -> None:
     with staged(run) as ready:
         assert set(ready.files) == {item.path for item in read_manifest(run).outputs} | {"manifest.json"}
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("", "NOASSERTION"),
+        ("# SPDX-License-Identifier: GPL-3.0-only\n", "GPL-3.0-only"),
+        ("# SPDX-License-Identifier: MIT\n# SPDX-License-Identifier: LicenseRef-mine\n", "LicenseRef-mine"),
+        ("# SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only\n", None),
+        ("# SPDX-License-Identifier: MIT\n", None),
+    ],
+)
+@pytest.mark.parametrize("assembled", [False, True])
+def test_a_network_without_blocks_says_what_its_licence_is(
+    tmp_path: Path, line: str, wrong: str | None, assembled: bool
+) -> None:
+    """One that was assembled, of parts of torch alone, need not."""
+    out = tmp_path / "run"
+    record = make_run(out)
+    (out / "net.py").write_text(line + (out / "net.py").read_text())
+    recipe = json.loads(record.recipe) | {"model": {} if assembled else None}
+    change_json("record.json", recipe=json.dumps(recipe))(out)
+    seal_run(out, DATA, Stopwatch())
+    if wrong is None or (assembled and not line):
+        with staged(out) as ready:
+            assert "net.py" in ready.files
+    else:
+        with pytest.raises(UserError, match=rf"net.py: its licence \({wrong}\) is not known"), staged(out):
+            pass
 
 
 PLAN = {"study": "ablation", "data": DATA.label, "seeds": [0, 1]}

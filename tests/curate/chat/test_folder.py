@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.chat import lab
-from curate.chat.license import source_license
+from curate.license import source_license
 from curate.options import CurateOptions
 from curate.verify import verify
 from manifests.atomic import sha256_file

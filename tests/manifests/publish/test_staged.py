@@ -138,6 +138,29 @@ def test_other_kinds_are_published_as_they_are(sample: Path) -> None:
         assert ready.withheld == ()
 
 
+@pytest.mark.parametrize(
+    ("details", "leaves"),
+    [
+        ({"license": "MIT"}, True),
+        ({"license": "Apache-2.0 AND MIT"}, True),
+        ({"license": "GPL-3.0-only"}, False),
+        ({"license": "NOASSERTION"}, False),
+        ({}, False),
+    ],
+)
+def test_a_snapshot_leaves_if_the_licence_of_its_codes_lets_it(
+    sample: Path, finished: Callable[..., Path], details: dict[str, str], leaves: bool
+) -> None:
+    manifest = read_manifest(finished(sample, "snapshot"))
+    write_manifest(sample, manifest.model_copy(update={"details": details}))
+    if leaves:
+        with staged(sample) as ready:
+            assert "README.md" in ready.files
+    else:
+        with pytest.raises(UserError, match=r"the licence of its codes .*; nothing was published: .*--license"):
+            staged(sample).__enter__()
+
+
 def test_there_and_back(server: Any, hub: Hub, folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
     done = publish(folder, "owner/blocks", hub=hub)
     assert [w.blocks for w in done.withheld] == [4, 4]
