@@ -1,6 +1,7 @@
 """Whose code each closed file of an extraction holds, and whether it may be passed on."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from manifests.licenses import NOASSERTION, is_permissive
 
 #: The files of an extraction folder that say so.
 TABLE, REQUIREMENTS = "blocks.parquet", "required_repos.json"
+
+#: How an error ends that came from a line of a block's file, and what it ends with where that line is not shown.
+QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +63,8 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
         if wrong := barred({row["license"], *parts.licenses(row["block"])}):
             found[row["block"]] = (row["source"], " AND ".join(wrong))
     return found
+
+
+def without_source(error: str) -> str:
+    """An error of a block without the line of source that it quotes; the line's number stays."""
+    return re.sub(QUOTED_LINE, LINE, error)

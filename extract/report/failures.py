@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from manifests.parts import without_source
 from manifests.records import Block
 
 _PLACE = re.compile(r"^\S+ \S+:\d+: ")
@@ -40,12 +41,15 @@ def form_of(message: str) -> str:
 
 def _failure(kind: str, members: list[Block]) -> Failure:
     """The commonest form speaks; in the words of its commonest message, if that is at least half of it."""
-    forms = Counter(form_of(row.error or "") for row in members)
+    said = {
+        row.block: without_source(row.error or "") for row in members
+    }  # a report is passed on, whatever the licence
+    forms = Counter(map(form_of, said.values()))
     form, times = min(forms.items(), key=lambda item: (-item[1], item[0]))
-    alike = [row for row in members if form_of(row.error or "") == form]
-    messages = Counter(_PLACE.sub("", row.error or "") for row in alike)
+    alike = [block for block, error in said.items() if form_of(error) == form]
+    messages = Counter(_PLACE.sub("", said[block]) for block in alike)
     message, most = min(messages.items(), key=lambda item: (-item[1], item[0]))
     if 2 * most < times:
-        return Failure(kind, len(members), form, times, alike[0].block)
-    first = next(row for row in alike if _PLACE.sub("", row.error or "") == message)
-    return Failure(kind, len(members), message, most, first.block)
+        return Failure(kind, len(members), form, times, alike[0])
+    first = next(block for block in alike if _PLACE.sub("", said[block]) == message)
+    return Failure(kind, len(members), message, most, first)

@@ -23,7 +23,7 @@ from manifests.errors import UserError
 from manifests.folder import CROISSANT
 from manifests.licenses import NOASSERTION, is_permissive, licenses_of_code
 from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
-from manifests.parts import TABLE, barred, barred_blocks, read_parts
+from manifests.parts import LINE, QUOTED_LINE, TABLE, barred, barred_blocks, read_parts
 from manifests.records import TrainingRecord
 from manifests.trace_network import inlined_blocks
 
@@ -161,7 +161,7 @@ def _without_code(
 
 
 def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]) -> set[str]:
-    """The table without the code of some blocks, and the files in which that code lies."""
+    """The table without the code of some blocks, whole or as a line in an error; and the files in which it lies."""
     gone: set[str] = set()
     names = pa.array(sorted(without), pa.string())
     with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
@@ -169,7 +169,9 @@ def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]
             table = pa.Table.from_batches([batch])
             out = pc.is_in(table["block"], value_set=names)
             gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
-            place = table.schema.get_field_index("code")
-            code = pc.if_else(out, pa.scalar(None, pa.string()), table["code"])
-            writer.write_table(table.set_column(place, table.schema.field(place), code))
+            bare = pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE)
+            for name, column in (("code", pa.scalar(None, pa.string())), ("error", bare)):
+                place = table.schema.get_field_index(name)
+                table = table.set_column(place, table.schema.field(place), pc.if_else(out, column, table[name]))
+            writer.write_table(table)
     return gone

@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from extract.card import CONFIGS
 from manifests.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.parts import without_source
 from manifests.publish import Hub, publish, pull
 from manifests.publish.staged import Staged, staged
 from manifests.records import Block
@@ -71,9 +73,25 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert all(check.ok for check in check_description(out, read_manifest(out), CONFIGS))
     old, new = (pq.read_table(place / "blocks.parquet").to_pylist() for place in (folder, out))
     for was, now in zip(old, new, strict=True):
-        assert now == (was if was["source"] == "alpha@1.0" else {**was, "code": None})
+        bare = {**was, "code": None, "error": was["error"] and without_source(was["error"])}
+        assert now == (was if was["source"] == "alpha@1.0" else bare)
     assert {row["source"] for row in new if row["code"] is not None} == {"alpha@1.0"}
     assert check_table(out, "blocks.parquet", Block).ok
+
+
+def test_no_line_of_it_stands_in_an_error(folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(folder / "blocks.parquet")
+    place = table.schema.get_field_index("error")
+    errors = [f"A(): ValueError: {n}\n (line {n}: secret = [(line)]\nof {n})" for n in range(len(table))]
+    pq.write_table(
+        table.set_column(place, table.schema.field(place), pa.array(errors, pa.string())), folder / "blocks.parquet"
+    )
+    with staged(folder) as ready:
+        left = pq.read_table(ready.files["blocks.parquet"], columns=["source", "code_sha256", "error"]).to_pylist()
+    for number, (row, error) in enumerate(zip(left, errors, strict=True)):
+        hidden = row["source"] != "alpha@1.0" and row["code_sha256"] is not None
+        assert row["error"] == (f"A(): ValueError: {number}\n (line {number})" if hidden else error)
+        assert without_source(error) == f"A(): ValueError: {number}\n (line {number})"
 
 
 def test_the_manifest_tells_what_is_there(folder: Path, tmp_path: Path) -> None:
