@@ -5,7 +5,7 @@ Source: https://docs.github.com/en/code-security/secret-scanning/introduction/su
 
 import re
 
-from manifests.publish.shapes import Shape
+from manifests.publish.shapes import Shape, after_escape
 
 _WORD = re.compile(rb"[A-Za-z0-9_]")
 
@@ -18,14 +18,17 @@ _TOKENS = (
     ("AWS key", "AKIA ASIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("Google key", "AIza", r"[A-Za-z0-9_-]{35}"),
     ("OpenAI or Anthropic key", "sk-", r"(?:[A-Za-z0-9]{32,}|(?:ant|proj|svcacct|admin)-[A-Za-z0-9_-]{32,})"),
+    ("GitLab token", "glpat-", r"[A-Za-z0-9_-]{20,}"),
+    ("PyPI token", "pypi-AgEIcHlwaS5vcmc", r"[A-Za-z0-9_-]{50,}"),
+    ("npm token", "npm_", r"[A-Za-z0-9]{36,}"),
     ("Slack token", "xox", r"[a-z]-(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{18,}"),
 )
-#: Braces, brackets, quotes and `$` are left out: they mark where a program puts the password in.
-_LOGIN = r"://[^\s/?#@:\"'`<>{}\[\]()$*\\|]+:[^\s/@:\"'`<>{}\[\]()$*\\|]+@[\w\[]"
+#: Braces, brackets, quotes and a leading `$` are left out: they mark where a program puts the password in.
+_LOGIN = r"://[^\s/?#@:\"'`<>{}\[\]()$*\\|]+:(?!\$)[^\s/@\"'`<>{}\[\]()*\\|]+@[\w\[]"
 
 
 def _no_word_before(data: bytes, at: int) -> bool:
-    return not _WORD.match(data[at - 1 : at] if at else b"")
+    return not _WORD.match(data[at - 1 : at] if at else b"") or after_escape(data, at)
 
 
 def _scheme_before(data: bytes, at: int) -> bool:

@@ -37,3 +37,12 @@ class Shape:
                 if self.begins(data, match.start()):
                     ours = self.ours is not None and self.ours(match[0])
                     yield Hit(self.kind, match.start(), match[0], self.secret, ours)
+
+
+#: A sign as JSON and string literals write it: what stands behind it does not go on with its letters.
+_ESCAPE = re.compile(rb"\\(?:[nrtbfv\"'0]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2})\Z")
+
+
+def after_escape(data: bytes, at: int) -> bool:
+    """Whether an escaped sign stands before a place."""
+    return _ESCAPE.search(data[max(0, at - 6) : at]) is not None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from manifests.errors import UserError
 from manifests.publish.columns import table_texts
+from manifests.publish.paths import own_folders
 from manifests.publish.screen import Finding, check_digests, check_findings, screen
 
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
@@ -26,9 +27,13 @@ SECRETS = {
     "OpenAI or Anthropic key (project)": "sk-proj-" + ALNUM[:20] + "-_" + ALNUM[:20],
     "OpenAI or Anthropic key (api)": "sk-ant-api03-" + ALNUM[:40] + "-AA",
     "Slack token": "xoxb-" + "123456789012-123456789012-" + ALNUM[:24],
+    "GitLab token": "glpat-" + ALNUM[:20],
+    "PyPI token": "pypi-AgEIcHlwaS5vcmc" + ALNUM[:50] + "-_x",
+    "npm token": "npm_" + ALNUM[:36],
     "private key": "-----BEGIN RSA PRIVATE KEY-----",
     "private key (plain)": "-----BEGIN PRIVATE KEY-----",
     "URL with a password": "https://jane:hunter2@example.org/x",
+    "URL with a password (signs)": "https://jane:hun:2$r@example.org/x",
 }
 HARMLESS = [
     "hf_model_name_that_is_quite_long_but_has_words",
@@ -58,6 +63,15 @@ OF_PEOPLE = [
     "C:\\Users\\jane\\x",
     "C:\\\\Users\\\\jane\\\\x",
     "file:///home/jane/x",
+    "/home/jürgen/x",
+    "/home/j\\u00fcrgen/x",
+    "/Users/Jane Doe/x",
+    "C:\\Users\\Jane Doe\\x",
+    "c:\\users\\jane\\x",
+    "HOME=/home/jane",
+    "cc -I/home/jane/include",
+    "bad:\\n/home/jane/x",
+    "bad:\\t/root/x",
 ]
 
 
@@ -117,6 +131,16 @@ def test_a_secret_in_every_kind_of_file(tmp_path: Path, kind: str) -> None:
     assert secret[4:14] not in told
     assert f"blocks/a.py, line 1: {name}" in told
     assert "(and 2 more)" in told
+
+
+@pytest.mark.parametrize("escape", ["\n", "\t", "\r", '"', "\b", "\f", "é"])
+def test_a_secret_behind_an_escaped_sign(tmp_path: Path, escape: str) -> None:
+    """JSON, and JSON inside JSON, write a line feed as two letters."""
+    text = f"bad:{escape}{SECRETS['Hugging Face token']}"
+    (tmp_path / "a.jsonl").write_text(json.dumps({"error": text}))
+    (tmp_path / "b.jsonl").write_text(json.dumps({"prm": json.dumps({"error": text})}))
+    (tmp_path / "c.py").write_text(f"x = '\\x0a{SECRETS['Hugging Face token']}'")
+    assert [item.file for item in found(tmp_path)] == ["a.jsonl", "b.jsonl", "c.py"]
 
 
 @pytest.mark.parametrize("kind", SECRETS)
@@ -212,6 +236,25 @@ def test_paths_of_this_machine_never_leave(
     (item,) = screen({name: file}, places["folder"])
     assert item.refused
     assert item.shown == f"{places[own]}/x.py"
+
+
+def test_a_working_folder_with_a_name_that_many_machines_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for named, ours in (("/content", True), ("/", False), ("/usr", False)):
+        monkeypatch.setattr(Path, "cwd", classmethod(lambda cls, named=named: cls(named)))
+        assert (named in own_folders()) == ours
+    monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: cls("/proc1")))
+    monkeypatch.setattr(Path, "exists", lambda self: str(self) == "/proc1/mine")
+    (tmp_path / "blocks").mkdir()
+    (tmp_path / "blocks" / "a.py").write_text("a = '/proc1/mine/x'\nb = '/proc1/data/x'\n")
+    assert [(item.where, item.refused) for item in found(tmp_path)] == [("line 1", True), ("line 2", False)]
+
+
+def test_a_folder_of_this_machine_as_json_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jürgen").mkdir()
+    monkeypatch.chdir(tmp_path / "jürgen")
+    (tmp_path / "a.json").write_text(json.dumps({"x": f"{tmp_path}/jürgen/x"}))
+    (item,) = screen({"blocks/a.json": tmp_path / "a.json"})
+    assert item.refused
 
 
 @pytest.mark.parametrize("common", ["/tmp", "/root"])
