@@ -27,7 +27,7 @@ from extract.spec.table import TABLES as SPEC_TABLES
 from extract.verify_code import check_code
 from manifests.manifest import Manifest
 from manifests.parts import REQUIREMENTS, TABLE
-from manifests.records import Block, Spec
+from manifests.records import LEVELS, Block, Spec
 from manifests.swhid import Swhid
 from manifests.verify import Check, check_description, check_files, check_table, found_check
 
@@ -95,8 +95,10 @@ def _count_withheld(folder: Path) -> int:
 
 def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Check:
     """A rung from `emitted` on means code; below the rung that was asked for there is a reason, and only there."""
-    goal = manifest.parameters["level"]
-    stated = sum(entry["blocks"] for entry in manifest.details.get("withheld", []))
+    goal = manifest.parameters.get("level")
+    if goal not in LEVELS:
+        return Check("levels", ok=False, detail=f"the manifest's level is {goal!r}, not one of {', '.join(LEVELS)}")
+    stated = sum(entry.get("blocks", 0) for entry in manifest.details.get("withheld", []))
     wrong = [f"the code of {withheld} blocks is missing, {stated} are stated as withheld"] if withheld != stated else []
     for row in rows:
         block, level = row["block"], row["level"]

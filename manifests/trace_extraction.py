@@ -67,9 +67,9 @@ def find_code(folder: Path, sha256: str) -> Traced | None:
     """The block whose file has this digest."""
     try:
         table = pq.read_table(folder / TABLE, columns=["block", "code_sha256"])
-    except (OSError, pa.ArrowException) as error:
+        place = pc.index(table["code_sha256"], sha256).as_py()
+    except (OSError, KeyError, pa.ArrowException) as error:
         raise _damaged(folder, error) from error
-    place = pc.index(table["code_sha256"], sha256).as_py()
     return find(folder, table["block"][place].as_py()) if place >= 0 else None
 
 
@@ -82,7 +82,9 @@ def _release(name: str, sources: dict[str, dict[str, Any]]) -> Link:
 
 def _needs(folder: Path) -> dict[str, Any]:
     try:
-        needs: dict[str, Any] = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
+        needs = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
+        if not isinstance(needs, dict):
+            raise ValueError(f"{REQUIREMENTS} holds no object")
     except (OSError, ValueError) as error:
         raise _damaged(folder, error) from error
     return needs

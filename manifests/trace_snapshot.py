@@ -49,7 +49,7 @@ def find_code(folder: Path, sha256: str) -> Traced | None:
 def _read_errors(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, KeyError, pa.ArrowException) as error:
         detail = str(error).splitlines()[0]
         raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or make the folder anew") from error
 

@@ -371,6 +371,14 @@ def test_undefined_names(text: str, names: list[str]) -> None:
     assert [found.rpartition("'")[0].rpartition("'")[2] for found in undefined_in(ast.parse(text))] == names
 
 
+@pytest.mark.parametrize("level", [None, "flown", 3])
+def test_a_manifest_without_a_level(folder: Path, level: object) -> None:
+    manifest = read_manifest(folder)
+    parameters = {**manifest.parameters, "level": level}
+    write_manifest(folder, manifest.model_copy(update={"parameters": parameters, "details": {"withheld": [{}]}}))
+    assert failed(folder)["levels"].startswith(f"the manifest's level is {level!r}, not one of discovered, ")
+
+
 # --- what extraction makes ----------------------------------------------------------------------------------------
 
 

@@ -167,6 +167,14 @@ def test_a_conversation_of_specs_is_followed_to_its_block(extraction: Path, tmp_
         trace(CHAT, [folder])
 
 
+@pytest.mark.parametrize("text", ["[]", "1", "{]"])
+def test_a_damaged_extraction_is_told(extraction: Path, tmp_path: Path, text: str) -> None:
+    folder = Path(shutil.copytree(extraction, tmp_path / "blocks"))
+    (folder / "required_repos.json").write_text(text)
+    with pytest.raises(UserError, match=r"damaged extraction|required_repos\.json"):
+        trace(ATTENTION, [folder])
+
+
 def test_rows_of_a_file_are_told_by_their_number(tmp_path: Path) -> None:
     rows = Input(name="rows.jsonl", sha256="7" * 64, bytes=1)
     folder = snapshot(tmp_path / "s", {"a": "x = 1\n", "b": "x = 2\n", "c": "x = 3\n"}, "rows.jsonl", [rows], [])
