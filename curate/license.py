@@ -8,7 +8,8 @@ from curate.sources.extraction import ExtractionFolder
 from curate.sources.lemur_release import LemurRelease
 from curate.sources.several import SeveralSources
 from manifests.cache import cache_folder
-from manifests.licenses import NOASSERTION, all_of, license_of_fields
+from manifests.license_metadata import license_of_fields
+from manifests.licenses import NOASSERTION, all_of
 
 
 def source_license(source: Source, stated: str | None = None) -> str:

@@ -1,10 +1,10 @@
-"""SPDX licence expressions, from the fields of a package's metadata or the text of its licence file.
+"""SPDX licence expressions: which of them let code be passed on, several at once, and what a file states of itself.
 
-Source: https://spdx.org/licenses/ and https://packaging.python.org/specifications/core-metadata/
+Source: https://spdx.org/licenses/
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
@@ -51,107 +51,6 @@ _PERMISSIVE = frozenset(
 )
 _PERMISSIVE_EXCEPTIONS = frozenset({"LLVM-exception"})
 
-#: Trove classifiers that name one licence; "BSD License" and the like do not.
-_CLASSIFIERS = {
-    "Apache Software License": "Apache-2.0",
-    "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
-    "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication": "CC0-1.0",
-    "GNU Affero General Public License v3": "AGPL-3.0-only",
-    "GNU Affero General Public License v3 or later (AGPLv3+)": "AGPL-3.0-or-later",
-    "GNU General Public License v2 (GPLv2)": "GPL-2.0-only",
-    "GNU General Public License v2 or later (GPLv2+)": "GPL-2.0-or-later",
-    "GNU General Public License v3 (GPLv3)": "GPL-3.0-only",
-    "GNU General Public License v3 or later (GPLv3+)": "GPL-3.0-or-later",
-    "GNU Lesser General Public License v2 (LGPLv2)": "LGPL-2.0-only",
-    "GNU Lesser General Public License v2 or later (LGPLv2+)": "LGPL-2.0-or-later",
-    "GNU Lesser General Public License v3 (LGPLv3)": "LGPL-3.0-only",
-    "GNU Lesser General Public License v3 or later (LGPLv3+)": "LGPL-3.0-or-later",
-    "ISC License (ISCL)": "ISC",
-    "MIT License": "MIT",
-    "MIT No Attribution License (MIT-0)": "MIT-0",
-    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
-    "Python Software Foundation License": "PSF-2.0",
-    "The Unlicense (Unlicense)": "Unlicense",
-    "zlib/libpng License": "Zlib",
-}
-
-#: The free text of a License field, in lower case, without "the", "license", "version" and signs.
-_FIELDS = {
-    "apache 2": "Apache-2.0",
-    "apache 2.0": "Apache-2.0",
-    "apache software 2.0": "Apache-2.0",
-    "bsd 2 clause": "BSD-2-Clause",
-    "bsd 3 clause": "BSD-3-Clause",
-    "3 clause bsd": "BSD-3-Clause",
-    "new bsd": "BSD-3-Clause",
-    "modified bsd": "BSD-3-Clause",
-    "simplified bsd": "BSD-2-Clause",
-    "agpl v3": "AGPL-3.0",
-    "agplv3": "AGPL-3.0",
-    "gpl v2": "GPL-2.0",
-    "gplv2": "GPL-2.0",
-    "gpl v3": "GPL-3.0",
-    "gplv3": "GPL-3.0",
-    "lgplv3": "LGPL-3.0",
-    "mit": "MIT",
-    "mpl 2.0": "MPL-2.0",
-    "mozilla public 2.0": "MPL-2.0",
-    "isc": "ISC",
-    "unlicense": "Unlicense",
-    "cc by nc 4.0": "CC-BY-NC-4.0",
-}
-
-_PERMISSION = "permission is hereby granted free of charge to any person obtaining a copy"
-_FREEDOM = "to deal in the software without restriction"
-_REDISTRIBUTION = "redistribution and use in source and binary forms with or without modification are permitted"
-_GRANTS = "permission to use copy modify and or distribute this software for any purpose with or without fee"
-
-#: Phrases of licence texts, as `_plain` writes them, by family: of each the first line of which all phrases are there
-#: counts. Texts of one family quote each other; those of two are two licences in one file.
-_FAMILIES: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
-    (
-        ("AGPL-3.0", ("gnu affero general public license", "version 3", "remote network interaction")),
-        ("LGPL-3.0", ("gnu lesser general public license", "version 3", "incorporates the terms and conditions")),
-        ("LGPL-2.1", ("gnu lesser general public license", "version 2.1", "work that uses the library")),
-        ("GPL-3.0", ("gnu general public license", "version 3", "basic permissions")),
-        ("GPL-2.0", ("gnu general public license", "version 2", "activities other than copying")),
-        ("MPL-2.0", ("mozilla public license version 2.0",)),
-    ),
-    (
-        ("Apache-2.0", ("apache license", "version 2.0", "terms and conditions for use reproduction and distribution")),
-        ("Apache-2.0", ("licensed under the apache license version 2.0",)),
-    ),
-    (
-        ("CC-BY-NC-SA-4.0", ("attribution noncommercial sharealike 4.0 international",)),
-        ("CC-BY-NC-4.0", ("attribution noncommercial 4.0 international",)),
-        ("CC-BY-SA-4.0", ("attribution sharealike 4.0 international",)),
-        ("CC-BY-4.0", ("attribution 4.0 international",)),
-        ("CC0-1.0", ("cc0 1.0 universal",)),
-    ),
-    (
-        ("BSD-3-Clause-Clear", (_REDISTRIBUTION, "no express or implied licenses to any party s patent rights")),
-        ("BSD-3-Clause", (_REDISTRIBUTION, "endorse or promote products derived from")),
-        ("BSD-2-Clause", (_REDISTRIBUTION, "redistributions in binary form must reproduce")),
-    ),
-    (("BSL-1.0", ("boost software license version 1.0",)),),
-    (
-        ("MIT", (_PERMISSION, _FREEDOM, "the above copyright notice and this permission notice")),
-        ("MIT-0", (_PERMISSION, _FREEDOM, "the software is provided as is")),
-    ),
-    (
-        ("ISC", (_GRANTS, "provided that the above copyright notice and this permission notice appear")),
-        ("0BSD", (_GRANTS, "the software is provided as is")),
-    ),
-    (("Unlicense", ("this is free and unencumbered software released into the public domain",)),),
-    (("Zlib", ("altered source versions must be plainly marked as such",)),),
-)
-
-#: Words that take back part of what a permissive text around them grants, or stand in licences that quote such texts.
-_LIMITS = re.compile(
-    r"\bnon ?commercial|\bcommons clause\b|\bserver side public license\b|\bbusiness source license\b|"
-    r"\belastic license\b|\bpolyform\b|\buse based restrictions\b|\b(?:research|academic|educational|evaluation) "
-    r"(?:use |purposes? )only\b|\bonly for (?:research|academic|educational|evaluation)\b|\buse limitation\b"
-)
 _IDENTIFIER = re.compile(r"^[ \t]*#[ \t]*SPDX-License-Identifier:[ \t]*(\S.*)$", re.MULTILINE)
 
 
@@ -226,59 +125,3 @@ def licenses_of_code(code: str) -> list[str]:
     Source: https://spdx.github.io/spdx-spec/v2.3/using-SPDX-short-identifiers-in-source-files/
     """
     return [found.strip() for found in _IDENTIFIER.findall(code)]
-
-
-def find_license(stated: str, texts: Sequence[str]) -> str:
-    """The licence that metadata states, else the one that a licence file is the text of, else NOASSERTION.
-
-    Files of several licences are joined with AND.
-    """
-    if stated != NOASSERTION:
-        return stated
-    return all_of({license_of_text(text) for text in texts} - {NOASSERTION})
-
-
-def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
-    """The licence that the fields License-Expression, License and Classifier state, in this order; else NOASSERTION.
-
-    Args: classifiers: with or without their leading `License :: OSI Approved ::`.
-    """
-    for text in (expression, field):
-        known = _expression(text)
-        if known != NOASSERTION:
-            return known
-    named = {_CLASSIFIERS.get(line.rpartition("::")[2].strip(), "") for line in classifiers} - {""}
-    if len(named) == 1:
-        return named.pop()
-    return license_of_text(field) if len(field) > 200 else NOASSERTION
-
-
-def license_of_text(text: str) -> str:
-    """The licence of which this is the text, or those of which it holds the texts; else NOASSERTION.
-
-    A permissive text with words that limit the use, such as "noncommercial", is not taken for what it looks like. GNU
-    licences come without -only or -or-later: their text does not tell which of the two was meant.
-    """
-    plain = _plain(text)
-    firsts = (
-        next((name for name, phrases in family if all(phrase in plain for phrase in phrases)), NOASSERTION)
-        for family in _FAMILIES
-    )
-    found = all_of(name for name in firsts if name != NOASSERTION)
-    return NOASSERTION if is_permissive(found) and _LIMITS.search(plain) else found
-
-
-def _expression(text: str) -> str:
-    text = text.strip()
-    plain = re.sub(r"\b(?:the|license|licence|version|software)\b|[^a-z0-9.+ ]", " ", text.lower())
-    known = _FIELDS.get(" ".join(plain.split()))
-    if known:
-        return known
-    try:
-        return canonicalize_license_expression(text)
-    except InvalidLicenseExpression:
-        return NOASSERTION
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[^a-z0-9.]+", " ", text.lower()).replace(". ", " ").split())

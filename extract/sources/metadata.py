@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from manifests.licenses import find_license, license_of_fields
+from manifests.license_metadata import find_license, license_of_fields
 
 _LICENSE_NAME = re.compile(r"(?i)(?:(?:un)?licen[sc]e|copying)(?:[._-](?!py$)[a-z0-9.-]+)?")
 _REQUIREMENT_FILES = ("requirements/runtime.txt", "requirements.txt")
