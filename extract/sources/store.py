@@ -21,8 +21,9 @@ from extract.sources.model import SourceFile
 from manifests.cache import cache_folder
 from manifests.errors import UserError
 
-#: Part of the cache's path: a change of which files are kept, or how modules are named, must not meet older trees.
-FORMAT = 2
+#: Part of the cache's path: a change of which files are kept, how modules are named, or how licences are told must not
+#: meet what older versions kept.
+FORMAT = 3
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0
 
