@@ -14,7 +14,7 @@ from extract.sources.git_command import GitError, _explain
 from extract.sources.store import store_folder
 from manifests.errors import RetryableError, UserError
 
-MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy\nThe above copyright notice and this permission notice shall be"
+MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy\nto deal in the Software without restriction\nThe above copyright notice and this permission notice shall be"
 FILES = {
     "models/__init__.py": "",
     "models/detr.py": "class DETR: ...\n",

@@ -4,7 +4,7 @@ import pytest
 
 from extract.sources.metadata import Facts, is_text, read_facts
 
-MIT = b"Permission is hereby granted, free of charge, to any person obtaining a copy\nThe above copyright notice and this permission notice shall be"
+MIT = b"Permission is hereby granted, free of charge, to any person obtaining a copy\nto deal in the Software without restriction\nThe above copyright notice and this permission notice shall be"
 METADATA = b"""Metadata-Version: 2.1
 Name: Pack_age
 Version: 1.2
