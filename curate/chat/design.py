@@ -3,7 +3,7 @@
 from curate.chat.conversation import No, Talk
 from curate.chat.subject import Subject
 from curate.chat.text import fence
-from curate.chat.wording import SYSTEMS, batch_of, joined, listed, result_line, task_name, trainable
+from curate.chat.wording import SYSTEMS, batch_of, counted, joined, listed, result_line, task_name, trainable
 from manifests.draw import Draw
 
 _OPENINGS = (
@@ -11,7 +11,7 @@ _OPENINGS = (
     "I need a network for {dataset} ({task}). Write the complete file. What it has to be:",
     "Write a `Net` for {task} with the dataset {dataset}. Requirements:",
     "Please implement a neural network, as one Python file, for {task} on {dataset}:",
-    "Propose an architecture for {dataset}, a dataset of {task}, and give its code. Constraints:",
+    "Propose an architecture for {dataset}, a dataset for {task}, and give its code. Constraints:",
 )
 _ANSWERS = (
     "",
@@ -38,7 +38,7 @@ def _requirements(subject: Subject, draw: Draw) -> list[str]:
     kinds = trainable(facts)
     lines = [
         f"It is built with `{subject.call}`; the batch size there is {batch}.",
-        f"For such a batch `forward` returns {facts.output}.",
+        *([f"For such a batch `forward` returns {facts.output}."] if facts.output is not None else []),
         draw.pick(
             (
                 f"Parameter budget: {facts.parameters:,}, {kinds}.",
@@ -50,7 +50,7 @@ def _requirements(subject: Subject, draw: Draw) -> list[str]:
     ]
     if facts.multiply_adds:
         lines.append(
-            f"Convolution and linear modules take at most {facts.multiply_adds:,} multiply-adds for this batch"
+            f"{counted(facts).capitalize()} take at most {facts.multiply_adds:,} multiply-adds for this batch"
             f" ({2 * facts.multiply_adds:,} FLOPs, biases not counted)."
         )
     if facts.layers:

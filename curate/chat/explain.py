@@ -4,7 +4,7 @@ from curate.chat.conversation import No, Talk
 from curate.chat.facts import Child, Facts
 from curate.chat.subject import Subject
 from curate.chat.text import fence
-from curate.chat.wording import SYSTEMS, batch_of, call_line, joined, listed, result_line, task_name, trainable
+from curate.chat.wording import SYSTEMS, batch_of, call_line, counted, joined, listed, result_line, task_name, trainable
 from manifests.draw import Draw
 from manifests.markdown import plural
 
@@ -16,6 +16,13 @@ _QUESTIONS = (
     "Go through this network stage by stage and tell me what it costs.",
 )
 _SHOWN = 40  # children and results in one answer
+_USES = {
+    "called": "called in the forward pass; the size of its output depends on weights and inputs",
+    "failed": "fails in the forward pass",
+    "inside": "not called itself in the forward pass; modules in it are",
+    "unused": "not called as a module in the forward pass",
+    None: "whether it is called depends on weights and inputs",
+}
 
 
 def explain(subject: Subject, draw: Draw) -> Talk | No:
@@ -52,17 +59,18 @@ def _summary(subject: Subject, facts: Facts, draw: Draw) -> str:
 def _stages(facts: Facts, draw: Draw) -> list[str]:
     if not facts.children:
         return []
-    head = draw.pick(("Stages, in the order in which they are defined:", "Its top-level modules:"), "stages")
-    lines = [f"- {_stage(child)}" for child in facts.children[:_SHOWN]]
+    head = draw.pick(("Stages, in the order in which they are first called:", "Its top-level modules:"), "stages")
+    lines = [f"- {stage(child)}" for child in facts.children[:_SHOWN]]
     if len(facts.children) > _SHOWN:
         lines.append(f"- and {len(facts.children) - _SHOWN} more")
     return ["", head, *lines]
 
 
-def _stage(child: Child) -> str:
-    size = f"{child.parameters:,} parameters" if child.parameters else "no parameters"
-    output = f"gives {child.output}" if child.output is not None else "not called as a module in the forward pass"
-    return f"`{child.name}` ({child.kind}): {size}, {output}"
+def stage(child: Child) -> str:
+    """One top-level module in a line."""
+    size = plural(child.parameters, "parameter") if child.parameters else "no parameters"
+    use = f"gives {child.output}" if child.output is not None else _USES[child.use]
+    return f"`{child.name}` ({child.kind}): {size}, {use}"
 
 
 def _layers(facts: Facts, draw: Draw) -> list[str]:
@@ -86,10 +94,9 @@ def _size(subject: Subject, facts: Facts, draw: Draw) -> list[str]:
     lines = ["", f"{head}: {facts.parameters:,} parameters, {trainable(facts)}."]
     if facts.multiply_adds:
         lines[-1] += (
-            f" Its convolution and linear modules take {facts.multiply_adds:,} multiply-adds"
-            f" for a batch of {batch_of(subject)}."
+            f" Its {counted(facts)} take {facts.multiply_adds:,} multiply-adds for a batch of {batch_of(subject)}."
         )
-    return [*lines, f"An input of {given} gives {facts.output}."]
+    return [*lines, f"An input of {given} gives {facts.output}."] if facts.output is not None else lines
 
 
 def _training(subject: Subject, facts: Facts, draw: Draw) -> list[str]:

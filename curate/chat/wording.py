@@ -50,6 +50,12 @@ def trainable(facts: Facts) -> str:
     return "all trainable" if not frozen else f"{facts.trainable:,} trainable and {frozen:,} not"
 
 
+def counted(facts: Facts) -> str:
+    """The modules whose multiply-adds are counted."""
+    more = " and the projections of attention modules" if facts.attention else ""
+    return f"convolution and linear modules{more}"
+
+
 def batch_of(subject: Subject) -> int:
     """Samples in the batch that the network was run on."""
     assert subject.case is not None

@@ -79,7 +79,7 @@ def test_explain_says_what_was_measured(chat: Chat) -> None:
     for fact in (
         "`stem` (Sequential): 1,216 parameters, gives 2x16x7x7",
         "`gate` (Squeeze): 148 parameters, gives 2x16x7x7",
-        "`parts` (ModuleList): 160 parameters, not called as a module in the forward pass",
+        "`parts` (ModuleList): 160 parameters, not called itself in the forward pass; modules in it are",
         "`head` (Linear): 170 parameters, gives 2x10",
         "Conv2d x 3, Linear x 3, Dropout x 1, MaxPool2d x 1.",
         "Modules of classes that the file defines: Squeeze x 1.",
