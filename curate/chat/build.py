@@ -78,11 +78,12 @@ def _say(kind: ChatKind, subjects: list[Subject], draws: list[Draw], lab: Lab) -
 def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) -> list[Subject]:
     """The records of these kept codes, each measured once."""
     columns = ["nn", "task", "dataset", "prm"]
-    shown = corpus.rows.take(pa.array([outcome.shown[code] for code in codes], pa.int64())).select(columns).to_pylist()
-    results = best_results(corpus, codes)
+    numbers = [outcome.shown[code] for code in codes]
+    shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(columns).to_pylist()
+    results = best_results(corpus, codes, numbers)
     subjects: list[Subject] = []
     faults = []
-    for code, row in zip(codes, shown, strict=True):
+    for code, row, (best, reached) in zip(codes, shown, results, strict=True):
         source = Source(corpus.codes[code])
         prm = read_parameters(row["prm"])
         case = case_of(row["task"], row["dataset"], prm.get("transform"))
@@ -102,7 +103,8 @@ def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) 
                 case=None if isinstance(case, str) else case,
                 facts=None,
                 fault="",
-                results=results.get(code, ()),
+                results=best,
+                reached=reached,
             )
         )
     return _measured(subjects, faults, lab)

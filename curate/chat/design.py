@@ -3,7 +3,18 @@
 from curate.chat.conversation import No, Talk
 from curate.chat.subject import Subject
 from curate.chat.text import fence
-from curate.chat.wording import SYSTEMS, batch_of, counted, joined, listed, result_line, task_name, trainable
+from curate.chat.wording import (
+    SYSTEMS,
+    batch_of,
+    counted,
+    is_chance,
+    joined,
+    listed,
+    result_line,
+    stand_in,
+    task_name,
+    trainable,
+)
 from manifests.draw import Draw
 
 _OPENINGS = (
@@ -35,9 +46,10 @@ def design(subject: Subject, draw: Draw) -> Talk | No:
 def _requirements(subject: Subject, draw: Draw) -> list[str]:
     facts, reading, batch = subject.facts, subject.reading, batch_of(subject)
     assert facts is not None
-    kinds = trainable(facts)
+    kinds, vocabulary = trainable(facts), stand_in(subject)
     lines = [
         f"It is built with `{subject.call}`; the batch size there is {batch}.",
+        *([vocabulary] if vocabulary else []),
         *([f"For such a batch `forward` returns {facts.output}."] if facts.output is not None else []),
         draw.pick(
             (
@@ -67,6 +79,6 @@ def _requirements(subject: Subject, draw: Draw) -> list[str]:
         lines.append(f"`supported_hyperparameters()` returns {joined(reading.hyperparameters)}.")
     if subject.pretrained:
         lines.append("It loads trained weights.")
-    own = [best for best in subject.results if (best.task, best.dataset) == (subject.task, subject.dataset)]
-    lines += [f"Recorded result to reach: {result_line(best)}." for best in own]
+    if not vocabulary:  # with another one the trained network had other sizes
+        lines += [f"Recorded result to reach: {result_line(best)}." for best in subject.reached if not is_chance(best)]
     return lines

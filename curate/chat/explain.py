@@ -4,7 +4,18 @@ from curate.chat.conversation import No, Talk
 from curate.chat.facts import Child, Facts
 from curate.chat.subject import Subject
 from curate.chat.text import fence
-from curate.chat.wording import SYSTEMS, batch_of, call_line, counted, joined, listed, result_line, task_name, trainable
+from curate.chat.wording import (
+    SYSTEMS,
+    batch_of,
+    call_line,
+    counted,
+    joined,
+    listed,
+    result_line,
+    stand_in,
+    task_name,
+    trainable,
+)
 from manifests.draw import Draw
 from manifests.markdown import plural
 
@@ -92,8 +103,10 @@ def _size(subject: Subject, facts: Facts, draw: Draw) -> list[str]:
     given = "x".join(str(size) for size in subject.case.in_shape)
     head = draw.pick(("Size", "Cost", "Parameters and compute"), "size")
     lines = ["", f"{head}: {facts.parameters:,} parameters, {trainable(facts)}."]
+    if vocabulary := stand_in(subject):
+        lines.append(vocabulary)
     if facts.multiply_adds:
-        lines[-1] += (
+        lines[1] += (
             f" Its {counted(facts)} take {facts.multiply_adds:,} multiply-adds for a batch of {batch_of(subject)}."
         )
     return [*lines, f"An input of {given} gives {facts.output}."] if facts.output is not None else lines

@@ -2,6 +2,7 @@
 
 from curate.chat.facts import Facts
 from curate.chat.subject import Best, Subject
+from curate.runs.contract import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
 from manifests.markdown import plural
 
 _TASKS = {
@@ -11,6 +12,13 @@ _TASKS = {
     "obj-detection": "object detection",
     "txt-generation": "text generation",
     "txt-image": "text-to-image generation",
+}
+
+_SCORES = {"ppl": " (a score from 0 to 1 that LEMUR makes of the perplexity, higher is better)"}
+_CHANCE = 1.2  # times the share of one class
+_STAND_INS = {
+    "img-captioning": f"A vocabulary of {CAPTION_WORDS:,} words",
+    "txt-generation": f"A vocabulary of {TEXT_CHARACTERS} characters",
 }
 
 SYSTEMS = (
@@ -39,9 +47,25 @@ def joined(names: tuple[str, ...]) -> str:
 
 
 def result_line(best: Best) -> str:
-    """One recorded result, its number as it was recorded."""
+    """One recorded result, to four digits, with the trial that gave it."""
     after = "" if best.epoch is None else f" after {plural(best.epoch, 'epoch')}"
-    return f"{best.metric} {best.accuracy!r} on {best.dataset} ({task_name(best.task)}){after}"
+    trial = {"transform": best.transform, "batch": best.batch}
+    told = " and ".join(f"{name} {value}" for name, value in trial.items() if value is not None)
+    trained = f", trained with {told}" if told else ""
+    number = f"{best.metric} {best.accuracy:.4g}{_SCORES.get(best.metric, '')}"
+    return f"{number} on {best.dataset} ({task_name(best.task)}){after}{trained}"
+
+
+def is_chance(best: Best) -> bool:
+    """Whether guessing classes is about as good: not known where the number of classes is not."""
+    images = DATASETS.get(best.dataset)
+    return best.metric == "acc" and images is not None and best.accuracy * images.classes <= _CHANCE
+
+
+def stand_in(subject: Subject) -> str:
+    """What the network was built with that the dataset has otherwise, as a sentence; empty without."""
+    size = _STAND_INS.get(subject.task or "", "")
+    return size and f"{size} stands in for that of the dataset; parameters and multiply-adds depend on its size."
 
 
 def trainable(facts: Facts) -> str:
