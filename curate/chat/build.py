@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from curate.chat.change import change_all
-from curate.chat.complete import complete
+from curate.chat.complete import completions
 from curate.chat.conversation import No, Talk, finish
 from curate.chat.design import design
 from curate.chat.explain import explain
@@ -71,7 +71,9 @@ def _say(kind: ChatKind, subjects: list[Subject], draws: list[Draw], lab: Lab) -
         return repairs(subjects, draws, lab)
     if kind == "change":
         return change_all(subjects, draws, lab)
-    ask = {"design": design, "complete": complete, "explain": explain}[kind]
+    if kind == "complete":
+        return completions(subjects, draws)
+    ask = {"design": design, "explain": explain}[kind]
     return [ask(subject, draw) for subject, draw in zip(subjects, draws, strict=True)]
 
 

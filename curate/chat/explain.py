@@ -1,7 +1,8 @@
 """`explain`: from the file to a description that says only what was measured on it or stands in its syntax tree."""
 
 from curate.chat.conversation import No, Talk
-from curate.chat.facts import Child, Facts
+from curate.chat.facts import Facts
+from curate.chat.stages import stages
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import (
@@ -26,14 +27,7 @@ _QUESTIONS = (
     "Give me a summary of this architecture, with its parameters, multiply-adds and shapes.",
     "Go through this network stage by stage and tell me what it costs.",
 )
-_SHOWN = 40  # children and results in one answer
-_USES = {
-    "called": "called in the forward pass; the size of its output depends on weights and inputs",
-    "failed": "fails in the forward pass",
-    "inside": "not called itself in the forward pass; modules in it are",
-    "unused": "not called as a module in the forward pass",
-    None: "whether it is called depends on weights and inputs",
-}
+_SHOWN = 40  # results in one answer
 
 
 def explain(subject: Subject, draw: Draw) -> Talk | No:
@@ -71,17 +65,7 @@ def _stages(facts: Facts, draw: Draw) -> list[str]:
     if not facts.children:
         return []
     head = draw.pick(("Stages, in the order in which they are first called:", "Its top-level modules:"), "stages")
-    lines = [f"- {stage(child)}" for child in facts.children[:_SHOWN]]
-    if len(facts.children) > _SHOWN:
-        lines.append(f"- and {len(facts.children) - _SHOWN} more")
-    return ["", head, *lines]
-
-
-def stage(child: Child) -> str:
-    """One top-level module in a line."""
-    size = plural(child.parameters, "parameter") if child.parameters else "no parameters"
-    use = f"gives {child.output}" if child.output is not None else _USES[child.use]
-    return f"`{child.name}` ({child.kind}): {size}, {use}"
+    return ["", head, *stages(facts)]
 
 
 def _layers(facts: Facts, draw: Draw) -> list[str]:

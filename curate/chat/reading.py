@@ -16,6 +16,7 @@ _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cr
 class Reading:
     """Names and literals of a file. `hyperparameters` is None where no function states them as a literal."""
 
+    has_net: bool
     hyperparameters: tuple[str, ...] | None
     optimizers: tuple[str, ...]
     losses: tuple[str, ...]
@@ -28,6 +29,7 @@ def read_code(source: Source) -> Reading:
     classes = [node for node in source.tree.body if isinstance(node, ast.ClassDef)]
     net = next((node for node in reversed(classes) if node.name == "Net"), None)
     return Reading(
+        has_net=net is not None,
         hyperparameters=_hyperparameters(source.tree),
         optimizers=tuple(sorted(names & OPTIMIZERS)),
         losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
@@ -43,7 +45,7 @@ def _hyperparameters(tree: ast.Module) -> tuple[str, ...] | None:
                 names = ast.literal_eval(returned[0]) if len(returned) == 1 else None
             except ValueError:
                 return None
-            if isinstance(names, set | list | tuple) and all(isinstance(name, str) for name in names):
+            if isinstance(names, set | list | tuple | dict) and all(isinstance(name, str) for name in names):
                 return tuple(sorted(names))
     return None
 

@@ -29,6 +29,12 @@ SYSTEMS = (
     "You write and review neural networks in PyTorch. Each network is one file whose class `Net` takes `in_shape` (with"
     " the batch size first), `out_shape`, the hyperparameters `prm` and a `device`.",
 )
+#: Of files without a class `Net`.
+BLOCK_SYSTEMS = (
+    "You are an expert in PyTorch network design, and write the building blocks of neural networks.",
+    "You help with PyTorch modules: blocks, layers and the functions that they need.",
+    "You write and review modules of neural networks in PyTorch. Each file is complete in itself.",
+)
 
 
 def task_name(task: str | None) -> str:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from curate.chat.explain import stage
 from curate.chat.facts import Facts, read_facts
 from curate.chat.lab import Experiment, Lab
+from curate.chat.stages import stage
 from curate.runs.contract import Case
 from curate.runs.store import Told
 
