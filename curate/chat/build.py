@@ -16,7 +16,7 @@ from curate.chat.reading import read_code
 from curate.chat.repair import repairs
 from curate.chat.result import Chat, Conversation, Drop
 from curate.chat.results import best_results
-from curate.chat.similar import near_prompts
+from curate.chat.similar import held_by_another, near_prompts
 from curate.chat.subject import Subject
 from curate.chat.text import Source
 from curate.corpus import Corpus
@@ -45,7 +45,6 @@ def build_chat(
         for kind in CHAT_KINDS:
             draws = [Draw(options.seed, subject.id, kind) for subject in subjects]
             said[kind] = _say(kind, subjects, draws, lab)
-    conversations: list[Conversation] = []
     names = corpus.rows.column("nn")
     drops = [
         Drop(corpus.ids[code], names[outcome.shown[code]].as_py() or "", kind, "not_python", broken[code])
@@ -53,17 +52,32 @@ def build_chat(
         if code in broken
         for kind in CHAT_KINDS
     ]
-    for place, subject in enumerate(subjects):
-        for kind in CHAT_KINDS:
-            talk = said[kind][place]
-            if isinstance(talk, Talk):
-                made = finish(subject, kind, talk)
-                if made.tokens <= options.chat_max_tokens:
-                    conversations.append(made)
-                    continue
-                talk = No("too_long", f"{made.tokens:,} tokens; the limit is {options.chat_max_tokens:,}")
-            drops.append(Drop(subject.id, subject.nn, kind, talk.reason, talk.detail))
+    made = [
+        (subject, kind, _finished(subject, kind, said[kind][place], options.chat_max_tokens))
+        for place, subject in enumerate(subjects)
+        for kind in CHAT_KINDS
+    ]
+    elsewhere = held_by_another([item for *_, item in made if isinstance(item, Conversation)])
+    conversations: list[Conversation] = []
+    for subject, kind, item in made:
+        if isinstance(item, No):
+            drops.append(Drop(subject.id, subject.nn, kind, item.reason, item.detail))
+        elif item.id in elsewhere:
+            other = elsewhere[item.id]
+            detail = f"its request is nearly that about {other.nn} ({other.record[:12]}) in {other.split}"
+            drops.append(Drop(subject.id, subject.nn, kind, "near_split", detail))
+        else:
+            conversations.append(item)
     return Chat(conversations, drops, license_, near_prompts(conversations))
+
+
+def _finished(subject: Subject, kind: ChatKind, talk: Talk | No, max_tokens: int) -> Conversation | No:
+    if isinstance(talk, No):
+        return talk
+    made = finish(subject, kind, talk)
+    if made.tokens > max_tokens:
+        return No("too_long", f"{made.tokens:,} tokens; the limit is {max_tokens:,}")
+    return made
 
 
 def _say(kind: ChatKind, subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
