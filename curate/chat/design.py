@@ -1,6 +1,6 @@
 """`design`: from requirements, all of them measured on the answer, to the whole file."""
 
-from curate.chat.conversation import No, Talk
+from curate.chat.conversation import No, Talk, no_file
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import (
@@ -34,9 +34,8 @@ _ANSWERS = (
 
 def design(subject: Subject, draw: Draw) -> Talk | No:
     """A request for a network of these measures; the answer is the record's file, which has them."""
-    facts = subject.facts
-    if facts is None:
-        return No("does_not_run", subject.fault)
+    if (refused := no_file(subject)) is not None:
+        return refused
     opening = draw.pick(_OPENINGS, "opening").format(task=task_name(subject.task), dataset=subject.dataset)
     lines = [f"- {line}" for line in _requirements(subject, draw)]
     answer = draw.pick(_ANSWERS, "answer") + fence(subject.code)

@@ -1,6 +1,7 @@
 """What a network's syntax tree says without running it."""
 
 import ast
+import re
 from dataclasses import dataclass
 
 from curate.chat.text import Source
@@ -9,6 +10,8 @@ from curate.chat.text import Source
 OPTIMIZERS = frozenset(
     {"Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
 )
+#: Left in files by those who made them: a result as an annotation, and what an extraction did not find.
+_RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
 _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
 
 
@@ -21,6 +24,7 @@ class Reading:
     optimizers: tuple[str, ...]
     losses: tuple[str, ...]
     methods: tuple[str, ...]  # of Net, in order
+    residue: str | None  # a line that is no part of the network, but what a source noted in its file
 
 
 def read_code(source: Source) -> Reading:
@@ -33,6 +37,7 @@ def read_code(source: Source) -> Reading:
         hyperparameters=_hyperparameters(source.tree),
         optimizers=tuple(sorted(names & OPTIMIZERS)),
         losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
+        residue=found[0].strip() if (found := _RESIDUE.search(source.text)) else None,
         methods=tuple(item.name for item in net.body if isinstance(item, ast.FunctionDef)) if net else (),
     )
 

@@ -11,6 +11,7 @@ from manifests.records import CHAT_KINDS
 REASONS = {
     "not_python": "the code does not parse",
     "does_not_run": "the network does not run here, or what LEMUR hands it cannot be told",
+    "residue": "the file holds a line that is no part of the network",
     "too_long": "longer than the limit of tokens",
     "near_split": "the request is nearly that of a conversation in an earlier split",
     "no_part": "no part can be cut out and put back exactly, and be told from the rest or from measurements",

@@ -3,10 +3,17 @@
 import hashlib
 from typing import Any
 
+import pytest
+
+from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.conversation import No, Talk
+from curate.chat.design import design
+from curate.chat.explain import explain
 from curate.chat.facts import Child, Facts
+from curate.chat.lab import Lab
 from curate.chat.reading import read_code
+from curate.chat.repair import repairs
 from curate.chat.subject import Subject
 from curate.chat.text import Source, fenced_codes
 from curate.chat.wording import BLOCK_SYSTEMS, SYSTEMS
@@ -116,6 +123,17 @@ def test_only_files_with_a_network_are_called_networks() -> None:
     assert net.system in SYSTEMS
     assert block.system in BLOCK_SYSTEMS
     assert not any("Net" in system for system in BLOCK_SYSTEMS)
+
+
+@pytest.mark.parametrize("line", ["addon_accuracy: 0.6135", "# UNRESOLVED DEPENDENCIES:"])
+def test_no_answer_is_a_file_with_residue(line: str) -> None:
+    item = subject(f"{line}\n{file()}")
+    draw = Draw(1, item.id, "design")
+    refused = No("residue", f"its file holds the line: {line}")
+    with Lab(jobs=1) as lab:
+        assert [design(item, draw), *repairs([item], [draw], lab), *change_all([item], [draw], lab)] == [refused] * 3
+    assert isinstance(complete(item)[0], Talk), "a part of it may be asked for"
+    assert isinstance(explain(item, draw), Talk)
 
 
 def test_hyperparameters_may_be_stated_as_a_dictionary() -> None:
