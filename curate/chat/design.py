@@ -10,6 +10,7 @@ from curate.chat.wording import (
     is_chance,
     joined,
     listed,
+    output_of,
     result_line,
     stand_in,
     task_name,
@@ -49,7 +50,7 @@ def _requirements(subject: Subject, draw: Draw) -> list[str]:
     lines = [
         f"It is built with `{subject.call}`; the batch size there is {batch}.",
         *([vocabulary] if vocabulary else []),
-        *([f"For such a batch `forward` returns {facts.output}."] if facts.output is not None else []),
+        *([f"For such a batch `forward` returns {output}."] if (output := output_of(subject)) is not None else []),
         draw.pick(
             (
                 f"Parameter budget: {facts.parameters:,}, {kinds}.",

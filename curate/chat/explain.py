@@ -12,6 +12,7 @@ from curate.chat.wording import (
     counted,
     joined,
     listed,
+    output_of,
     result_line,
     stand_in,
     task_name,
@@ -93,7 +94,8 @@ def _size(subject: Subject, facts: Facts, draw: Draw) -> list[str]:
         lines[1] += (
             f" Its {counted(facts)} take {facts.multiply_adds:,} multiply-adds for a batch of {batch_of(subject)}."
         )
-    return [*lines, f"An input of {given} gives {facts.output}."] if facts.output is not None else lines
+    output = output_of(subject)
+    return [*lines, f"An input of {given} gives {output}."] if output is not None else lines
 
 
 def _training(subject: Subject, facts: Facts, draw: Draw) -> list[str]:

@@ -93,6 +93,14 @@ def counted(facts: Facts) -> str:
     return f"convolution and linear modules{more}"
 
 
+def output_of(subject: Subject) -> str | None:
+    """The shape of what the network gives; None where trained weights would give another: boxes, decoded words."""
+    assert subject.facts is not None
+    output = subject.facts.output
+    decoded = subject.task == "img-captioning" and output is not None and "int64" in output
+    return None if decoded or subject.task == "obj-detection" else output
+
+
 def batch_of(subject: Subject) -> int:
     """Samples in the batch that the network was run on."""
     assert subject.case is not None

@@ -1,6 +1,7 @@
 """Which part of a file is asked for, and what the request tells so that it can be answered."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from curate.chat.reading import read_code
 from curate.chat.repair import repairs
 from curate.chat.subject import Subject
 from curate.chat.text import Source, fenced_codes
-from curate.chat.wording import BLOCK_SYSTEMS, SYSTEMS
+from curate.chat.wording import BLOCK_SYSTEMS, SYSTEMS, output_of
 from curate.runs.contract import Case
 from manifests.draw import Draw
 
@@ -134,6 +135,21 @@ def test_no_answer_is_a_file_with_residue(line: str) -> None:
         assert [design(item, draw), *repairs([item], [draw], lab), *change_all([item], [draw], lab)] == [refused] * 3
     assert isinstance(complete(item)[0], Talk), "a part of it may be asked for"
     assert isinstance(explain(item, draw), Talk)
+
+
+@pytest.mark.parametrize(
+    ("task", "output", "told"),
+    [
+        ("img-classification", "2x10", "2x10"),
+        ("img-classification", "2x10 int64", "2x10 int64"),
+        ("img-captioning", "2x20x1000", "2x20x1000"),
+        ("img-captioning", "2x20 int64", None),
+        ("obj-detection", "({boxes: 119x4}, {boxes: 119x4})", None),
+        ("obj-detection", None, None),
+    ],
+)
+def test_boxes_and_decoded_words_are_not_told(task: str, output: str | None, told: str | None) -> None:
+    assert output_of(replace(subject(file()), task=task, facts=replace(MEASURED, output=output))) == told
 
 
 def test_hyperparameters_may_be_stated_as_a_dictionary() -> None:
