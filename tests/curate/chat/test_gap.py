@@ -109,6 +109,12 @@ def test_what_is_cut_out() -> None:
     assert f"    def forward(self, x):\n        {MARK}\n\n    def documented" in gap.text
 
 
+def test_the_network_is_never_cut_out_whole() -> None:
+    body = "    def forward(self, x):\n        y = x\n        z = y\n        return z\n"
+    found = gaps(Source(f"class Block:\n{body}\n\nclass Net:\n{body}"))
+    assert [gap.name for gap in found] == ["class Block", "body Block.forward", "body Net.forward"]
+
+
 def test_docstrings_stay() -> None:
     found = {gap.name: gap for gap in gaps(Source(FILE))}
     assert found["class Block"].what == "the body of the class `Block`"

@@ -113,6 +113,16 @@ def test_a_call_that_raises_gives_no_output() -> None:
     assert recorder.multiply_adds == 2 * 4 * 6 * 2 * 6
 
 
+def test_a_network_is_seen_after_an_outermost_call_that_raised() -> None:
+    net = nn.Sequential(nn.Linear(6, 2))
+    with recording() as recorder:
+        with pytest.raises(RuntimeError):
+            nn.Linear(99, 1)(X)
+        net(X)
+    assert recorder.root is net
+    assert recorder.output == "2x4x6x2"
+
+
 def test_nothing_is_recorded_afterwards() -> None:
     with recording() as recorder:
         nn.Linear(6, 2)(X)
