@@ -61,7 +61,6 @@ def _swapped(old: str, new: str) -> Test:
     def test(before: Facts, after: Facts) -> bool:
         seen = before.functions.get(old, 0)
         sums = seen + before.functions.get(new, 0)
-        left = after.functions.get(old, 0) + after.functions.get(f"{old}_", 0)
-        return bool(seen) and not left and after.functions.get(new, 0) == sums
+        return bool(seen) and old not in after.functions and after.functions.get(new, 0) == sums
 
     return test

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from curate.chat.change import change_all
-from curate.chat.complete import complete
+from curate.chat.complete import completions
 from curate.chat.conversation import No, Talk, finish
 from curate.chat.design import design
 from curate.chat.explain import explain
@@ -16,7 +16,7 @@ from curate.chat.reading import read_code
 from curate.chat.repair import repairs
 from curate.chat.result import Chat, Conversation, Drop
 from curate.chat.results import best_results
-from curate.chat.similar import near_prompts
+from curate.chat.similar import held_by_another, near_prompts
 from curate.chat.subject import Subject
 from curate.chat.text import Source
 from curate.corpus import Corpus
@@ -45,7 +45,6 @@ def build_chat(
         for kind in CHAT_KINDS:
             draws = [Draw(options.seed, subject.id, kind) for subject in subjects]
             said[kind] = _say(kind, subjects, draws, lab)
-    conversations: list[Conversation] = []
     names = corpus.rows.column("nn")
     drops = [
         Drop(corpus.ids[code], names[outcome.shown[code]].as_py() or "", kind, "not_python", broken[code])
@@ -53,17 +52,32 @@ def build_chat(
         if code in broken
         for kind in CHAT_KINDS
     ]
-    for place, subject in enumerate(subjects):
-        for kind in CHAT_KINDS:
-            talk = said[kind][place]
-            if isinstance(talk, Talk):
-                made = finish(subject, kind, talk)
-                if made.tokens <= options.chat_max_tokens:
-                    conversations.append(made)
-                    continue
-                talk = No("too_long", f"{made.tokens:,} tokens; the limit is {options.chat_max_tokens:,}")
-            drops.append(Drop(subject.id, subject.nn, kind, talk.reason, talk.detail))
+    made = [
+        (subject, kind, _finished(subject, kind, said[kind][place], options.chat_max_tokens))
+        for place, subject in enumerate(subjects)
+        for kind in CHAT_KINDS
+    ]
+    elsewhere = held_by_another([item for *_, item in made if isinstance(item, Conversation)])
+    conversations: list[Conversation] = []
+    for subject, kind, item in made:
+        if isinstance(item, No):
+            drops.append(Drop(subject.id, subject.nn, kind, item.reason, item.detail))
+        elif item.id in elsewhere:
+            other = elsewhere[item.id]
+            detail = f"its request is nearly that about {other.nn} ({other.record[:12]}) in {other.split}"
+            drops.append(Drop(subject.id, subject.nn, kind, "near_split", detail))
+        else:
+            conversations.append(item)
     return Chat(conversations, drops, license_, near_prompts(conversations))
+
+
+def _finished(subject: Subject, kind: ChatKind, talk: Talk | No, max_tokens: int) -> Conversation | No:
+    if isinstance(talk, No):
+        return talk
+    made = finish(subject, kind, talk)
+    if made.tokens > max_tokens:
+        return No("too_long", f"{made.tokens:,} tokens; the limit is {max_tokens:,}")
+    return made
 
 
 def _say(kind: ChatKind, subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
@@ -71,18 +85,21 @@ def _say(kind: ChatKind, subjects: list[Subject], draws: list[Draw], lab: Lab) -
         return repairs(subjects, draws, lab)
     if kind == "change":
         return change_all(subjects, draws, lab)
-    ask = {"design": design, "complete": complete, "explain": explain}[kind]
+    if kind == "complete":
+        return completions(subjects, draws)
+    ask = {"design": design, "explain": explain}[kind]
     return [ask(subject, draw) for subject, draw in zip(subjects, draws, strict=True)]
 
 
 def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) -> list[Subject]:
     """The records of these kept codes, each measured once."""
     columns = ["nn", "task", "dataset", "prm"]
-    shown = corpus.rows.take(pa.array([outcome.shown[code] for code in codes], pa.int64())).select(columns).to_pylist()
-    results = best_results(corpus, codes)
+    numbers = [outcome.shown[code] for code in codes]
+    shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(columns).to_pylist()
+    results = best_results(corpus, codes, numbers)
     subjects: list[Subject] = []
     faults = []
-    for code, row in zip(codes, shown, strict=True):
+    for code, row, (best, reached) in zip(codes, shown, results, strict=True):
         source = Source(corpus.codes[code])
         prm = read_parameters(row["prm"])
         case = case_of(row["task"], row["dataset"], prm.get("transform"))
@@ -102,7 +119,8 @@ def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) 
                 case=None if isinstance(case, str) else case,
                 facts=None,
                 fault="",
-                results=results.get(code, ()),
+                results=best,
+                reached=reached,
             )
         )
     return _measured(subjects, faults, lab)

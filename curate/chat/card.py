@@ -40,8 +40,8 @@ def chat_card(chat: Chat) -> str:
         f"Length in tokens (words, numbers and single signs; white space not counted): {_lengths(tokens)}.",
         "",
         f"Near: prompts with a Jaccard of {THRESHOLD:.2f} or more, over sets of {SHINGLE}-token shingles of the user"
-        " message, to a prompt of the same kind about another record; across: to one in another split. All pairs were"
-        " compared.",
+        " message, to a prompt of the same kind about another record; across: to one in another split, of which only"
+        " that in the earlier split is kept. All pairs were compared.",
         "",
         *table(["licence", "conversations"], [[f"`{chat.license}`", count(len(made))]]),
         "`chat_drops.parquet` says of every record and kind without a conversation why there is none.",

@@ -1,7 +1,7 @@
 """`change`: one ingredient becomes another; the new file was run, and measured to differ there."""
 
 from curate.chat.changes import changes
-from curate.chat.conversation import No, Talk
+from curate.chat.conversation import No, Talk, no_file
 from curate.chat.facts import Facts, read_facts
 from curate.chat.lab import Lab, Method
 from curate.chat.subject import Subject
@@ -43,12 +43,11 @@ _ANSWERS = ("Done.", "Here is the changed file.", "This is the file with {new}."
 def change_all(subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
     """A conversation for each record that runs, by the first change of a drawn order whose network measures up."""
     found: list[Talk | No] = [
-        No("does_not_run", subject.fault)
-        if subject.facts is None
-        else No("no_ingredient", "no activation, optimizer, dropout, pooling or norm that can be changed everywhere")
+        no_file(subject)
+        or No("no_ingredient", "no activation, optimizer, dropout, pooling or norm that can be changed everywhere")
         for subject in subjects
     ]
-    plans = {place: _plan(subject, draws[place]) for place, subject in enumerate(subjects) if subject.facts is not None}
+    plans = {place: _plan(subject, draws[place]) for place, subject in enumerate(subjects) if no_file(subject) is None}
     for attempt in range(ATTEMPTS):
         for method in _METHODS:
             open_places = [
@@ -110,7 +109,8 @@ def _measured(subject: Subject, way: Change, after: Facts) -> str:
     assert before is not None
     size = f"Parameters: {before.parameters:,} before, {after.parameters:,} after."
     if way.kind == "optimizer":
-        return f"The optimizer was {joined(before.optimizers)} and is {joined(after.optimizers)}. {size}"
+        told = f"The optimizer was {joined(before.optimizers)} and is {joined(after.optimizers)}."
+        return " ".join([told, *way.notes, size])
     if way.kind == "dropout":
         return f"Dropout rates were {way.old} and are {way.new}. {size}"
     if way.kind == "layer":

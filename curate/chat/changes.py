@@ -7,6 +7,7 @@ from curate.chat.calls import calls_of, mentions, renamed, without_keywords
 from curate.chat.facts import Facts
 from curate.chat.text import Edit, Source
 from curate.chat.way import Change, Test
+from curate.chat.wording import joined
 
 _RATES = (0.1, 0.2, 0.3, 0.4, 0.5)
 _DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")
@@ -20,6 +21,10 @@ _OPTIMIZERS = {
     ("AdamW", "SGD"): frozenset({"betas", "eps", "amsgrad"}),
     ("AdamW", "NAdam"): frozenset({"amsgrad"}),
 }
+
+
+#: Of those that decay weights without being asked to.
+_DECAYS = {"AdamW": 0.01}
 
 
 def changes(source: Source) -> dict[str, list[Change]]:
@@ -41,8 +46,25 @@ def _optimizers(source: Source) -> list[Change]:
             edits += [renamed(source, called, new), *fewer]
         else:
             if calls and mentions(source, old) == len(calls):
-                found.append(Change("optimizer", old, new, tuple(edits), _optimizes_with(old, new), "train_step"))
+                notes = _optimizer_notes([call for call, _ in calls], old, new, dropped)
+                test = _optimizes_with(old, new)
+                found.append(Change("optimizer", old, new, tuple(edits), test, "train_step", notes))
     return found
+
+
+def _optimizer_notes(calls: list[ast.Call], old: str, new: str, dropped: frozenset[str]) -> tuple[str, ...]:
+    """Which arguments went, and what the defaults of the new optimizer change."""
+    given = [{item.arg for item in call.keywords} for call in calls]
+    gone = tuple(sorted(dropped & {name for names in given for name in names if name is not None}))
+    notes = []
+    if gone:
+        notes.append(f"{new} takes no {joined(gone)}: what was passed there has no effect any more.")
+    decays = _DECAYS.get(old, 0), _DECAYS.get(new, 0)
+    if decays[0] != decays[1] and any("weight_decay" not in names for names in given):
+        notes.append(
+            f"No `weight_decay` is given, and its default changes: {decays[0]} in {old}, {decays[1]} in {new}."
+        )
+    return tuple(notes)
 
 
 def _optimizes_with(old: str, new: str) -> Test:

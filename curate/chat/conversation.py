@@ -27,6 +27,15 @@ class No:
     detail: str
 
 
+def no_file(subject: Subject) -> No | None:
+    """Why no answer may be the whole file of a record, or the file with a change; None where one may be."""
+    if subject.facts is None:
+        return No("does_not_run", subject.fault)
+    if subject.reading.residue is not None:
+        return No("residue", f"its file holds the line: {subject.reading.residue}")
+    return None
+
+
 def count_tokens(text: str) -> int:
     """How long a text is, in tokens; see `tokens_of`."""
     return len(tokens_of(text))

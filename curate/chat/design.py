@@ -1,9 +1,21 @@
 """`design`: from requirements, all of them measured on the answer, to the whole file."""
 
-from curate.chat.conversation import No, Talk
+from curate.chat.conversation import No, Talk, no_file
 from curate.chat.subject import Subject
 from curate.chat.text import fence
-from curate.chat.wording import SYSTEMS, batch_of, joined, listed, result_line, task_name, trainable
+from curate.chat.wording import (
+    SYSTEMS,
+    batch_of,
+    counted,
+    is_chance,
+    joined,
+    listed,
+    output_of,
+    result_line,
+    stand_in,
+    task_name,
+    trainable,
+)
 from manifests.draw import Draw
 
 _OPENINGS = (
@@ -11,7 +23,7 @@ _OPENINGS = (
     "I need a network for {dataset} ({task}). Write the complete file. What it has to be:",
     "Write a `Net` for {task} with the dataset {dataset}. Requirements:",
     "Please implement a neural network, as one Python file, for {task} on {dataset}:",
-    "Propose an architecture for {dataset}, a dataset of {task}, and give its code. Constraints:",
+    "Propose an architecture for {dataset}, a dataset for {task}, and give its code. Constraints:",
 )
 _ANSWERS = (
     "",
@@ -23,9 +35,8 @@ _ANSWERS = (
 
 def design(subject: Subject, draw: Draw) -> Talk | No:
     """A request for a network of these measures; the answer is the record's file, which has them."""
-    facts = subject.facts
-    if facts is None:
-        return No("does_not_run", subject.fault)
+    if (refused := no_file(subject)) is not None:
+        return refused
     opening = draw.pick(_OPENINGS, "opening").format(task=task_name(subject.task), dataset=subject.dataset)
     lines = [f"- {line}" for line in _requirements(subject, draw)]
     answer = draw.pick(_ANSWERS, "answer") + fence(subject.code)
@@ -35,10 +46,11 @@ def design(subject: Subject, draw: Draw) -> Talk | No:
 def _requirements(subject: Subject, draw: Draw) -> list[str]:
     facts, reading, batch = subject.facts, subject.reading, batch_of(subject)
     assert facts is not None
-    kinds = trainable(facts)
+    kinds, vocabulary = trainable(facts), stand_in(subject)
     lines = [
         f"It is built with `{subject.call}`; the batch size there is {batch}.",
-        f"For such a batch `forward` returns {facts.output}.",
+        *([vocabulary] if vocabulary else []),
+        *([f"For such a batch `forward` returns {output}."] if (output := output_of(subject)) is not None else []),
         draw.pick(
             (
                 f"Parameter budget: {facts.parameters:,}, {kinds}.",
@@ -50,7 +62,7 @@ def _requirements(subject: Subject, draw: Draw) -> list[str]:
     ]
     if facts.multiply_adds:
         lines.append(
-            f"Convolution and linear modules take at most {facts.multiply_adds:,} multiply-adds for this batch"
+            f"{counted(facts).capitalize()} take at most {facts.multiply_adds:,} multiply-adds for this batch"
             f" ({2 * facts.multiply_adds:,} FLOPs, biases not counted)."
         )
     if facts.layers:
@@ -67,6 +79,6 @@ def _requirements(subject: Subject, draw: Draw) -> list[str]:
         lines.append(f"`supported_hyperparameters()` returns {joined(reading.hyperparameters)}.")
     if subject.pretrained:
         lines.append("It loads trained weights.")
-    own = [best for best in subject.results if (best.task, best.dataset) == (subject.task, subject.dataset)]
-    lines += [f"Recorded result to reach: {result_line(best)}." for best in own]
+    if not vocabulary:  # with another one the trained network had other sizes
+        lines += [f"Recorded result to reach: {result_line(best)}." for best in subject.reached if not is_chance(best)]
     return lines

@@ -1,10 +1,23 @@
 """`explain`: from the file to a description that says only what was measured on it or stands in its syntax tree."""
 
 from curate.chat.conversation import No, Talk
-from curate.chat.facts import Child, Facts
+from curate.chat.facts import Facts
+from curate.chat.stages import stages
 from curate.chat.subject import Subject
 from curate.chat.text import fence
-from curate.chat.wording import SYSTEMS, batch_of, call_line, joined, listed, result_line, task_name, trainable
+from curate.chat.wording import (
+    SYSTEMS,
+    batch_of,
+    call_line,
+    counted,
+    joined,
+    listed,
+    output_of,
+    result_line,
+    stand_in,
+    task_name,
+    trainable,
+)
 from manifests.draw import Draw
 from manifests.markdown import plural
 
@@ -15,7 +28,7 @@ _QUESTIONS = (
     "Give me a summary of this architecture, with its parameters, multiply-adds and shapes.",
     "Go through this network stage by stage and tell me what it costs.",
 )
-_SHOWN = 40  # children and results in one answer
+_SHOWN = 40  # results in one answer
 
 
 def explain(subject: Subject, draw: Draw) -> Talk | No:
@@ -52,17 +65,8 @@ def _summary(subject: Subject, facts: Facts, draw: Draw) -> str:
 def _stages(facts: Facts, draw: Draw) -> list[str]:
     if not facts.children:
         return []
-    head = draw.pick(("Stages, in the order in which they are defined:", "Its top-level modules:"), "stages")
-    lines = [f"- {_stage(child)}" for child in facts.children[:_SHOWN]]
-    if len(facts.children) > _SHOWN:
-        lines.append(f"- and {len(facts.children) - _SHOWN} more")
-    return ["", head, *lines]
-
-
-def _stage(child: Child) -> str:
-    size = f"{child.parameters:,} parameters" if child.parameters else "no parameters"
-    output = f"gives {child.output}" if child.output is not None else "not called as a module in the forward pass"
-    return f"`{child.name}` ({child.kind}): {size}, {output}"
+    head = draw.pick(("Stages, in the order in which they are first called:", "Its top-level modules:"), "stages")
+    return ["", head, *stages(facts)]
 
 
 def _layers(facts: Facts, draw: Draw) -> list[str]:
@@ -84,12 +88,14 @@ def _size(subject: Subject, facts: Facts, draw: Draw) -> list[str]:
     given = "x".join(str(size) for size in subject.case.in_shape)
     head = draw.pick(("Size", "Cost", "Parameters and compute"), "size")
     lines = ["", f"{head}: {facts.parameters:,} parameters, {trainable(facts)}."]
+    if vocabulary := stand_in(subject):
+        lines.append(vocabulary)
     if facts.multiply_adds:
-        lines[-1] += (
-            f" Its convolution and linear modules take {facts.multiply_adds:,} multiply-adds"
-            f" for a batch of {batch_of(subject)}."
+        lines[1] += (
+            f" Its {counted(facts)} take {facts.multiply_adds:,} multiply-adds for a batch of {batch_of(subject)}."
         )
-    return [*lines, f"An input of {given} gives {facts.output}."]
+    output = output_of(subject)
+    return [*lines, f"An input of {given} gives {output}."] if output is not None else lines
 
 
 def _training(subject: Subject, facts: Facts, draw: Draw) -> list[str]:

@@ -1,35 +1,43 @@
 """What the sandbox measured of one network."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A top-level child: its output is that of its first call, None where it was not called as a module."""
+    """A top-level child, with the output of its first call that did not fail.
+
+    `use` tells whether it was called, failed whenever it was, was used only by calling modules `inside` it, or neither.
+    `use` and `output` are None where they depend on chance, `output` also where there is none.
+    """
 
     name: str
     kind: str
     parameters: int
+    use: Literal["called", "failed", "inside", "unused"] | None
     output: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A network that runs, as it was built and run once.
+    """A network that runs, as it was built and run with two seeds.
 
     Parameters are elements, each tensor counted once. Multiply-adds are those of calls of convolution and linear
-    modules for the whole batch, without biases; functional calls and attention products are not counted. `layers` are
-    modules of libraries by class, composite ones of torch.nn as one, losses left out; `own` are modules of classes that
-    the file defines, the network itself not counted; `functions` are calls of activation functions in one forward pass,
-    through modules or not.
+    modules and of the projections of nn.MultiheadAttention for the whole batch, without biases; `attention` tells
+    whether there are such; functional calls and attention products are not counted. `layers` are modules of libraries
+    by class, composite ones of torch.nn as one, losses left out; `own` are modules of classes that the file defines,
+    the network itself not counted; `functions` are calls of activation functions in one forward pass, by modules or
+    not, but for those inside composites of torch.nn. Where the seeds disagree, multiply-adds are 0, the output is None
+    and `functions` are empty.
     """
 
     parameters: int
     trainable: int
     buffers: int
     multiply_adds: int
-    output: str
+    attention: bool
+    output: str | None
     layers: dict[str, int]
     own: dict[str, int]
     functions: dict[str, int]

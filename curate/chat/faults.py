@@ -103,7 +103,7 @@ def _missing_super(source: Source) -> Iterator[Fault]:
             line = source.lines[node.lineno - 1]
             if line.strip() == source.segment(node):
                 start = source.line_start(node.lineno)
-                right = f"the constructor must call `{source.segment(node)}` before anything else is set"
+                right = f"the constructor must call `{source.segment(node)}` before it sets any module"
                 yield Fault("missing_super", node.lineno, Edit(start, start + len(line), ""), right)
 
 

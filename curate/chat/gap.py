@@ -13,12 +13,17 @@ _MIN_LINES = 3
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A file with a marked gap, and the part that was there, without the indentation of the marked line."""
+    """A file with a marked gap, and the part that was there, without the indentation of the marked line.
+
+    A part is `plain` where it holds nothing that the rest cannot tell: no docstring, no number but 0, 1 and 2, and no
+    text with white space in it, such as a message.
+    """
 
     what: str  # for example: the body of method `forward` of class `Net`
     name: str  # for example: body Net.forward
     text: str
     part: str
+    plain: bool
 
 
 def put_back(text: str, part: str) -> str:
@@ -31,31 +36,56 @@ def put_back(text: str, part: str) -> str:
 
 
 def gaps(source: Source) -> list[Gap]:
-    """All gaps of a file: bodies of functions and methods, and top-level classes beside others."""
+    """All gaps of a file: bodies of functions and methods, and of top-level classes beside others, but for `Net`.
+
+    Docstrings stay: a gap begins behind them.
+    """
     found = []
     if MARK in source.text:
         return []
     classes = [node for node in source.tree.body if isinstance(node, ast.ClassDef)]
     for node in source.tree.body:
         if isinstance(node, ast.FunctionDef):
-            found.append(_body(source, node, f"the body of the function `{node.name}`", node.name))
+            found.append(_body(source, node, f"the body of the function `{node.name}`", f"body {node.name}"))
         if isinstance(node, ast.ClassDef):
-            if len(classes) > 1:
-                start = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-                found.append(_cut(source, start, node.end_lineno, f"the class `{node.name}`", f"class {node.name}"))
+            if len(classes) > 1 and node.name != "Net":
+                found.append(_body(source, node, f"the body of the class `{node.name}`", f"class {node.name}"))
             for item in node.body:
                 if isinstance(item, ast.FunctionDef):
                     what = f"the body of the method `{item.name}` of class `{node.name}`"
-                    found.append(_body(source, item, what, f"{node.name}.{item.name}"))
+                    found.append(_body(source, item, what, f"body {node.name}.{item.name}"))
     return [gap for gap in found if gap is not None]
 
 
-def _body(source: Source, node: ast.FunctionDef, what: str, name: str) -> Gap | None:
-    first = node.body[0]
+def _body(source: Source, node: ast.FunctionDef | ast.ClassDef, what: str, name: str) -> Gap | None:
+    body = node.body[1:] if _has_docstring(node) else node.body
+    if not body:
+        return None
+    first = body[0]
+    decorators = [item.lineno for item in getattr(first, "decorator_list", [])]
     before = source.lines[first.lineno - 1].encode()[: first.col_offset].decode()
     if before.strip():
-        return None  # on the line of the def
-    return _cut(source, first.lineno, node.end_lineno, what, f"body {name}")
+        return None  # on the line of the def, or of the docstring
+    return _cut(source, min([first.lineno, *decorators]), node.end_lineno, what, name)
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return ast.get_docstring(node, clean=False) is not None
+
+
+def _is_plain(part: ast.Module) -> bool:
+    for node in ast.walk(part):
+        if _has_docstring(node):
+            return False
+        if isinstance(node, ast.Constant):
+            value = node.value
+            if isinstance(value, int | float | complex) and value not in (0, 1, 2):
+                return False
+            if isinstance(value, str | bytes) and len(value.split()) > 1:
+                return False
+    return True
 
 
 def _cut(source: Source, first: int, last: int | None, what: str, name: str) -> Gap | None:
@@ -70,9 +100,9 @@ def _cut(source: Source, first: int, last: int | None, what: str, name: str) -> 
     part = "".join(cut).removesuffix(ending)
     text = "".join([*source.lines[: first - 1], indent, MARK, ending, *source.lines[last:]])
     try:
-        parse(part)
+        tree = parse(part)
     except (SyntaxError, ValueError):
         return None  # a line that stands further left, for example in a long string
     if put_back(text, part) != source.text:
         return None
-    return Gap(what, name, text, part)
+    return Gap(what, name, text, part, _is_plain(tree))

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal
 
@@ -13,7 +13,10 @@ from manifests.progress import progress
 from sandbox import Limits, Outcome, Status
 
 #: Changes with what is measured or told: answers that were kept under another version are not used.
-CHAT_PROBE_VERSION = 2
+CHAT_PROBE_VERSION = 3
+
+#: Twice those of one run: a network is run with two seeds.
+CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
 
 Method = Literal["measure", "train_step"]
 
@@ -30,7 +33,7 @@ class Experiment:
 class Lab:
     """Answers experiments. A context manager; its sandbox starts with the first one that was never made before."""
 
-    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = LIMITS) -> None:
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = CHAT_LIMITS) -> None:
         self._runner = TrialRunner(jobs=jobs, unsafe=unsafe, limits=limits)
         self._store = RunStore()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from curate.chat.recorder import Recorder
+from curate.chat.recorder import Recorder, recording
 from curate.runs.faults import describe
 from curate.runs.probe import run_network
 from sandbox.foreign import NETWORK
@@ -13,16 +13,22 @@ from sandbox.foreign import NETWORK
 #: Of torch.nn: holders of modules, which are no layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})
 
+#: A network that draws one of these cannot be told of at all.
+_OF_THE_ARCHITECTURE = ("parameters", "trainable", "buffers", "layers", "own", "dropout")
+#: What weights and inputs may decide, with what stands for it then.
+_OF_THE_RUN: dict[str, Any] = {"multiply_adds": 0, "output": None, "functions": {}}
+
 
 def measure(payload: dict[str, Any]) -> dict[str, Any]:
-    """Construct a network, run it forward and tell what it consists of.
+    """Construct a network, run it forward and tell what it consists of, as far as that is so with another seed too.
 
     Args:
         payload: of `curate.runs.probe.run_network`.
 
-    Returns: its answer; with `runs` true also the fields of a `curate.chat.facts.Facts`.
+    Returns: its answer; with `runs` true also the fields of a `curate.chat.facts.Facts`. The category is `not_measured`
+        where chance decides what the network consists of.
     """
-    return _measured(payload)[0]
+    return _with_another_seed(payload, _measured(payload)[0])
 
 
 def train_step(payload: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +39,34 @@ def train_step(payload: dict[str, Any]) -> dict[str, Any]:
 
     Returns: as `measure`; the category is `step_failed` where setting up or learning raises.
     """
+    return _with_another_seed(payload, _stepped(payload))
+
+
+def _with_another_seed(payload: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer without what another seed changes: weights, inputs, and an architecture that is drawn."""
+    if not answer["runs"]:
+        return answer
+    other = _measured(payload | {"seed": 1})[0]
+    if not other["runs"]:
+        return _not_measured(f"it runs with one seed; with another, {other['category']}: {other['error']}")
+    for name in _OF_THE_ARCHITECTURE:
+        if answer[name] != other[name]:
+            return _not_measured(f"chance decides its {name}: {answer[name]} with one seed, {other[name]} with another")
+    ends = [{child["name"]: child for child in told["children"]} for told in (answer, other)]
+    for name, child in ends[0].items():
+        twin = ends[1].get(name)
+        if twin is None or any(child[key] != twin[key] for key in ("kind", "parameters")):
+            return _not_measured(f"chance decides its top-level module {name}")
+        for key in ("use", "output"):
+            child[key] = child[key] if child[key] == twin[key] else None
+    return answer | {name: nothing for name, nothing in _OF_THE_RUN.items() if answer[name] != other[name]}
+
+
+def _not_measured(error: str) -> dict[str, Any]:
+    return {"runs": False, "category": "not_measured", "error": error, "missing": ""}
+
+
+def _stepped(payload: dict[str, Any]) -> dict[str, Any]:
     answer, net, inputs = _measured(payload)
     if not answer["runs"]:
         return answer
@@ -49,14 +83,13 @@ def train_step(payload: dict[str, Any]) -> dict[str, Any]:
 
 def _measured(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
     """The answer, and where it runs the network and the inputs that it was given."""
-    with Recorder() as recorder:
+    with recording() as recorder:
         answer = run_network(payload)
     net, inputs = recorder.root, recorder.inputs  # before train_setup, which may call modules
     if not answer["runs"]:
         return answer, None, None
     if net is None:
-        error = "Net was called, but not as a module: nothing could be measured"
-        return {"runs": False, "category": "not_measured", "error": error, "missing": ""}, None, None
+        return _not_measured("Net was called, but not as a module: nothing could be measured"), None, None
     layers: Counter[str] = Counter()
     own: Counter[str] = Counter()
     _count(net, layers, own, set())
@@ -65,42 +98,53 @@ def _measured(payload: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
         "trainable": _elements(p for p in net.parameters() if p.requires_grad),
         "buffers": _elements(net.buffers()),
         "multiply_adds": recorder.multiply_adds,
+        "attention": any(isinstance(module, torch.nn.MultiheadAttention) for module in net.modules()),
         "output": recorder.output,
         "layers": _ranked(layers),
         "own": _ranked(own),
         "functions": _ranked(recorder.functions),
         "dropout": sorted({float(rate) for rate in _dropout_rates(net) if isinstance(rate, int | float)}),
-        "children": [
-            {
-                "name": name,
-                "kind": type(child).__name__,
-                "parameters": _elements(child.parameters()),
-                "output": recorder.children.get(id(child)),
-            }
-            for name, child in net.named_children()
-        ],
+        "children": _children(net, recorder),
     }
     return answer | facts | _training(net, payload["prm"]), net, inputs[0]
+
+
+def _children(net: torch.nn.Module, recorder: Recorder) -> list[dict[str, Any]]:
+    """The top-level children but losses, in the order in which they, or modules in them, were first called."""
+    found = []
+    for name, child in net.named_children():
+        calls = [recorder.called[id(module)] for module in child.modules() if id(module) in recorder.called]
+        use = "unused" if not calls else "inside"
+        if id(child) in recorder.called:
+            use = "called" if id(child) in recorder.outputs else "failed"
+        told = {"name": name, "kind": type(child).__name__, "parameters": _elements(child.parameters())}
+        told |= {"use": use, "output": recorder.outputs.get(id(child))}
+        if not _is_loss(child):
+            found.append((min(calls, default=len(recorder.called)), told))
+    return [told for _, told in sorted(found, key=lambda item: item[0])]
 
 
 def _count(module: torch.nn.Module, layers: Counter[str], own: Counter[str], seen: set[int]) -> None:
     """Layers of libraries, not looked into any further where torch.nn made them, and modules that the file defines."""
     for child in module.children():
-        if id(child) in seen:
+        if id(child) in seen or _is_loss(child):
             continue
         seen.add(id(child))
         kind = type(child)
         of_torch = kind.__module__.startswith("torch.nn.") and kind.__name__ not in _CONTAINERS
         if kind.__module__ == NETWORK:
             own[kind.__name__] += 1
-        elif (of_torch or not any(True for _ in child.children())) and not _is_no_layer(child):
+        elif (of_torch or not any(True for _ in child.children())) and kind.__name__ not in _CONTAINERS:
             layers[kind.__name__] += 1
         if not of_torch:
             _count(child, layers, own, seen)
 
 
-def _is_no_layer(module: torch.nn.Module) -> bool:
-    return type(module).__name__ in _CONTAINERS or isinstance(module, torch.nn.modules.loss._Loss)
+def _is_loss(module: object) -> bool:
+    """A loss of torch.nn, or a module that calls itself one."""
+    return isinstance(module, torch.nn.Module) and (
+        isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith("Loss")
+    )
 
 
 def _dropout_rates(net: torch.nn.Module) -> list[object]:
@@ -116,7 +160,7 @@ def _training(net: Any, prm: dict[str, Any]) -> dict[str, Any]:
     held = [*vars(net).values(), *net.children()]
     held += [item for value in held if isinstance(value, tuple | list) for item in value]
     optimizers = {type(value).__name__ for value in held if isinstance(value, torch.optim.Optimizer)}
-    losses = {type(value).__name__ for value in held if isinstance(value, torch.nn.modules.loss._Loss)}
+    losses = {type(value).__name__ for value in held if _is_loss(value)}
     return {"optimizers": sorted(optimizers), "losses": sorted(losses), "setup_error": None}
 
 

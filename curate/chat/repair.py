@@ -1,6 +1,6 @@
 """`repair`: a fault was put into the file and seen to fail in the sandbox; the answer is the file without it."""
 
-from curate.chat.conversation import No, Talk
+from curate.chat.conversation import No, Talk, no_file
 from curate.chat.faults import Fault, faults
 from curate.chat.lab import Lab
 from curate.chat.subject import Subject
@@ -30,10 +30,9 @@ _ANSWERS = (
 def repairs(subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
     """A conversation for each record that runs, by the first fault of a drawn order that fails."""
     found: list[Talk | No] = [
-        No("does_not_run", subject.fault) if subject.facts is None else No("no_fault", "no place for a fault was found")
-        for subject in subjects
+        no_file(subject) or No("no_fault", "no place for a fault was found") for subject in subjects
     ]
-    plans = {place: _plan(subject, draws[place]) for place, subject in enumerate(subjects) if subject.facts is not None}
+    plans = {place: _plan(subject, draws[place]) for place, subject in enumerate(subjects) if no_file(subject) is None}
     for attempt in range(ATTEMPTS):
         open_places = [place for place, plan in plans.items() if isinstance(found[place], No) and len(plan) > attempt]
         codes = [subjects[place].source.edit([plans[place][attempt].edit]) for place in open_places]

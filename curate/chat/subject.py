@@ -12,18 +12,24 @@ from curate.runs.contract import Case
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best value that was recorded on one benchmark, and the fewest epochs that gave it."""
+    """The best value that was recorded on one benchmark, the fewest epochs that gave it, and how it was trained."""
 
     task: str
     dataset: str
     metric: str
     accuracy: float
     epoch: int | None
+    transform: str | None
+    batch: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A record. `facts` are None where it did not run; `fault` then says why: category, colon, line."""
+    """A record. `facts` are None where it did not run; `fault` then says why: category, colon, line.
+
+    `results` are the best of all its trials on each benchmark; `reached` are those on its own benchmarks that trials
+    with its own hyperparameters gave.
+    """
 
     id: str
     nn: str
@@ -38,6 +44,7 @@ class Subject:
     facts: Facts | None
     fault: str
     results: tuple[Best, ...]
+    reached: tuple[Best, ...]
 
     @property
     def code(self) -> str:

@@ -21,3 +21,4 @@ class Change:
     edits: tuple[Edit, ...]
     test: Test
     method: Method = "measure"
+    notes: tuple[str, ...] = ()  # what comes with it, as sentences

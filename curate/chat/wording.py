@@ -2,6 +2,7 @@
 
 from curate.chat.facts import Facts
 from curate.chat.subject import Best, Subject
+from curate.runs.contract import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
 from manifests.markdown import plural
 
 _TASKS = {
@@ -13,6 +14,18 @@ _TASKS = {
     "txt-image": "text-to-image generation",
 }
 
+_SCORES = {"ppl": " (a score from 0 to 1 that LEMUR makes of the perplexity, higher is better)"}
+_CHANCE = 1.2  # times the share of one class among equal ones
+_MOST_FREQUENT = {  # share of the largest class in a test set where classes are not equal; a little more is no better
+    "celeba-gender": 1.01 * 12_247 / 19_962,
+    "mnist": 1.01 * 1_135 / 10_000,
+    "svhn": 1.01 * 5_099 / 26_032,
+}
+_STAND_INS = {
+    "img-captioning": f"A vocabulary of {CAPTION_WORDS:,} words",
+    "txt-generation": f"A vocabulary of {TEXT_CHARACTERS} characters",
+}
+
 SYSTEMS = (
     "You are an expert in PyTorch network design. Networks follow the LEMUR interface: a class `Net` that is built as"
     " `Net(in_shape, out_shape, prm, device)`, where `in_shape` is the shape of a batch.",
@@ -20,6 +33,12 @@ SYSTEMS = (
     " constructor `Net(in_shape, out_shape, prm, device)`; `in_shape` includes the batch size.",
     "You write and review neural networks in PyTorch. Each network is one file whose class `Net` takes `in_shape` (with"
     " the batch size first), `out_shape`, the hyperparameters `prm` and a `device`.",
+)
+#: Of files without a class `Net`.
+BLOCK_SYSTEMS = (
+    "You are an expert in PyTorch network design, and write the building blocks of neural networks.",
+    "You help with PyTorch modules: blocks, layers and the functions that they need.",
+    "You write and review modules of neural networks in PyTorch. Each file is complete in itself.",
 )
 
 
@@ -39,15 +58,47 @@ def joined(names: tuple[str, ...]) -> str:
 
 
 def result_line(best: Best) -> str:
-    """One recorded result, its number as it was recorded."""
+    """One recorded result, to four digits, with the trial that gave it."""
     after = "" if best.epoch is None else f" after {plural(best.epoch, 'epoch')}"
-    return f"{best.metric} {best.accuracy!r} on {best.dataset} ({task_name(best.task)}){after}"
+    trial = {"transform": best.transform, "batch": best.batch}
+    told = " and ".join(f"{name} {value}" for name, value in trial.items() if value is not None)
+    trained = f", trained with {told}" if told else ""
+    number = f"{best.metric} {best.accuracy:.4g}{_SCORES.get(best.metric, '')}"
+    return f"{number} on {best.dataset} ({task_name(best.task)}){after}{trained}"
+
+
+def is_chance(best: Best) -> bool:
+    """Whether guessing, or always the most frequent class, is about as good; not known where the classes are not."""
+    images = DATASETS.get(best.dataset)
+    if best.metric != "acc" or images is None:
+        return False
+    return best.accuracy <= max(_CHANCE / images.classes, _MOST_FREQUENT.get(best.dataset, 0))
+
+
+def stand_in(subject: Subject) -> str:
+    """What the network was built with that the dataset has otherwise, as a sentence; empty without."""
+    size = _STAND_INS.get(subject.task or "", "")
+    return size and f"{size} stands in for that of the dataset; parameters and multiply-adds depend on its size."
 
 
 def trainable(facts: Facts) -> str:
     """How many of the parameters can be trained."""
     frozen = facts.parameters - facts.trainable
     return "all trainable" if not frozen else f"{facts.trainable:,} trainable and {frozen:,} not"
+
+
+def counted(facts: Facts) -> str:
+    """The modules whose multiply-adds are counted."""
+    more = " and the projections of attention modules" if facts.attention else ""
+    return f"convolution and linear modules{more}"
+
+
+def output_of(subject: Subject) -> str | None:
+    """The shape of what the network gives; None where trained weights would give another: boxes, decoded words."""
+    assert subject.facts is not None
+    output = subject.facts.output
+    decoded = subject.task == "img-captioning" and output is not None and "int64" in output
+    return None if decoded or subject.task == "obj-detection" else output
 
 
 def batch_of(subject: Subject) -> int:

@@ -7,11 +7,15 @@ from curate.options import SPLIT_RATIOS
 from manifests.markdown import count, plain, plural, table
 from manifests.records import CHAT_KINDS
 
-_REASONS = {
+#: What each reason of a drop means.
+REASONS = {
     "not_python": "the code does not parse",
     "does_not_run": "the network does not run here, or what LEMUR hands it cannot be told",
+    "residue": "the file holds a line that is no part of the network",
     "too_long": "longer than the limit of tokens",
-    "no_part": "no part can be cut out and put back exactly",
+    "near_split": "the request is nearly that of a conversation in an earlier split",
+    "no_part": "no part can be cut out and put back exactly, and be told from the rest or from measurements",
+    "in_another_split": "the answer is asked for in an earlier split",
     "no_fault": "no place for a fault",
     "no_clear_failure": "none of the faults that were tried fails with an error of the network",
     "no_ingredient": "no ingredient that can be changed everywhere",
@@ -41,7 +45,7 @@ def chat(made: Chat | None) -> list[str]:
         *table(["task", "made", *SPLIT_RATIOS, "not made"], rows),
     ]
     reasons = [
-        [f"`{kind}`", f"`{reason}`", plain(_REASONS[reason]), count(number)]
+        [f"`{kind}`", f"`{reason}`", plain(REASONS[reason]), count(number)]
         for kind in CHAT_KINDS
         for reason, number in counts["drops"][kind].items()
     ]

@@ -15,22 +15,21 @@ from curate.runs.faults import ProbeError, describe, missing_module
 from curate.runs.weights import stub_weights
 from sandbox.foreign import NETWORK, load, message_of
 
-_SEED = 0
-
 
 def run_network(payload: dict[str, Any]) -> dict[str, Any]:
     """Construct a network and run it forward.
 
     Args:
-        payload: `code`; `prm`; `case`, the fields of a `curate.runs.contract.Case`.
+        payload: `code`; `prm`; `case`, the fields of a `curate.runs.contract.Case`; `seed`, 0 where it is left out.
 
     Returns: `{"runs": true}`, or `{"runs": false, "category": …, "error": …, "missing": …}`: the error in one line, and
         the module that could not be found, if that was why.
     Raises: MemoryError and the like, which the sandbox tells.
     """
-    random.seed(_SEED)
-    np.random.seed(_SEED)
-    torch.manual_seed(_SEED)
+    seed = int(payload.get("seed", 0))
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     warnings.simplefilter("ignore")
     stub_weights()
     case = payload["case"]

@@ -127,6 +127,8 @@ def layer_words(spec: Spec) -> str:
     if not spec.layers:
         return "It has no submodules."
     named = [f"{number:,} `{name}`" for name, number in bag(spec.layers)]
+    if sum(spec.layers.values()) == 1:
+        return f"Its only submodule is one `{next(iter(spec.layers))}`."
     more = len(spec.layers) - len(named)
     return f"Its submodules are {and_list([*named, *([plural(more, 'further kind')] if more else [])])}."
 

@@ -67,8 +67,8 @@ def test_design_names_the_measures_of_the_file_that_it_gets(chat: Chat, networks
         "Methods beside `forward`: `train_setup`, `learn`.",
         "makes the optimizer `SGD` and the loss `CrossEntropyLoss`.",
         "`supported_hyperparameters()` returns `lr`, `momentum`.",
-        "acc 0.5009765625 on cifar-10 (image classification) after 3 epochs.",
-        "iou 0.75 on cifar-10 (image classification) after 1 epoch.",
+        "acc 0.501 on cifar-10 (image classification) after 3 epochs, trained with transform norm_32 and batch 64.",
+        "iou 0.75 on cifar-10 (image classification) after 1 epoch, trained with transform norm_32 and batch 64.",
     ):
         assert fact in row["user"], fact
     assert re.search(r"\b322( parameters)?, all trainable\.", row["user"])
@@ -79,7 +79,7 @@ def test_explain_says_what_was_measured(chat: Chat) -> None:
     for fact in (
         "`stem` (Sequential): 1,216 parameters, gives 2x16x7x7",
         "`gate` (Squeeze): 148 parameters, gives 2x16x7x7",
-        "`parts` (ModuleList): 160 parameters, not called as a module in the forward pass",
+        "`parts` (ModuleList): 160 parameters, not called itself in the forward pass; modules in it are",
         "`head` (Linear): 170 parameters, gives 2x10",
         "Conv2d x 3, Linear x 3, Dropout x 1, MaxPool2d x 1.",
         "Modules of classes that the file defines: Squeeze x 1.",
@@ -94,6 +94,15 @@ def test_explain_says_what_was_measured(chat: Chat) -> None:
         assert fact in row["assistant"], fact
     assert "Hyperparameters" not in row["assistant"]  # the file states none
     assert "(2x3x1000, 2x6)" in chat["captions", "explain"]["assistant"]
+
+
+def test_a_vocabulary_that_stands_in_is_told_of(chat: Chat) -> None:
+    told = "A vocabulary of 1,000 words stands in for that of the dataset"
+    asked, explained = chat["captions", "design"]["user"], chat["captions", "explain"]["assistant"]
+    assert told in asked
+    assert told in explained
+    assert "Recorded result" not in asked, "the network of that result had another size"
+    assert "stands in" not in chat["blocks", "explain"]["assistant"]
 
 
 def test_a_completion_put_back_is_the_file(chat: Chat, networks: dict[str, str]) -> None:

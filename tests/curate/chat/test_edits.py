@@ -126,6 +126,31 @@ def test_changes(kind: str, new: str, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "new", "notes"),
+    [
+        (
+            "SGD(p, lr=1, momentum=0.9, nesterov=True)",
+            "AdamW",
+            (
+                "AdamW takes no `momentum`, `nesterov`: what was passed there has no effect any more.",
+                "No `weight_decay` is given, and its default changes: 0 in SGD, 0.01 in AdamW.",
+            ),
+        ),
+        ("SGD(p, lr=1, weight_decay=0.1)", "AdamW", ()),
+        ("SGD(p, lr=1)", "Adam", ()),
+        (
+            "AdamW(p, lr=1)",
+            "SGD",
+            ("No `weight_decay` is given, and its default changes: 0.01 in AdamW, 0 in SGD.",),
+        ),
+    ],
+)
+def test_a_new_optimizer_comes_with_what_it_changes_beside(call: str, new: str, notes: tuple[str, ...]) -> None:
+    (way,) = [way for way in changes(Source(f"x = torch.optim.{call}\n"))["optimizer"] if way.new == new]
+    assert way.notes == notes
+
+
+@pytest.mark.parametrize(
     ("kind", "added"),
     [
         ("activation", "act = nn.ReLU\n"),  # a reference that would stay

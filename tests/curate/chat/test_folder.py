@@ -4,7 +4,7 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.chat import lab
+from curate.chat.result import Conversation
 from curate.license import source_license
 from curate.options import CurateOptions
+from curate.report.chat import REASONS
 from curate.verify import verify
 from manifests.atomic import sha256_file
 from manifests.errors import UserError
@@ -127,6 +129,35 @@ def test_code_that_is_no_python_is_told(make_chat: Callable[..., Path], tmp_path
     assert [(drop["task"], drop["reason"]) for drop in drops] == [(kind, "not_python") for kind in CHAT_KINDS]
     assert drops[0]["detail"].startswith("not Python: line 1")
     assert [check.name for check in verify(folder, jobs=1) if not check.ok] == []
+
+
+def test_a_request_that_is_near_one_of_an_earlier_split_is_dropped(
+    make_chat: Callable[..., Path],
+    chat: dict[tuple[str, str], Row],
+    rows: list[Row],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def held(made: Sequence[Conversation]) -> dict[str, Conversation]:
+        by_id = {item.id: item for item in made}
+        return {chat["blocks", "design"]["id"]: by_id[chat["plain", "design"]["id"]]}
+
+    monkeypatch.setattr("curate.chat.build.held_by_another", held)
+    folder = make_chat(tmp_path / "near", rows)
+    (drop,) = [
+        drop for drop in pq.read_table(folder / "chat_drops.parquet").to_pylist() if drop["reason"] == "near_split"
+    ]
+    plain = chat["plain", "design"]
+    assert (drop["nn"], drop["task"]) == ("net-blocks", "design")
+    assert drop["detail"] == f"its request is nearly that about net-plain ({plain['record'][:12]}) in {plain['split']}"
+    assert [check.name for check in verify(folder, jobs=1) if not check.ok] == []
+
+
+def test_the_report_knows_every_reason() -> None:
+    folder = Path(lab.__file__).parent
+    given = {name for path in folder.glob("*.py") for name in re.findall(r'\bNo\(\s*"(\w+)"', path.read_text())}
+    assert {"no_part", "in_another_split", "change_not_seen"} <= given
+    assert {*given, "near_split", "not_python"} <= set(REASONS)
 
 
 def test_the_licence_is_what_the_source_states(real_rows: Any, memory_source: Any) -> None:

@@ -63,9 +63,23 @@ FILE = """import torch
 
 
 class Block:
+    "What it does."
+
     def forward(self, x):
         x = x + 1
 
+        return x
+
+    def documented(self, x):
+        "Says much."
+        @staticmethod
+        def inner(y):
+            return y + 7
+        return inner(x)
+
+    def brief(self):
+        "Two lines are left."
+        x = 1
         return x
 
 
@@ -88,11 +102,42 @@ class Net:
 def test_what_is_cut_out() -> None:
     found = {gap.name: gap for gap in gaps(Source(FILE))}
     # Net.forward and Net.learn hold lines that stand further left than their body, so they would not come back
-    assert set(found) == {"body Block.forward", "class Block", "class Net"}
+    assert set(found) == {"body Block.forward", "body Block.documented", "class Block"}
     gap = found["body Block.forward"]
     assert gap.what == "the body of the method `forward` of class `Block`"
     assert gap.part == "x = x + 1\n\nreturn x"
-    assert f"    def forward(self, x):\n        {MARK}\n\n\ndef helper" in gap.text
+    assert f"    def forward(self, x):\n        {MARK}\n\n    def documented" in gap.text
+
+
+def test_the_network_is_never_cut_out_whole() -> None:
+    body = "    def forward(self, x):\n        y = x\n        z = y\n        return z\n"
+    found = gaps(Source(f"class Block:\n{body}\n\nclass Net:\n{body}"))
+    assert [gap.name for gap in found] == ["class Block", "body Block.forward", "body Net.forward"]
+
+
+def test_docstrings_stay() -> None:
+    found = {gap.name: gap for gap in gaps(Source(FILE))}
+    assert found["class Block"].what == "the body of the class `Block`"
+    assert f'class Block:\n    "What it does."\n\n    {MARK}\n\n\ndef helper' in found["class Block"].text
+    assert found["body Block.documented"].part.startswith("@staticmethod\ndef inner(y):")
+
+
+@pytest.mark.parametrize(
+    ("line", "plain"),
+    [
+        ("x = x + 1", True),
+        ("x = x.flatten(1, -2)", True),
+        ("kind = 'relu'", True),
+        ("x = nn.Linear(x, 64)", False),
+        ("rate = 0.5", False),
+        ("raise ValueError('no such layer')", False),
+        ("raise ValueError(f'no such {x}')", False),
+        ("def inner():\n        'Documented.'\n        return x", False),
+    ],
+)
+def test_what_the_rest_of_the_file_cannot_tell(line: str, plain: bool) -> None:
+    (gap,) = gaps(Source(f"def f(x):\n    {line}\n    y = x\n    return y\n"))
+    assert gap.plain is plain
 
 
 @pytest.mark.parametrize("text", [f"{FILE}# {MARK}\n", "x = 1\n", "def f():\n    return 1\n", ""])

@@ -13,7 +13,7 @@ from extract.chat.build import build_chat
 from extract.chat.demand import demands_of
 from extract.chat.result import Chat, ChatOptions, Subject
 from extract.chat.rights import Rights
-from extract.chat.wording import output_words, parameter_words, shape_words
+from extract.chat.wording import layer_words, output_words, parameter_words, shape_words
 from manifests.records import Block, Case, Spec
 
 
@@ -207,3 +207,17 @@ def test_parameters_in_words(subjects: list[Subject]) -> None:
     assert parameter_words(spec) == "has 280 parameters when built with `channels` 16"
     assert parameter_words(spec.model_copy(update={"parameters": 0, "arguments": None})) == "has no parameters"
     assert parameter_words(spec.model_copy(update={"parameters": None})) == ""
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [
+        (None, ""),
+        ({}, "It has no submodules."),
+        ({"ZeroPad2d": 1}, "Its only submodule is one `ZeroPad2d`."),
+        ({"Conv2d": 2}, "Its submodules are 2 `Conv2d`."),
+        ({"ReLU": 1, "Conv2d": 2}, "Its submodules are 2 `Conv2d` and 1 `ReLU`."),
+    ],
+)
+def test_layers_in_words(subjects: list[Subject], layers: dict[str, int] | None, told: str) -> None:
+    assert layer_words(subjects[0].spec.model_copy(update={"layers": layers})) == told

@@ -1,0 +1,81 @@
+"""Recorded results: whose trial gave them, and which of them a request may ask for."""
+
+import json
+from typing import Any
+
+import pytest
+
+from curate.chat.results import best_results
+from curate.chat.subject import Best
+from curate.chat.wording import is_chance, result_line
+
+Row = dict[str, Any]
+OWN, OTHER = {"lr": 0.1, "transform": "norm_32", "batch": 64}, {"lr": 0.2, "transform": "norm_256_flip", "batch": 128}
+
+
+def row(name: str, epoch: int, accuracy: float, prm: Row = OWN, dataset: str = "cifar-10") -> Row:
+    base = {
+        "nn": name,
+        "nn_code": f"class Net:\n    {name} = '{name}'\n",
+        "task": "img-classification",
+        "metric": "acc",
+    }
+    return base | {"dataset": dataset, "epoch": epoch, "accuracy": accuracy, "prm": json.dumps(prm), "duration": 1.0}
+
+
+def test_a_result_is_reached_by_trials_with_the_same_hyperparameters(curated: Any) -> None:
+    # at one epoch the first is the best of two; at two it is the worst, with other hyperparameters
+    rows = [
+        row("one", 1, 0.6),
+        row("one", 2, 0.7, OTHER),
+        row("one", 1, 0.5),
+        row("one", 1, 0.99, OWN, "mnist"),
+        row("two", 1, 0.1),
+        row("two", 2, 0.9),
+    ]
+    run = curated(rows)
+    codes = [run.corpus.ids.index(id_) for id_ in dict.fromkeys(run.corpus.ids)]
+    found = best_results(run.corpus, codes, [0, 5])
+    one = Best("img-classification", "cifar-10", "acc", 0.6, 1, "norm_32", 64)
+    far = Best("img-classification", "cifar-10", "acc", 0.7, 2, "norm_256_flip", 128)
+    digits = Best("img-classification", "mnist", "acc", 0.99, 1, "norm_32", 64)
+    two = Best("img-classification", "cifar-10", "acc", 0.9, 2, "norm_32", 64)
+    assert found == [((far, digits), (one,)), ((two,), (two,))]
+
+
+@pytest.mark.parametrize(
+    ("best", "line"),
+    [
+        (
+            Best("img-classification", "svhn", "acc", 0.19587430854333128, 2, "norm_256_flip", 128),
+            "acc 0.1959 on svhn (image classification) after 2 epochs, trained with transform norm_256_flip and batch 128",
+        ),
+        (
+            Best("txt-generation", "wikitext", "ppl", 0.8592, None, None, 8),
+            "ppl 0.8592 (a score from 0 to 1 that LEMUR makes of the perplexity, higher is better) on wikitext (text"
+            " generation), trained with batch 8",
+        ),
+        (Best("task", "data", "iou", 0.5, 1, None, None), "iou 0.5 on data (task) after 1 epoch"),
+    ],
+)
+def test_how_a_result_is_told(best: Best, line: str) -> None:
+    assert result_line(best) == line
+
+
+@pytest.mark.parametrize(
+    ("dataset", "metric", "accuracy", "chance"),
+    [
+        ("cifar-10", "acc", 0.1, True),
+        ("cifar-10", "acc", 0.12, True),
+        ("cifar-10", "acc", 0.13, False),
+        ("cifar-100", "acc", 0.1, False),
+        ("celeba-gender", "acc", 0.6135156798, True),
+        ("celeba-gender", "acc", 0.65, False),
+        ("svhn", "acc", 0.1958743085, True),
+        ("svhn", "acc", 0.25, False),
+        ("cifar-10", "iou", 0.1, False),
+        ("elsewhere", "acc", 0.0, False),
+    ],
+)
+def test_what_guessing_reaches(dataset: str, metric: str, accuracy: float, chance: bool) -> None:
+    assert is_chance(Best("img-classification", dataset, metric, accuracy, 1, None, None)) is chance
