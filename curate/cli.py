@@ -203,8 +203,15 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
     if as_json:
         _print_json(out, manifest)
         return
+    from manifests.markdown import plural
+
     counts, rows = manifest.counts, manifest.counts["rows"]
-    print(f"{rows['input']:,} rows of {counts['networks']:,} networks, {counts['codes']:,} distinct codes")
+    names = (
+        plural(rows["input"], "row"),
+        plural(counts["networks"], "network"),
+        plural(counts["codes"], "distinct code"),
+    )
+    print(f"{names[0]} of {names[1]}, {names[2]}")
     for stage in ("invalid", "filter", "repeat", "exact", "lexical", "structural"):
         if rows[stage]:
             print(f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}")

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from manifests.errors import UserError
 from manifests.manifest import Manifest, read_manifest
-from manifests.markdown import plural, ratio, shown
+from manifests.markdown import article, plural, ratio, shown
 
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6
@@ -63,7 +63,9 @@ def explain(folder: Path, name_or_id: str) -> Explanation:
     """
     manifest = read_manifest(folder)
     if manifest.kind != "snapshot":
-        raise UserError(f"{folder}: holds a {manifest.kind}, not a snapshot; give the folder that `lemur curate` wrote")
+        raise UserError(
+            f"{folder}: holds {article(manifest.kind)}, not a snapshot; give the folder that `lemur curate` wrote"
+        )
     try:
         return _explain(_Snapshot(folder, manifest), name_or_id)
     except (OSError, pa.ArrowException) as error:

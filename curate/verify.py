@@ -190,7 +190,9 @@ def _check_explained(snapshot: _Snapshot) -> Check:
             wrong.append(f"row {decision['row']}: its canonical is not a kept record")
         if stage != "invalid" and decision["id"] not in snapshot.code_of:
             wrong.append(f"row {decision['row']}: its code is in no table")
-    return found_check("explained", wrong, "every row kept or removed for a reason by a kept record")
+    return found_check(
+        "guarantee 6: everything is explained", wrong, "every row kept or removed for a reason by a kept record"
+    )
 
 
 def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:

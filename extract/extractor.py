@@ -29,15 +29,18 @@ from extract.runtime import Runtime, runtime_for
 from extract.runtime_names import RUNTIME_NAMES
 from extract.select import Selected, Selection, select
 from extract.sources import Source, open_available, open_source
+from extract.sources.model import SourceFile
 from extract.validate import Candidate, Verdict, check_text, validate_all
 from manifests.corpus import load_corpus
 from manifests.errors import UserError
 from manifests.manifest import Manifest, Stopwatch
+from manifests.markdown import plural
 from manifests.progress import note, progress
 from manifests.records import Block, Level
 from manifests.workers import available_cores
 
 DISCOVERY_VERSION = 1
+_TOLD = 3  # files that are not Python, by name
 _REASON = 120  # characters of why a block was not compared
 
 
@@ -138,6 +141,9 @@ class BlockExtractor:
             RUNTIME_NAMES.load(self.index.remembered(RUNTIME_NAMES.key()))
             scope = [(source, file) for source in self.sources for file in source.files if source.in_scope(file.path)]
             self.index.add(scope)
+            for told in _not_python(self.index.faults(scope)):
+                note(told)
+                self.notes.append(told)
             self.watch.lap("index")
             modules = [self.library.by_path[source.name, file.path] for source, file in scope]
             self._found = tuple(self._discover(modules))
@@ -358,7 +364,11 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         jobs=options.jobs,
         unsafe=options.unsafe,
     ) as extractor:
-        selected = select(extractor.warm_index_once(), selection)
+        found = extractor.warm_index_once()
+        if not found:
+            names = ", ".join(source.name for source in extractor.sources)
+            raise UserError(f"{names}: no class of torch.nn.Module was found; give another --source, or --path")
+        selected = select(found, selection)
         notes = [f"{name}: no class of that name" for name in selected.missing]
         results = list(extractor.extract(selected))
         installed = extractor.runtime.installed if extractor.runtime else ()
@@ -386,6 +396,18 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
             },
         )
         return write_extraction(out, results, facts, extractor.watch, force=force)
+
+
+def _not_python(faults: Sequence[tuple[Source, SourceFile, str]]) -> list[str]:
+    """By source: how many of its files could not be parsed, and the first of them with the reason."""
+    by_source: dict[str, list[str]] = {}
+    for source, file, why in faults:
+        by_source.setdefault(source.name, []).append(f"{file.path}: {why}")
+    return [
+        f"{name}: {plural(len(told), 'file is', 'files are')} not Python, and left out: {'; '.join(told[:_TOLD])}"
+        + ("; …" if len(told) > _TOLD else "")
+        for name, told in by_source.items()
+    ]
 
 
 def _few(others: dict[str, tuple[str, ...]]) -> Iterable[tuple[str, tuple[str, ...]]]:

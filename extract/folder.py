@@ -24,6 +24,7 @@ from manifests.atomic import atomic_folder
 from manifests.errors import UserError
 from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, read_manifest, write_manifest
+from manifests.markdown import article
 from manifests.parts import REQUIREMENTS, TABLE
 from manifests.records import Block, Level, arrow_schema
 
@@ -182,7 +183,9 @@ def read_manifest_of(folder: Path) -> Manifest:
     """
     manifest = read_manifest(folder)
     if manifest.kind != KIND:
-        raise UserError(f"{folder}: holds a {manifest.kind}, not an {KIND}; give the folder that `lemur extract` wrote")
+        raise UserError(
+            f"{folder}: holds {article(manifest.kind)}, not an {KIND}; give the folder that `lemur extract` wrote"
+        )
     return manifest
 
 

@@ -43,7 +43,6 @@ class Index:
         self.policy = policy
         self.hits = 0
         self.parsed = 0
-        self.broken: dict[str, str] = {}  # blob -> why it could not be parsed
         self._memory: dict[str, FileFacts] = {}
         self._database = _open(self.path)
 
@@ -82,10 +81,16 @@ class Index:
                 [(blob, VERSION, data, error) for blob, data, error in rows],
             )
 
+    def faults(self, files: Sequence[tuple[Source, SourceFile]]) -> list[tuple[Source, SourceFile, str]]:
+        """Those of these files that could not be parsed, and why; they must have been added."""
+        query = "SELECT blob, error FROM facts WHERE version = ? AND error IS NOT NULL"
+        why = dict(self._database.execute(query, (VERSION,)))
+        return [(source, file, why[file.blob]) for source, file in files if file.blob in why]
+
     # -- one file ------------------------------------------------------------------------------------------------
 
     def facts(self, source: Source, file: SourceFile) -> FileFacts:
-        """The facts of a file; empty when it does not parse (then `broken` says why).
+        """The facts of a file; empty when it does not parse (`faults` says why).
 
         Raises: UserError under policy `skip` if the file is not in the index.
         """
@@ -110,7 +115,6 @@ class Index:
             row = stored[0][1:]
         data, error = row
         if error is not None:
-            self.broken[file.blob] = error
             return _EMPTY
         return _loads(data)
 

@@ -164,5 +164,6 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except (ValidationError, UnicodeDecodeError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: not a valid manifest: {where} {first['msg']}; make the folder anew") from None
+        where = "".join(f"{part}." for part in first["loc"])[:-1]
+        said = f"{where} {first['msg']}".strip()
+        raise UserError(f"{path}: not a valid manifest: {said}; make the folder anew") from None

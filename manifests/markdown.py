@@ -35,6 +35,11 @@ def plural(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def article(noun: str) -> str:
+    """`a snapshot`, `an extraction`."""
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
 def shown(text: str, limit: int = 0) -> str:
     """The text with what cannot be seen spelled out, cut at `limit` characters when one is given."""
     visible = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text)

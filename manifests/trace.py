@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from manifests.atomic import sha256_file
 from manifests.errors import UserError
 from manifests.manifest import FILE_NAME, Manifest, Parent, read_manifest
-from manifests.markdown import shown
+from manifests.markdown import article, shown
 
 #: Who traces a row, by the kind of the folder.
 _TRACERS = {
@@ -98,7 +98,7 @@ def lines_text(first: int, last: int) -> str:
 def _tracer(folder: Path, manifest: Manifest) -> Tracer:
     if manifest.kind not in _TRACERS:
         known = ", ".join(sorted(_TRACERS))
-        raise UserError(f"{folder}: holds a {manifest.kind}, whose rows have no chain; give one of {known}")
+        raise UserError(f"{folder}: holds {article(manifest.kind)}, whose rows have no chain; give one of {known}")
     tracer: Tracer = importlib.import_module(_TRACERS[manifest.kind])
     return tracer
 

@@ -260,7 +260,7 @@ def test_verify_passes(made: tuple[Path, Done], place: Path) -> None:
     done = lemur("verify", made[0], cwd=place)
     assert done.returncode == 0, done.stdout
     assert all(line.startswith("ok  ") for line in done.stdout.splitlines())
-    for what in ("digests", "schema LemurRecord", "counts", "explained", *(f"guarantee {n}" for n in range(1, 6))):
+    for what in ("digests", "schema LemurRecord", "counts", *(f"guarantee {n}" for n in range(1, 7))):
         assert what in done.stdout
     done = lemur("verify", made[0], "--json", cwd=place)
     assert all(check["ok"] for check in json.loads(done.stdout))
@@ -300,14 +300,14 @@ HARM: dict[str, tuple[str, Callable[[list[dict[str, Any]]], None], str]] = {
     "a similarity": ("decisions.parquet", _first("lexical", similarity=0.95), "guarantee 2"),
     "a similarity below the threshold": ("decisions.parquet", _first("lexical", similarity=0.1), "guarantee 2"),
     "a stage": ("decisions.parquet", _first("lexical", stage="structural"), "counts"),
-    "a canonical that is not kept": ("decisions.parquet", _first("lexical", canonical="0" * 64), "explained"),
-    "no canonical": ("decisions.parquet", _first("repeat", canonical=None), "explained"),
-    "no reason": ("decisions.parquet", _set(0, reason=""), "explained"),
+    "a canonical that is not kept": ("decisions.parquet", _first("lexical", canonical="0" * 64), "guarantee 6"),
+    "no canonical": ("decisions.parquet", _first("repeat", canonical=None), "guarantee 6"),
+    "no reason": ("decisions.parquet", _set(0, reason=""), "guarantee 6"),
     "a row number": ("decisions.parquet", _set(3, row=4), "counts"),
     "a decision is gone": ("decisions.parquet", lambda rows: rows.pop(), "counts"),
     "a code": ("data/records/train-*.parquet", _set(0, nn_code="x = 1\n"), "ids"),
     "an id": ("data/records/train-*.parquet", _set(0, id="0" * 64), "ids"),
-    "a record is gone": ("data/records/train-*.parquet", lambda rows: rows.pop(), "explained"),
+    "a record is gone": ("data/records/train-*.parquet", lambda rows: rows.pop(), "guarantee 6"),
     "a record twice": ("data/records/train-*.parquet", lambda rows: rows.append(rows[0]), "ids"),
     "a cluster": ("data/records/train-*.parquet", _set(0, cluster="0" * 16), "guarantee"),
     "a removed code": ("removed.parquet", _set(0, nn_code="x = 5\n"), "ids"),

@@ -167,6 +167,29 @@ def test_a_block_is_closed_and_says_where_it_is_from(extracted: Path) -> None:
     assert (extracted / row["file"]).read_text() == row["code"]
 
 
+def test_files_that_are_not_python_are_named(tmp_path: Path, cache: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "bad.py").write_text("class A(:\n")
+    (mine / "old.py").write_text("print 1\n")
+    left_out = "mine: 2 files are not Python, and left out: bad.py: line 1: "
+    for _ in range(2):  # also where the index knows them
+        nothing = lemur(tmp_path, cache, "extract", "--source", "./mine", "--out", "blocks", "--level", "parsed")
+        assert nothing.returncode == 1
+        assert left_out in nothing.stderr
+        assert nothing.stderr.splitlines()[-1].startswith("lemur: mine: no class of torch.nn.Module was found")
+    (mine / "good.py").write_text(
+        "import torch\n\n\nclass Good(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
+    )
+    done = lemur(tmp_path, cache, "extract", "--source", "./mine", "--out", "blocks", "--level", "parsed")
+    assert done.returncode == 0, done.stderr
+    assert left_out in done.stderr
+    assert any(
+        note.startswith(left_out)
+        for note in json.loads((tmp_path / "blocks" / "manifest.json").read_text())["details"]["notes"]
+    )
+
+
 def test_a_second_run_executes_nothing_and_writes_the_same(folder: Path, cache: Path, extracted: Path) -> None:
     done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "again", "--json", PYTHONHASHSEED="7")
     assert done.returncode == 0, done.stderr

@@ -91,7 +91,7 @@ def ablate(
         for name in recipes
     ]
     with open_trainers(jobs) as trainers:
-        runs = list(trainers.train(planned, out, data=data.folder, resources=resources))
+        runs = list(trainers.train(planned, out, data=data.folder, resources=resources, again=force))
     records = {name: {} for name in recipes}  # type: dict[str, dict[int, TrainingRecord]]
     names = [name for _ in seeds for name in recipes]
     for name, (run, record) in zip(names, runs, strict=True):

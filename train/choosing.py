@@ -75,7 +75,7 @@ _NUMPY = ("import numpy", "from numpy")
 def _unknown(where: str, slot: str, use: str, library: Library | None) -> str:
     known = f"built in: {', '.join(map(repr, part_names(slot)))}"
     if library is None:
-        return f"{where}: no part {use!r}; {known}; for blocks, give an extraction folder"
+        return f"{where}: no part {use!r}; {known}; for blocks, give --in DIR, a folder that `lemur extract` wrote"
     near = library.near(use)
     meant = f"did you mean {' or '.join(near)}?" if near else f"nothing in {library.folder.name} is called nearly so"
     return f"{where}: no block {use!r}; {meant} ({known})"

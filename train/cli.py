@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from manifests.errors import UserError
+from manifests.markdown import plural
 
 if TYPE_CHECKING:
     from train.recipe import Recipe
@@ -30,7 +31,7 @@ _RECIPE = f"A TOML file, or the name of a shipped recipe: {_SHIPPED}."
 In = Annotated[Path | None, typer.Option("--in", metavar="DIR", help="The extraction folder of the blocks.")]
 Data = Annotated[str, typer.Option("--data", metavar="SOURCE", help=_DATA)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-GoOn = Annotated[bool, typer.Option("--force", help="Go on in the folder of a study with another plan.")]
+GoOn = Annotated[bool, typer.Option("--force", help="Go on with another plan, and train again what failed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 Set = Annotated[
     list[str] | None,
@@ -258,7 +259,7 @@ def run_(
     if as_json:
         _print_json(record.model_dump(mode="json"))
     else:
-        print(run_text(record, out))
+        print(run_text(record, out), file=sys.stdout if record.status == "ok" else sys.stderr)
     if record.status != "ok":
         raise typer.Exit(1)
 
@@ -338,7 +339,8 @@ def check_(
         _print_json(result)
     else:
         for key, value in result.items():
-            print(f"{key.replace('_', ' '):<17} {value}")
+            shown = f"{value:.6g}" if isinstance(value, float) else value
+            print(f"{key.replace('_', ' '):<17} {shown}")
 
 
 @_train.command("register")
@@ -356,7 +358,7 @@ def register_(
     if as_json:
         _print_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
     else:
-        print(f"{db}: {result.added} trials added, {result.present} were there already")
+        print(f"{db}: {plural(result.added, 'trial')} added, {result.present} there already")
     for line in result.failed:
         print(f"lemur: {line}", file=sys.stderr)
     if result.failed:

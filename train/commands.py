@@ -7,6 +7,7 @@ from pathlib import Path
 
 from manifests.atomic import atomic_file
 from manifests.errors import UserError
+from manifests.markdown import plural
 from manifests.progress import note
 from manifests.records import TrainingRecord
 from manifests.workers import available_cores
@@ -163,7 +164,7 @@ def train_to(
     for name in sorted(used.keys() & net.prm.keys()):
         if net.prm[name] != used[name]:
             said = f"{name} {net.prm[name]!r} only constructs it"
-            note(f"{net.name}: {said}; it is trained with the recipe's {used[name]!r}")
+            note(f"{net.name}: {said}; the recipe trains it with {used[name]!r}: --set training.… changes that")
     record = train_once(
         net,
         recipe,
@@ -185,20 +186,23 @@ def train_to(
 def run_text(record: TrainingRecord, out: Path) -> str:
     """What a run came to, in a few lines."""
     if record.status != "ok" and Path(f"{out}.partial").is_dir():
-        return f"{record.name}: {record.error}; the same command goes on from {out}.partial"
+        return f"{record.name}: {record.error}; run again, it goes on from {out}.partial"
     if record.status != "ok":
         more = _MORE.get(record.status, "")
         return f"{record.name}: {record.status}: {record.error}{more}; see {out / RECORD}"
     rows = [
         ("data", f"{record.data}, {record.train_images:,} images to train on"),
-        ("training", f"{record.epochs} epochs, {record.steps:,} steps, {record.train_seconds:,.0f} s"),
-        ("of them, data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
+        (
+            "training",
+            f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s",
+        ),
+        ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
         ("parameters", f"{record.parameters or 0:,}"),
         ("held out", "–" if record.val_accuracy is None else f"{100 * record.val_accuracy:.2f} %"),
         ("test", "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.2f} %"),
         ("device", f"{record.device}, {record.precision}"),
     ]
-    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<14} {value}" for name, value in rows)]
+    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
     return "\n".join([*lines, f"-> {out}"])
 
 

@@ -102,7 +102,8 @@ def difference(found: object, wanted: Mapping[str, Any]) -> str:
     for name, value in wanted.items():
         if found.get(name) != value:
             said = words.get(name, name.replace("_", " "))
-            return f"another {said}" if name in words else f"{said} {found.get(name)}, not {value}"
+            other = "other" if name in ("data_sha256", "prm") else "another"
+            return f"{other} {said}" if name in words else f"{said} {found.get(name)}, not {value}"
     return "the same"
 
 

@@ -286,7 +286,7 @@ class Loop:
             self._ledger.settle()
             kept = len(self._ledger.history)
             words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
-            more = "" if kept > self._kept_before else ", no more than before: the next needs a longer limit"
+            more = "" if kept > self._kept_before else ", and the next needs a longer limit"
             raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
 
     def _tick(self) -> None:

@@ -69,16 +69,17 @@ class Trainers:
     temporary: str
 
     def train(
-        self, planned: Sequence[Planned], out: Path, *, data: Path, resources: Resources
+        self, planned: Sequence[Planned], out: Path, *, data: Path, resources: Resources, again: bool = False
     ) -> Iterator[tuple[Planned, TrainingRecord]]:
         """Train what is not trained yet; give each run with its record, in the order planned.
 
-        Args: data: the cache folder of the images. resources: threads and limits of each run.
+        Args: data: the cache folder of the images. resources: threads and limits of each run. again: train also what
+            has failed.
         """
         resources = resources.checked()  # a sandbox is opened for the device that this tells
         folders = [out / "runs" / plan.name for plan in planned]
         futures = [
-            submit(self.pool, _train, plan, folder, data, resources, self.temporary)
+            submit(self.pool, _train, plan, folder, data, resources, self.temporary, again=again)
             for plan, folder in zip(planned, folders, strict=True)
         ]
         for number, (plan, future) in enumerate(zip(planned, futures, strict=True), 1):
@@ -103,7 +104,7 @@ def described(record: TrainingRecord) -> str:
         for label, value in (("test", record.test_accuracy), ("held out", record.val_accuracy))
         if value is not None
     ]
-    return f"{', '.join(found)} in {record.train_seconds:.0f} s"
+    return f"{', '.join(found)}, {record.train_seconds:.0f} s of training"
 
 
 @contextlib.contextmanager
@@ -120,7 +121,9 @@ def _temporary() -> Iterator[str]:
             time.sleep(0.1)
 
 
-def _train(plan: Planned, out: Path, data: Path, resources: Resources, temporary: str) -> TrainingRecord:
+def _train(
+    plan: Planned, out: Path, data: Path, resources: Resources, temporary: str, *, again: bool
+) -> TrainingRecord:
     tempfile.tempdir = temporary
     return train_once(
         plan.net,
@@ -134,6 +137,7 @@ def _train(plan: Planned, out: Path, data: Path, resources: Resources, temporary
         resources=resources,
         report=None,
         force=True,
+        keep_failed=not again,
         box=_own_box(data, resources),
     )
 

@@ -37,6 +37,7 @@ def train_once(
     tested: bool = True,
     resources: Resources = Resources(),  # noqa: B008 (frozen)
     force: bool = False,
+    keep_failed: bool = False,
     report: Report | Literal["stderr"] | None = "stderr",
     box: Sandbox | None = None,
 ) -> TrainingRecord:
@@ -53,6 +54,7 @@ def train_once(
         images: how many of the others to train on; None for all. Fewer are always among more.
         tested: whether to read the test images; a run that only helps to choose does not.
         force: replace another run in `out`, or the same one if it failed.
+        keep_failed: take the same run as it is also where it failed.
         report: called about twice a second with how far it is; None is silent.
         box: a sandbox to run in, made by `train.confined.open_box`, opened when it is needed and left open for the
             next run; by default one of its own.
@@ -64,7 +66,7 @@ def train_once(
     resources = resources.checked()
     trained = count_images(data, held_out, images)
     identity = identify(network, recipe, seed, data, held_out, trained, resources.device, tested)
-    found = finished(out, identity, force=force)
+    found = finished(out, identity, force=force, keep_failed=keep_failed)
     if found is not None:
         if report is not None:
             note(f"{out}: the same run is there already; not trained again")

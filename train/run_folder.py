@@ -19,10 +19,11 @@ _LOCK, _OLDER = "lock", "older"
 _FINAL = ("ok", "diverged")  # the same run again would end in the same way
 
 
-def finished(out: Path, wanted: Mapping[str, Any], *, force: bool) -> TrainingRecord | None:
-    """The record of the same run, if `out` holds it.
+def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: bool = False) -> TrainingRecord | None:
+    """The record of the same run, if `out` holds it; another one that failed is as good as none.
 
-    Raises: UserError if it holds something else, unless `force` is given and it is another run.
+    Args: force: another run, or the same one that failed, is none either. keep_failed: the same one that failed counts.
+    Raises: UserError if it holds something else, unless `force` is given and it is a run.
     """
     if not out.exists() and not out.is_symlink():
         return None
@@ -35,9 +36,9 @@ def finished(out: Path, wanted: Mapping[str, Any], *, force: bool) -> TrainingRe
         record: TrainingRecord = TrainingRecord.model_validate_json((out / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
         raise UserError(f"{out}: is not the folder of a whole training run; choose another --out") from error
-    if identity == dict(wanted) and record.status in _FINAL:
+    if identity == dict(wanted) and (keep_failed or record.status in _FINAL):
         return record
-    if force:
+    if force or (identity != dict(wanted) and record.status not in _FINAL):
         return None
     if identity == dict(wanted):
         raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to train it again")

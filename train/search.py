@@ -67,10 +67,11 @@ class Trial:
         return [record for record in self.records if record.status == "ok"]
 
     @property
-    def rank(self) -> tuple[int, float, str]:
-        """Sorts the best first: rungs passed, accuracy on held-out images on the last of them, name."""
+    def rank(self) -> tuple[bool, int, float, str]:
+        """Sorts the best first: what never failed, rungs passed, accuracy on held-out images on the last, name."""
         accuracy = self.passed[-1].val_accuracy if self.passed else None
-        return (-len(self.passed), -(accuracy if accuracy is not None else -1.0), self.name)
+        failed = not self.passed or len(self.passed) < len(self.records)
+        return (failed, -len(self.passed), -(accuracy if accuracy is not None else -1.0), self.name)
 
 
 def search(
@@ -100,7 +101,7 @@ def search(
         drawn = compositions(base, choices, plan.budget, plan.seed)
         trials = [_assembled(recipe, plan.epochs, folder, fitter) for recipe in drawn]
     with open_trainers(jobs) as trainers:
-        _screen(trials, plan, trainers, out, data, resources)
+        _screen(trials, plan, trainers, out, data, resources, again=force)
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
     every = [record for trial in trials for record in trial.records]
@@ -164,6 +165,8 @@ def _screen(
     out: Path,
     data: Cifar10,
     resources: Resources,
+    *,
+    again: bool,
 ) -> None:
     """Rung for rung: train those that are left, write down what came out, keep the best part."""
     left = [trial for trial in trials if trial.net is not None]
@@ -171,7 +174,7 @@ def _screen(
         size = f"{images:,} images, {plural(plan.epochs, 'epoch')}"
         note(f"rung {rung + 1}: {plural(len(left), 'composition')}, {size}")
         planned = [_planned(trial, rung, images, plan) for trial in left]
-        runs = trainers.train(planned, out, data=data.folder, resources=resources)
+        runs = trainers.train(planned, out, data=data.folder, resources=resources, again=again)
         for trial, (_, record) in zip(left, runs, strict=True):
             trial.records.append(record)
         _write(out, trials, data.label, plan)
@@ -243,12 +246,12 @@ def page(ranked: Sequence[Trial], label: str, plan: Plan) -> list[str]:
         filled = ", ".join(
             f"{slot.replace('_', ' ')} {code_span(value['use'].rpartition('.')[2])}" for slot, value in uses.items()
         )
-        result = described(trial.records[-1]) if trial.records else f"not assembled: {trial.error}"
+        result = "; ".join(map(described, trial.records[-2:])) if trial.records else f"not assembled: {trial.error}"
         cells.append([str(place), code_span(trial.name), filled, ", ".join(sorted(sources)), plain(result)])
     return [
         f"# Search on {plain(label)}",
         "",
-        *table(["place", "composition", "slots", "sources", "last rung"], cells, left=5),
+        *table(["place", "composition", "slots", "sources", "last rungs"], cells, left=5),
         f"Accuracy on {plan.held_out:,} training images held out. `best.toml` is the recipe of the first.",
         "",
     ]

@@ -41,7 +41,10 @@ def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
         elif written:
             raise UserError(f"variant {name!r}: changes nothing in this recipe; leave it out")
     if len(found) == 1:
-        raise UserError("the recipe has no attention, anti-aliasing, stochastic depth or augmentation to leave out")
+        raise UserError(
+            "the recipe has no attention, anti-aliasing, stochastic depth or augmentation to leave out; take another"
+            " recipe, or say what to change: --variant 'NAME: KEY=VALUE'"
+        )
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from manifests.errors import UserError
 from manifests.manifest import Manifest, read_manifest
+from manifests.markdown import article
 from manifests.records import TrainingRecord
 from manifests.trace_network import inlined_blocks
 from manifests.verify import Check, check_files, found_check
@@ -29,7 +30,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
     """
     manifest = read_manifest(folder)
     if manifest.kind != KIND and manifest.kind not in _TABLES:
-        raise UserError(f"{folder}: holds a {manifest.kind}; give a folder that `lemur train` wrote")
+        raise UserError(f"{folder}: holds {article(manifest.kind)}; give a folder that `lemur train` wrote")
     files = check_files(folder, manifest)
     return [files, *(_check_run(folder, manifest) if manifest.kind == KIND else _check_study(folder, manifest))]
 

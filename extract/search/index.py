@@ -18,6 +18,7 @@ from extract.spec import SPECS
 from manifests.atomic import atomic_file
 from manifests.cache import cache_folder
 from manifests.errors import UserError
+from manifests.markdown import article
 
 #: Of the index's columns, by how much a hit in each counts.
 COLUMNS = {"names": 10.0, "category": 4.0, "place": 3.0, "shape": 3.0, "layers": 2.0, "about": 1.0}
@@ -111,7 +112,9 @@ def _stated(folder: Path) -> tuple[str, int]:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not a valid manifest: {error}; make the folder anew") from error
     if kind != "extraction":
-        raise UserError(f"{folder}: holds a {kind}, not an extraction; give the folder that `lemur extract` wrote")
+        raise UserError(
+            f"{folder}: holds {article(kind)}, not an extraction; give the folder that `lemur extract` wrote"
+        )
     if SPECS not in outputs:
         raise UserError(f"{folder}: has no {SPECS}: an earlier version wrote it; run `lemur extract` again")
     return str(outputs[SPECS]["sha256"]), int(outputs[SPECS]["bytes"])

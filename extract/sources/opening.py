@@ -11,6 +11,7 @@ from extract.sources.model import DEFAULT_PRIORITY, Source
 from extract.sources.package import PACKAGE_RE, find_package
 from extract.sources.store import Found, read_listing, tree_root
 from manifests.errors import UserError
+from manifests.progress import note
 
 _FORMS = "a source is NAME or NAME@VERSION of a package, git+URL[@REVISION], or a folder (./NAME)"
 
@@ -45,6 +46,8 @@ def open_source(
         return replace(source, name=name or source.name, **scope)  # type: ignore[arg-type]
     if not PACKAGE_RE.fullmatch(spec):
         raise UserError(f"{spec!r}: not a source; {_FORMS}")
+    if Path(spec).is_dir():
+        note(f"{spec}: taken for the package of that name; for the folder that is here, write ./{spec}")
     return replace(_from_cache(find_package(spec, digests), name), **scope)  # type: ignore[arg-type]
 
 

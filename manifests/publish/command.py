@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from manifests.errors import UserError
+from manifests.manifest import read_manifest
 from manifests.markdown import plural
 from manifests.progress import note
 from manifests.publish.hub import Hub
@@ -33,6 +34,7 @@ def run_publish(
 
     Raises: UserError if nobody can be asked and `yes` is not given, and as `publish` does.
     """
+    read_manifest(folder)
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("publish: there is no terminal to ask on; add --yes, or --dry-run to see what would be changed")
 

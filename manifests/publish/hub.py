@@ -67,7 +67,7 @@ class Hub:
 
     def wait(self, what: str, error: Exception, seconds: float) -> None:
         """Say what went wrong, and sleep before the next try."""
-        note(f"{what}: {said(error)}; next try in {seconds:.0f} s")
+        note(f"{what}: the Hub: {said(error)}; next try in {seconds:.0f} s")
         self.sleep(seconds)
 
     def limit_waiting(self) -> None:

@@ -341,7 +341,11 @@ def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path:
     assert failed.status == "error"
     with pytest.raises(UserError, match=r"this run ended with error \(KeyError: 'mine'"):
         run(data, box, tmp_path / "bad", "raise KeyError('mine')")
+    inode = (tmp_path / "bad").stat().st_ino
+    assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", keep_failed=True) == failed
+    assert (tmp_path / "bad").stat().st_ino == inode
     assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", force=True).status == "error"
+    assert run(data, box, tmp_path / "bad").status == "ok", "another run that failed is not in the way"
 
 
 def test_what_was_not_made_here_is_not_touched(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:

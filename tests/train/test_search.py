@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from train import cli
 from train.recipe import Recipe
-from train.search import SLOTS, Plan, Trial, compositions, rungs
+from train.search import SLOTS, Plan, Trial, compositions, page, rungs
 
 made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 
@@ -77,8 +77,12 @@ def test_a_rung_that_failed_counts_for_nothing() -> None:
     sound.records = [made_up_record(val_accuracy=0.4), made_up_record(val_accuracy=0.5)]
     failed.records = [made_up_record(val_accuracy=0.9), made_up_record(status="diverged", val_accuracy=None)]
     never.records = [made_up_record(status="out_of_memory", val_accuracy=None)]
-    ranked = sorted([never, failed, sound], key=lambda trial: trial.rank)
-    assert [trial.name for trial in ranked] == ["sound", "failed", "never"]
+    low = Trial("low", Recipe(), None, records=[made_up_record(val_accuracy=0.1)])
+    ranked = sorted([never, failed, low, sound], key=lambda trial: trial.rank)
+    assert [trial.name for trial in ranked] == ["sound", "low", "failed", "never"]
+    (row,) = [line for line in page(ranked, "cifar-10", Plan(budget=4)) if "`failed`" in line]
+    assert "90.00 %" in row
+    assert "diverged" in row
     assert not never.passed
 
 
