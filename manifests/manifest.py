@@ -159,7 +159,11 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder") from None
+        if not folder.exists():
+            raise UserError(f"{folder}: no such folder; not a finished lemur folder") from None
+        inside = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{FILE_NAME}")))
+        more = f"; in it are {inside}" if inside else ""
+        raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder{more}") from None
     except NotADirectoryError:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except (ValidationError, UnicodeDecodeError) as error:

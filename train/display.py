@@ -142,7 +142,9 @@ def _said(seen: Progress) -> str:
         parts.append(f"val {seen.history[-1].val_accuracy:.1%}")
     if seen.now.images_per_second:
         parts.append(f"{seen.now.images_per_second:,.0f} images/s")
-    if seen.seconds_left is not None:
+    if seen.done >= seen.steps:
+        parts.append("evaluates")
+    elif seen.seconds_left is not None:
         parts.append(f"{_duration(seen.seconds_left)} left")
     return "  ".join(parts)
 

@@ -39,20 +39,25 @@ class Planned:
     tested: bool = True
 
 
+def check_study(out: Path) -> None:
+    """Nothing, if the folder can be that of a study: there is none, it is empty, or it is one.
+
+    Raises: UserError if it holds something else.
+    """
+    if out.is_dir() and any(out.iterdir()) and not (out / PLAN).is_file():
+        raise UserError(f"{out}: is not a folder of such a study; choose another --out")
+
+
 def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
     """Make the folder of a study, or open the one that the same study began.
 
     Raises: UserError if the folder holds something else, or another study and `force` is not given.
     """
+    check_study(out)
     text = json.dumps(plan, indent=1, sort_keys=True) + "\n"
     path = out / PLAN
-    if out.is_dir() and any(out.iterdir()):
-        if not path.is_file():
-            raise UserError(f"{out}: is not a folder of such a study; choose another --out")
-        if path.read_text(encoding="utf-8") != text and not force:
-            raise UserError(
-                f"{out}: holds a study with another plan; choose another --out, or --force to go on with this"
-            )
+    if path.is_file() and path.read_text(encoding="utf-8") != text and not force:
+        raise UserError(f"{out}: holds a study with another plan; choose another --out, or --force to go on with this")
     try:
         out.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as part:

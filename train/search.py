@@ -21,7 +21,7 @@ from train.candidates import candidates
 from train.data import Cifar10
 from train.fitting import Fitter
 from train.library import open_library
-from train.many import Planned, Trainers, described, open_study, open_trainers
+from train.many import Planned, Trainers, check_study, described, open_study, open_trainers
 from train.recipe import Recipe
 from train.run import Network, Resources
 from train.sealing import reopen_study, seal_study
@@ -92,6 +92,7 @@ def search(
     """
     if len(data.train_images) <= plan.held_out:
         raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {plan.held_out} out, give more")
+    check_study(out)  # before the minutes that fitting takes
     watch = Stopwatch()
     with Fitter(unsafe=resources.unsafe, jobs=jobs) as fitter:
         choices = find_choices(folder, plan.slots, base, fitter)

@@ -62,7 +62,7 @@ def test_numbers(run: Run) -> None:
 def test_every_check_passes(run: Run) -> None:
     checks = verify(run.folder)
     assert [f"{check.name}: {check.detail}" for check in checks if not check.ok] == []
-    assert sum(check.name.startswith("guarantee") for check in checks) == 5
+    assert sum(check.name.startswith("guarantee") for check in checks) == 6
 
 
 def test_every_row_is_decided_and_explained(run: Run) -> None:

@@ -331,6 +331,18 @@ def test_what_is_no_manifest(tmp_path: Path, text: str | None, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_of_finished_folders_names_them(tmp_path: Path) -> None:
+    for name in ("blocks", "run"):
+        (tmp_path / "whole" / name).mkdir(parents=True)
+        write_manifest(tmp_path / "whole" / name, a_manifest(tmp_path / "whole" / name))
+    with pytest.raises(UserError) as caught:
+        read_manifest(tmp_path / "whole")
+    where = f"{tmp_path}/whole"
+    assert str(caught.value).endswith(f"not a finished lemur folder; in it are {where}/blocks, {where}/run")
+    with pytest.raises(UserError, match="no such folder"):
+        read_manifest(tmp_path / "nowhere")
+
+
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):

@@ -293,7 +293,7 @@ def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
 
 
 def test_refused_without_a_folder_or_out_of_range() -> None:
-    with pytest.raises(UserError, match="no part 'Gate'; built in: 'none'; for blocks, give an extraction folder"):
+    with pytest.raises(UserError, match="no part 'Gate'; built in: 'none'; for blocks, give --in DIR"):
         assemble(recipe({"attention": "Gate"}), None)
     with pytest.raises(UserError, match=r"training.learning_rate: 2.0; the hyperparameters of LEMUR lie in 0..1"):
         assemble(recipe({}, training={"learning_rate": 2.0}), None)

@@ -20,7 +20,7 @@ from sandbox import Sandbox
 from train.checkpoint import weights_digest
 from train.confined import open_box
 from train.data import Cifar10, load_cifar10
-from train.display import Progress, watching
+from train.display import Progress, _said, watching
 from train.history import StepFigures, copy_plain, read_history, read_progress
 from train.recipe import Recipe
 from train.run import Network, Resources, train_once
@@ -438,6 +438,11 @@ def test_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
         (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
         (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
     assert capsys.readouterr().err == "tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left\n"
+
+
+def test_when_all_steps_are_done_it_evaluates() -> None:
+    said = [_said(Progress("tiny", 1, 16, StepFigures(steps=done, images_per_second=64.0), (), 32)) for done in (8, 16)]
+    assert [text.rpartition("  ")[2] for text in said] == ["4 s left", "evaluates"]
 
 
 def test_epochs_of_an_earlier_time_are_not_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,8 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, data: Cifar10)
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="is not a folder of such a study"):
         ablate(TINY, None, data=data, out=tmp_path, seeds=(0,), held_out=50, resources=RESOURCES)
+    with pytest.raises(UserError, match="is not a folder of such a study"):  # told before any block is looked at
+        search(TINY, tmp_path / "no blocks", Plan(budget=2, held_out=50), data=data, out=tmp_path, resources=RESOURCES)
 
 
 def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(

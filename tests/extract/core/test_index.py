@@ -87,7 +87,8 @@ def test_what_is_no_python_is_reported(source: Source, tmp_path: Path) -> None:
             index.add([(source, file) for file in source.files])
             facts = {file.path: index.facts(source, file) for file in source.files}
             (bad,) = [file for file in source.files if file.path == "bad.py"]
-            assert index.broken == {bad.blob: "line 1: invalid syntax"}
+            told = index.faults([(source, file) for file in source.files])
+            assert told == [(source, bad, "line 1: invalid syntax")]
             assert facts["bad.py"].statements == ()
             assert facts["a.py"].statements
 
