@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -25,10 +26,15 @@ class Parts:
     made_from: Mapping[str, tuple[str, ...]]  # block -> sources, its own first
     source_licenses: Mapping[str, str]
 
-    def licenses(self, block: str) -> set[str]:
-        """The licences of all sources that a block holds code of; `NOASSERTION` where nothing is said of it."""
-        sources = self.made_from.get(block)
-        return {NOASSERTION} if sources is None else {self.source_licenses.get(name, NOASSERTION) for name in sources}
+    def licenses(self, row: Mapping[str, Any]) -> set[str]:
+        """The licence that a block's row states, and those of all sources that it holds code of.
+
+        `NOASSERTION` is among them where nothing is said of its sources. Of the row, `block` and `license` are read.
+        """
+        sources = self.made_from.get(row["block"])
+        if sources is None:
+            return {row["license"], NOASSERTION}
+        return {row["license"], *(self.source_licenses.get(name, NOASSERTION) for name in sources)}
 
 
 def read_parts(folder: Path) -> Parts:
@@ -60,7 +66,7 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
     for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
         if row["code_sha256"] is None:
             continue
-        if wrong := barred({row["license"], *parts.licenses(row["block"])}):
+        if wrong := barred(parts.licenses(row)):
             found[row["block"]] = (row["source"], " AND ".join(wrong))
     return found
 

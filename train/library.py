@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from manifests.errors import UserError
 from manifests.licenses import all_of
-from manifests.parts import TABLE, read_parts
+from manifests.parts import REQUIREMENTS, TABLE, read_parts
 from manifests.records import Block, Spec
 
 _SPECS = "specs.jsonl"
@@ -116,7 +116,7 @@ def open_library(folder: Path) -> Library:
     Raises: UserError if it is none, or its records cannot be read.
     """
     times = []
-    for name in (TABLE, _SPECS):
+    for name in (TABLE, _SPECS, REQUIREMENTS):
         path = folder / name
         if not path.is_file():
             raise UserError(f"{folder}: no {name}; give a folder that `lemur extract --out DIR` wrote")
@@ -131,7 +131,7 @@ def _read(folder: Path, _times: tuple[int, ...]) -> Library:
     try:
         rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
         for block in parts.made_from.keys() & rows.keys():
-            rows[block]["license"] = all_of({rows[block]["license"], *parts.licenses(block)})
+            rows[block]["license"] = all_of(parts.licenses(rows[block]))
         lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
         library = Library(folder, rows, facts)

@@ -58,9 +58,7 @@ class ExtractionFolder:
         Raises: UserError if a table cannot be read.
         """
         about = [name for name in _COLUMNS if name != "code"]
-        found = self._blocks(
-            about, lambda block, parts: set() if _problem_of(block, parts) else _licenses(block, parts)
-        )
+        found = self._blocks(about, lambda block, parts: set() if _problem_of(block, parts) else parts.licenses(block))
         return set().union(*found)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -98,10 +96,6 @@ def _problem_of(block: dict[str, Any], parts: Parts) -> str | None:
         return f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}"
     if block["block"] not in parts.made_from:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block['block']}")
-    if wrong := barred(_licenses(block, parts)):
+    if wrong := barred(parts.licenses(block)):
         return f"the licence of the block does not let its code be passed on: {', '.join(wrong)}"
     return None
-
-
-def _licenses(block: dict[str, Any], parts: Parts) -> set[str]:
-    return {block["license"], *parts.licenses(block["block"])}

@@ -34,7 +34,7 @@ def run_publish(
 
     Raises: UserError if nobody can be asked and `yes` is not given, and as `publish` does.
     """
-    read_manifest(folder)
+    read_manifest(folder)  # a folder that is none is told before anything about asking
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("publish: there is no terminal to ask on; add --yes, or --dry-run to see what would be changed")
 

@@ -40,10 +40,10 @@ def translated(what: str, error: Exception, again: str) -> UserError:
 
     if isinstance(error, UserError):
         return error
-    if may_pass(error):
-        where = "" if status_of(error) else "the Hub cannot be reached: "
-        return RetryableError(f"{what}: {where}{said(error)}; run the same command again: {again}")
     status = status_of(error)
+    if may_pass(error):
+        where = "" if status else "the Hub cannot be reached: "
+        return RetryableError(f"{what}: {where}{said(error)}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
         return UserError(f"{what}: no such revision; give a branch, a tag or a commit that is there")
     if isinstance(error, RepositoryNotFoundError):
