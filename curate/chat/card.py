@@ -1,7 +1,7 @@
 """The part of a snapshot's card that tells of conversations."""
 
 from curate.chat.result import Chat, Conversation
-from curate.chat.similar import THRESHOLD
+from manifests.alike import THRESHOLD
 from manifests.markdown import count, percent, plural, table
 from manifests.near import SHINGLE
 from manifests.records import CHAT_KINDS

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from extract.chat.result import Chat
-from extract.chat.similar import THRESHOLD
+from manifests.alike import THRESHOLD
 from manifests.markdown import code_span, count, percent, plural, table
 from manifests.near import SHINGLE
 from manifests.records import SPLITS

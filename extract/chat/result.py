@@ -66,6 +66,11 @@ class Pair:
         """See `pair_id`."""
         return pair_id(self.subject.spec.block, self.kind)
 
+    @property
+    def split(self) -> str:
+        """That of its spec."""
+        return self.subject.place.split
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:
