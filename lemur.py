@@ -13,13 +13,14 @@ import curate.cli
 import extract.cli
 import manifests.cli
 import train.cli
-from manifests.errors import UserError
+from manifests.errors import UsageError, UserError
 
 app = typer.Typer(
     name="lemur",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Clean, executable, provenance-tracked PyTorch code: extracted blocks, curated LEMUR snapshots.",
 )
 app.add_typer(extract.cli.app)
@@ -54,7 +55,7 @@ def main() -> NoReturn:
             interrupted.status,
         )
     except UserError as error:
-        _fail(str(error), 1)
+        _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone (`| head`): nothing to say, nobody to say it to
         sys.exit(1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from curate.tokens import Detail
-from manifests.errors import UserError
+from manifests.errors import UsageError
 
 Profile = Literal["strict", "nn-dup"]
 
@@ -49,17 +49,17 @@ class CurateOptions:
     def __post_init__(self) -> None:
         for name, value in (("lexical", self.lexical_threshold), ("structural", self.structural)):
             if not 0.5 <= value <= 1.0:
-                raise UserError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
+                raise UsageError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
-            raise UserError("--min-per-prefix and --topup-per-prefix: must not be negative")
+            raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
         if self.unsafe_no_sandbox and not (self.checks_runs or self.chat):
-            raise UserError(
+            raise UsageError(
                 "--unsafe-no-sandbox: nothing is run without --check-runs, --require-runs or --chat; leave it out"
             )
         if self.chat_max_tokens < 1:
-            raise UserError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
+            raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
         if self.chat_max_tokens != CHAT_MAX_TOKENS and not self.chat:
-            raise UserError("--chat-max-tokens: no conversations are made without --chat; add it, or leave this out")
+            raise UsageError("--chat-max-tokens: no conversations are made without --chat; add it, or leave this out")
         self._refuse_foreign()
 
     def _refuse_foreign(self) -> None:
@@ -70,7 +70,7 @@ class CurateOptions:
         defaults = {item.name: item.default for item in fields(self)}
         for name in foreign:
             if getattr(self, name) != defaults[name]:
-                raise UserError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
+                raise UsageError(f"--{name.replace('_', '-')}: only profile {home} knows it; leave it out or switch")
 
     @property
     def checks_runs(self) -> bool:
@@ -110,7 +110,7 @@ def matching_prefix(nn: str, prefixes: Sequence[str]) -> int | None:
 def parse_upweight(text: str) -> tuple[str, float]:
     """`PREFIX:FACTOR` as a pair.
 
-    Raises: UserError if it is not of that form, or the factor is not a positive number.
+    Raises: UsageError if it is not of that form, or the factor is not a positive number.
     """
     prefix, colon, factor = text.rpartition(":")
     try:
@@ -118,5 +118,5 @@ def parse_upweight(text: str) -> tuple[str, float]:
     except ValueError:
         value = 0.0
     if not colon or not prefix or not 0 < value < float("inf"):
-        raise UserError(f"--upweight {text}: must be PREFIX:FACTOR with a factor above 0, for example FractalNet:3")
+        raise UsageError(f"--upweight {text}: must be PREFIX:FACTOR with a factor above 0, for example FractalNet:3")
     return prefix, value

@@ -115,10 +115,10 @@ def extract(
     from extract.extractor import Options, extract_to, read_names
     from extract.select import Selection
     from manifests.atomic import check_free
-    from manifests.errors import UserError
+    from manifests.errors import UsageError
 
     if include_code and not chat:
-        raise UserError("--include-code: no conversations are made without --chat; add it, or leave this out")
+        raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")
     check_free(out, force=force)
     wanted = (*(names or ()), *(read_names(names_file) if names_file else ()))
     selection = Selection(

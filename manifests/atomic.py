@@ -66,11 +66,24 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def check_writable(out: Path) -> None:
+    """Refuse early, before minutes of work, an output that could not be made at the end.
+
+    Raises: UserError if of the folders above the nearest that exists is a file, or may not be written.
+    """
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        number = errno.EACCES if above.is_dir() else errno.ENOTDIR
+        raise UserError(f"{out}: cannot be written: {above}: {os.strerror(number)}; choose another --out")
+
+
 def check_free(out: Path, *, force: bool) -> None:
     """Refuse early, before hours of work, an output that could not be put in place at the end.
 
-    Raises: UserError if `out` exists and is not an empty folder, unless `force` is given and it is a folder.
+    Raises: UserError if `out` exists and is not an empty folder, unless `force` is given and it is a folder; or if it
+        could not be made.
     """
+    check_writable(out)
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir():

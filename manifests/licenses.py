@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from manifests.errors import UserError
+from manifests.errors import UsageError
 
 NOASSERTION = "NOASSERTION"
 
@@ -109,12 +109,12 @@ def all_of(expressions: Iterable[str]) -> str:
 def stated_expression(text: str) -> str:
     """An SPDX expression as a user writes it, in canonical form.
 
-    Raises: UserError if it is none.
+    Raises: UsageError if it is none.
     """
     try:
         return canonicalize_license_expression(text)
     except InvalidLicenseExpression as error:
-        raise UserError(
+        raise UsageError(
             f"--license {text}: not an SPDX expression; for example MIT, or 'Apache-2.0 AND MIT'"
         ) from error
 

@@ -384,14 +384,7 @@ def test_verify_of_something_else(place: Path) -> None:
         ('{"nn": "a", "code": "x"}\n', ["in.jsonl"], ["in.jsonl: no column 'nn_code'", "it has nn, code", "rename"]),
         ("", ["in.jsonl"], ["in.jsonl", "no rows"]),
         ("\n\n", ["in.jsonl"], ["in.jsonl", "no rows"]),
-        (
-            '{"nn": "a", "nn_code": "x=1"}\n',
-            ["in.jsonl", "--lexical-threshold", 0.2],
-            ["--lexical-threshold 0.2", "0.5"],
-        ),
-        ('{"nn": "a", "nn_code": "x=1"}\n', ["in.jsonl", "--upweight", "a"], ["--upweight a", "PREFIX:FACTOR"]),
         (None, ["lemur@nonsense!"], ["lemur@nonsense!: not a version"]),
-        (None, ["rows.jsonl", "--license", "free"], ["--license free: not an SPDX expression", "MIT"]),
         (None, ["rows.jsonl", "--include", "nothing"], ["no record is left", "--include", "ga, alt"]),
     ],
 )
@@ -400,6 +393,27 @@ def test_bad_input(place: Path, content: str | None, arguments: list[Any], parts
         (place / "in.jsonl").write_text(content)
     assert_one_line(lemur("curate", *arguments, "--out", "out", "--jobs", 1, cwd=place), 1, *parts)
     assert leftovers(place) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--lexical-threshold", 0.2], ["--lexical-threshold 0.2", "0.5"]),
+        (["--upweight", "a"], ["--upweight a", "PREFIX:FACTOR"]),
+        (["--license", "free"], ["--license free: not an SPDX expression", "MIT"]),
+        (["--tokens", "literal", "--profile", "nn-dup"], ["--tokens: only profile strict knows it"]),
+    ],
+)
+def test_a_value_that_no_run_could_use_is_wrong_usage(place: Path, arguments: list[Any], parts: list[str]) -> None:
+    assert_one_line(lemur("curate", "rows.jsonl", *arguments, "--out", "out", cwd=place), 2, *parts)
+    assert leftovers(place) == []
+
+
+def test_help_by_one_letter(place: Path) -> None:
+    for command in ((), ("curate",), ("train", "run")):
+        short, long = lemur(*command, "-h", cwd=place), lemur(*command, "--help", cwd=place)
+        assert short.returncode == 0
+        assert short.stdout == long.stdout
 
 
 def test_rows_of_which_none_can_be_used(place: Path) -> None:

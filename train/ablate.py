@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manifests.atomic import atomic_file
-from manifests.errors import UserError
+from manifests.errors import UsageError
 from manifests.manifest import Stopwatch
 from manifests.markdown import code_span, plain, table
 from manifests.progress import note
@@ -17,7 +17,7 @@ from train.data import Cifar10
 from train.figures import draw_differences
 from train.fitting import Fitter
 from train.identity import count_images
-from train.many import Planned, open_study, open_trainers
+from train.many import Planned, check_study, open_study, open_trainers
 from train.paired import Difference, paired_difference
 from train.recipe import Recipe
 from train.run import Network, Resources
@@ -66,10 +66,12 @@ def ablate(
         jobs: runs at the same time.
 
     Returns: a row a variant, the full recipe first.
-    Raises: UserError if a variant cannot be assembled, or `out` holds another study.
+    Raises: UsageError for seeds or variants that cannot be used; UserError if a variant cannot be assembled, or `out`
+        holds another study.
     """
     if len(set(seeds)) != len(seeds) or not seeds:
-        raise UserError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; give different ones, for example 0,1,2")
+        raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; give different ones, for example 0,1,2")
+    check_study(out)  # before its networks are assembled
     watch = Stopwatch()
     recipes = variants(recipe, written)
     with Fitter(unsafe=resources.unsafe) as fitter:

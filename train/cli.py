@@ -234,6 +234,9 @@ def run_(
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate one network on CIFAR-10; interrupted, the same command goes on after the last whole epoch."""
+    from manifests.atomic import check_writable
+
+    check_writable(out)
     is_file = network.endswith(".py")
     recipe = _recipe("plain" if is_file else network, set_, epochs)
     from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it

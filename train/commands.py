@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from manifests.atomic import atomic_file
-from manifests.errors import UserError
+from manifests.atomic import atomic_file, check_writable
+from manifests.errors import UsageError, UserError
 from manifests.markdown import plural
 from manifests.progress import note
 from manifests.records import TrainingRecord
@@ -31,12 +31,12 @@ _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit
 def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
     """Whole numbers from `1,2,3`.
 
-    Raises: UserError if one is no number, or below `least`.
+    Raises: UsageError if one is no number, or below `least`.
     """
     found = []
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < least:
-            raise UserError(f"{option} {text!r}: {part.strip()!r} is no whole number from {least}; write 1,2,3")
+            raise UsageError(f"{option} {text!r}: {part.strip()!r} is no whole number from {least}; write 1,2,3")
         found.append(int(part))
     return tuple(found)
 
@@ -76,7 +76,7 @@ def candidate_lines(found: Sequence[Candidate], *, every: bool) -> list[str]:
 def read_prm(text: str) -> dict[str, object]:
     """Hyperparameters from JSON, or from a file of it.
 
-    Raises: UserError if it is no JSON object.
+    Raises: UsageError if it is no JSON object; UserError if there is no such file.
     """
     if not text.lstrip().startswith("{"):
         try:
@@ -88,9 +88,9 @@ def read_prm(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UserError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
+        raise UsageError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
     if not isinstance(found, dict):
-        raise UserError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
+        raise UsageError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
     return found
 
 
@@ -114,6 +114,7 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
     """
     if out.exists() and (out.is_dir() or not force):
         raise UserError(f"{out}: exists already; choose another --out" + ("" if out.is_dir() else ", or add --force"))
+    check_writable(out)
     assembled = assemble(recipe, folder, unsafe=unsafe)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

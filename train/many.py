@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from manifests.atomic import atomic_file
+from manifests.atomic import atomic_file, check_writable
 from manifests.errors import UserError
 from manifests.progress import note
 from manifests.records import TrainingRecord
@@ -42,8 +42,9 @@ class Planned:
 def check_study(out: Path) -> None:
     """Nothing, if the folder can be that of a study: there is none, it is empty, or it is one.
 
-    Raises: UserError if it holds something else.
+    Raises: UserError if it holds something else, or could not be made.
     """
+    check_writable(out)
     if out.is_dir() and any(out.iterdir()) and not (out / PLAN).is_file():
         raise UserError(f"{out}: is not a folder of such a study; choose another --out")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from manifests.errors import UserError
+from manifests.errors import UsageError, UserError
 
 #: Recipes that come with the package.
 SHIPPED = Path(__file__).with_name("recipes")
@@ -145,13 +145,13 @@ class Recipe(_Part):
     def changed(self, **changes: object) -> "Recipe":
         """A recipe with other values, checked again; keys are dotted with two underscores: `training__epochs=3`.
 
-        Raises: UserError for an unknown key or a value out of range.
+        Raises: UsageError for an unknown key or a value out of range.
         """
         data = self.model_dump()
         for key, value in changes.items():
             part, _, name = key.partition("__")
             data.setdefault(part, {})[name] = value
-        return _validated(data, "changed recipe")
+        return _validated(data, "changed recipe", UsageError)
 
 
 def find_recipe(name: str) -> Recipe:
@@ -190,18 +190,18 @@ def load_recipe(path: Path) -> Recipe:
 def read_changes(text: str) -> dict[str, object]:
     """Changes for `Recipe.changed` from text: `training.epochs=3, slots.attention="none"`, values as in TOML.
 
-    Raises: UserError if it cannot be read.
+    Raises: UsageError if it cannot be read.
     """
     try:
         table = tomllib.loads("\n".join(_assignments(text)))
     except tomllib.TOMLDecodeError as error:
-        raise UserError(
+        raise UsageError(
             f"{text.strip()!r}: write KEY=VALUE, the values as in TOML, texts in quotes: {error}"
         ) from error
     changes: dict[str, object] = {}
     for part, values in table.items():
         if not isinstance(values, dict):
-            raise UserError(f"{part}: is no key of a recipe; keys are PART.NAME, for example training.epochs")
+            raise UsageError(f"{part}: is no key of a recipe; keys are PART.NAME, for example training.epochs")
         changes.update({f"{part}__{key}": value for key, value in values.items()})
     return changes
 
@@ -233,11 +233,11 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _validated(data: dict[str, Any], where: str) -> Recipe:
+def _validated(data: dict[str, Any], where: str, error_type: type[UserError] = UserError) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise UserError(f"{where}: " + "; ".join(_describe(found) for found in error.errors())) from error
+        raise error_type(f"{where}: " + "; ".join(_describe(found) for found in error.errors())) from error
 
 
 def _describe(found: Any) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from manifests.errors import UserError
+from manifests.errors import UsageError, UserError
 from train.recipe import Recipe, read_changes
 
 FULL = "full"
@@ -25,7 +25,8 @@ def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
     """Recipes by name: the full one, then the written variants, or the standard ones when none is written.
 
     Args: written: each `NAME: KEY=VALUE, KEY=VALUE`; keys as in a recipe (`slots.attention`), values as in TOML.
-    Raises: UserError if one cannot be read, changes nothing, makes no valid recipe, or is named like another.
+    Raises: UsageError if one cannot be read, changes nothing, makes no valid recipe, or is named like another;
+        UserError if there is none.
     """
     changes = [_read(text) for text in written] if written else list(STANDARD.items())
     found = {FULL: recipe}
@@ -34,12 +35,12 @@ def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
         other = folders.setdefault(folder_name(name), name)
         if other != name or name in found or not folder_name(name):
             said = f"is too like {other!r}" if folder_name(name) else "has no letter or digit"
-            raise UserError(f"variant {name!r}: {said}, and its runs need a folder of their own; give another name")
+            raise UsageError(f"variant {name!r}: {said}, and its runs need a folder of their own; give another name")
         changed = recipe.changed(**change)
         if changed != recipe:
             found[name] = changed
         elif written:
-            raise UserError(f"variant {name!r}: changes nothing in this recipe; leave it out")
+            raise UsageError(f"variant {name!r}: changes nothing in this recipe; leave it out")
     if len(found) == 1:
         raise UserError(
             "the recipe has no attention, anti-aliasing, stochastic depth or augmentation to leave out; take another"
@@ -56,7 +57,7 @@ def folder_name(name: str) -> str:
 def _read(text: str) -> tuple[str, dict[str, object]]:
     name, colon, rest = text.partition(":")
     if not colon or not name.strip() or name.strip() == FULL:
-        raise UserError(
+        raise UsageError(
             f"variant {text!r}: write NAME: KEY=VALUE, for example 'no attention: slots.attention=\"none\"'"
         )
     return name.strip(), read_changes(rest)

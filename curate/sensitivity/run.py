@@ -18,7 +18,7 @@ from curate.sensitivity.page import sensitivity_page, write_figure
 from curate.sources.parents import parents_of
 from curate.tokens import Detail
 from manifests.atomic import atomic_folder
-from manifests.errors import UserError
+from manifests.errors import UsageError, UserError
 from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 
@@ -37,14 +37,14 @@ _PREFIX_SCHEMA = pa.schema(
 def parse_threshold(text: str) -> float | None:
     """A structural threshold, or None for `off`.
 
-    Raises: UserError if it is neither.
+    Raises: UsageError if it is neither.
     """
     if text == "off":
         return None
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"--structural {text}: must be a number from 0.5 to 1.0, or off") from None
+        raise UsageError(f"--structural {text}: must be a number from 0.5 to 1.0, or off") from None
 
 
 def sensitivity(
@@ -67,7 +67,8 @@ def sensitivity(
         include, prefer, from_scratch, tokens: as for `lemur curate`.
 
     Returns: the manifest that was written; its counts hold the grid.
-    Raises: UserError for thresholds outside 0.5 to 1, a source without usable records, an `out` that cannot be written.
+    Raises: UsageError for thresholds outside 0.5 to 1; UserError for a source without usable records, or an `out` that
+        cannot be written.
     """
     taus, kappas = _in_order(lexical, "lexical"), _in_order(structural, "structural")
     options = CurateOptions(include=tuple(include), prefer=tuple(prefer), from_scratch=from_scratch, tokens=tokens)
@@ -111,13 +112,13 @@ def sensitivity(
 def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | None]:
     """Each threshold once, rising, None last.
 
-    Raises: UserError if one lies outside 0.5 to 1, or there is none.
+    Raises: UsageError if one lies outside 0.5 to 1, or there is none.
     """
     if not thresholds:
-        raise UserError(f"--{name}: no thresholds; give at least one, for example 0.9")
+        raise UsageError(f"--{name}: no thresholds; give at least one, for example 0.9")
     for value in thresholds:
         if value is not None and not 0.5 <= value <= 1.0:
-            raise UserError(f"--{name} {value}: must lie between 0.5 and 1.0")
+            raise UsageError(f"--{name} {value}: must lie between 0.5 and 1.0")
     return sorted(set(thresholds), key=lambda value: math.inf if value is None else value)
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from manifests.errors import UserError
+from manifests.errors import UsageError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
@@ -12,20 +12,22 @@ def check_names(repo_id: str, branch: str, tag: str | None) -> None:
     """Nothing, if all three can be names on the Hub.
 
     Source: https://git-scm.com/docs/git-check-ref-format
-    Raises: UserError if one cannot.
+    Raises: UsageError if one cannot.
     """
     check_repository(repo_id)
     for option, name in (("--revision", branch), ("--tag", tag)):
         if name is not None and not _may_be_ref(name):
-            raise UserError(f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'")
+            raise UsageError(
+                f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
+            )
     if tag == branch:
-        raise UserError(f"--tag {tag}: the branch is called so; choose another --tag")
+        raise UsageError(f"--tag {tag}: the branch is called so; choose another --tag")
 
 
 def check_repository(repo_id: str) -> None:
     """Nothing, if a repository may be called so.
 
-    Raises: UserError if not, or if the owner is not named: the Hub would put the user's own name before it once only.
+    Raises: UsageError if not, or if the owner is not named: the Hub would put the user's own name before it once only.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # listed, but imported late
@@ -33,9 +35,11 @@ def check_repository(repo_id: str) -> None:
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise UserError(f"{repo_id!r}: not a repository name: {str(error).splitlines()[0]}; give OWNER/NAME") from error
+        raise UsageError(
+            f"{repo_id!r}: not a repository name: {str(error).splitlines()[0]}; give OWNER/NAME"
+        ) from error
     if "/" not in repo_id:
-        raise UserError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
+        raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
 
 
 def _may_be_ref(name: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from manifests.errors import UserError
+from manifests.errors import UsageError, UserError
 from manifests.markdown import plural
 from manifests.publish.columns import table_texts
 from manifests.publish.paths import own_folders, path_shapes
@@ -68,11 +68,11 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
 def check_digests(not_secret: Collection[str]) -> None:
     """Nothing, if each may be the digest of a finding.
 
-    Raises: UserError if one is none.
+    Raises: UsageError if one is none.
     """
     for digest in not_secret:
         if not _DIGEST.fullmatch(digest):
-            raise UserError(f"--not-secret {digest}: give the 12 digits that stand in brackets behind what was found")
+            raise UsageError(f"--not-secret {digest}: give the 12 digits that stand in brackets behind what was found")
 
 
 def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:

@@ -163,7 +163,7 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
         (("run", "plane", "--out", "x"), 1, "plane: no such recipe; did you mean 'plain'?"),
         (
             ("run", "plain", "--out", "x", "--set", "training.epohs=3"),
-            1,
+            2,
             "no key training.epohs; did you mean 'epochs'?",
         ),
         (
@@ -172,6 +172,8 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
             "images: 300, but 150 are left to train on",
         ),
         (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
+        (("ablate", "plain", "--out", "x", "--data", "synthetic:200", "--seeds", "0,a"), 2, "is no whole number"),
+        (("run", "plain", "--data", "synthetic:200", "--out", "/dev/null/x"), 1, "cannot be written: /dev/null"),
         (("candidates", "--slot", "atention", "--in", "x"), 2, "'atention' is not one of"),
         (("candidates", "--slot", "attention", "--in", "nowhere"), 1, "nowhere"),
         (("register", "nowhere", "--db", "x.db"), 1, "nowhere"),
@@ -181,6 +183,6 @@ def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], code: int, said: 
     done = subprocess.run([LEMUR, "train", *arguments], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == code
     assert said in " ".join(done.stderr.replace("│", " ").split())
-    if code == 1:
+    if "╭" not in done.stderr:  # what Typer itself refuses stands in a box
         assert done.stderr.strip().count("\n") == 0
     assert "Traceback" not in done.stderr
