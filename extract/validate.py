@@ -17,9 +17,10 @@ from extract.index import Index
 from extract.modules import FOUNDATION
 from extract.runtime_names import RuntimeNames
 from manifests.records import Level
-from sandbox import Job, Limits, Outcome, Sandbox, Status
+from sandbox import PRELOAD, Job, Limits, Outcome, Sandbox, Status
 
 ENTRY = "extract.probing.entry:climb"
+_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors need it, and it brings SymPy
 ATTEMPTS = 3  # for failures of resources; anything else fails the same way again
 _BACK_OFF_SECONDS = 0.5
 _RESOURCE = frozenset({Status.TIMEOUT, Status.CRASHED})
@@ -172,7 +173,13 @@ class _LazySandbox:
     """A sandbox that starts with the first job: a run whose outcomes are all known needs none."""
 
     def __init__(self, jobs: int, folders: Sequence[Path], unsafe: bool) -> None:
-        self._arguments = {"workers": jobs, "readable": list(folders), "unsafe": unsafe, "entries": [ENTRY]}
+        self._arguments = {
+            "workers": jobs,
+            "readable": list(folders),
+            "unsafe": unsafe,
+            "preload": _PRELOAD,
+            "entries": [ENTRY],
+        }
         self._box: Sandbox | None = None
 
     def __enter__(self) -> "_LazySandbox":

@@ -19,6 +19,9 @@ from sandbox.processes import remove_folder
 #: The walls, the preferred ones first.
 BACKENDS = ("sandlock", "bubblewrap")
 
+#: What nearly every job would import by itself.
+PRELOAD = ("torch", "torchvision", "numpy.random", "torch.nested._internal.nested_tensor")
+
 
 class Sandbox:
     """Runs jobs in confined processes forked from a server that has the heavy libraries imported. A context manager.
@@ -42,7 +45,7 @@ class Sandbox:
     def __init__(
         self,
         *,
-        preload: Sequence[str] = ("torch", "torchvision", "numpy"),
+        preload: Sequence[str] = PRELOAD,
         entries: Sequence[str] = (),
         python: str = sys.executable,
         sys_path: Sequence[Path] = (),

@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from .compiler import defer_compiler
+
 Entry = Callable[[dict[str, object]], object]
 
 
@@ -26,8 +28,9 @@ class Library:
         """
         for name in modules:
             importlib.import_module(name)
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(1)  # a pool of threads would not survive the fork
+            if name == "torch":
+                sys.modules[name].set_num_threads(1)  # a pool of threads would not survive the fork
+                defer_compiler()
         for entry in entries:
             self.load(entry)
         gc.collect()
