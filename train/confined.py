@@ -12,11 +12,12 @@ import torch
 from manifests.errors import UserError
 from manifests.progress import note
 from manifests.workers import available_cores
+from sandbox import PRELOAD as COMMON
 from sandbox import Job, Limits, Outcome, Sandbox, Status
 from train.plan import Plan
 
 ENTRY = "train.loop:train"
-PRELOAD = ("torch", "torchvision", "torchvision.transforms.v2", "numpy")
+PRELOAD = (*COMMON, "torchvision.transforms.v2")
 _NO_LIMIT = 10.0 * 365 * 86400  # seconds
 _GRACE = 600.0  # seconds for evaluation and files, after the time limit
 _FILE_BYTES, _SCRATCH_BYTES = 4 * 2**30, 16 * 2**30

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import os
 import platform
 import random
 import sys
@@ -34,7 +35,9 @@ def keep_freed_memory() -> None:
 
 def compute_the_same_twice() -> None:
     """Ask for deterministic kernels where there is a choice; a network that needs another one is only warned."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # What torch.use_deterministic_algorithms sets, which imports the compiler to set its flag too: seconds in each run.
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
