@@ -9,6 +9,7 @@ COMMANDS = (
     ["benchmarks.growth"],
     ["benchmarks.extraction"],
     ["benchmarks.validation"],
+    ["benchmarks.sandbox"],
     ["benchmarks.training"],
     ["benchmarks.finetune"],
 )

@@ -1,6 +1,7 @@
 """Validation: how far each emitted file comes. What executes foreign code happens in the sandbox."""
 
 import ast
+import contextlib
 import hashlib
 import json
 import time
@@ -170,7 +171,10 @@ def _job(candidate: Candidate, folders: Sequence[Path], goal: Level) -> Job:
 
 
 class _LazySandbox:
-    """A sandbox that starts with the first job: a run whose outcomes are all known needs none."""
+    """A sandbox that starts with the first job, and a second one with the first job that is run again meanwhile.
+
+    A run whose outcomes are all known needs none.
+    """
 
     def __init__(self, jobs: int, folders: Sequence[Path], unsafe: bool) -> None:
         self._arguments = {
@@ -180,33 +184,34 @@ class _LazySandbox:
             "preload": _PRELOAD,
             "entries": [ENTRY],
         }
-        self._box: Sandbox | None = None
+        self._open = contextlib.ExitStack()
+        self._second: Sandbox | None = None
 
     def __enter__(self) -> "_LazySandbox":
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._box is not None:
-            self._box.__exit__(None, None, None)
+        self._open.close()
 
     def run(self, jobs: Iterator[Job]) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs."""
         first = next(jobs, None)
         if first is None:
             return
-        self._box = Sandbox(**self._arguments)  # type: ignore[arg-type]
-        self._box.__enter__()
+        box = self._open.enter_context(Sandbox(**self._arguments))  # type: ignore[arg-type]
 
         def all_jobs() -> Iterator[Job]:
             yield first
             yield from jobs
 
-        yield from self._box.run(all_jobs())
+        yield from box.run(all_jobs())
 
     def once(self, job: Job) -> Outcome:
-        """The outcome of a job in a sandbox of its own."""
-        with Sandbox(**{**self._arguments, "workers": 1}) as box:  # type: ignore[arg-type]
-            return next(iter(box.run([job])))
+        """The outcome of a job that runs by itself."""
+        if self._second is None:
+            self._second = self._open.enter_context(Sandbox(**{**self._arguments, "workers": 1}))  # type: ignore[arg-type]
+        (outcome,) = self._second.run([job])
+        return outcome
 
     def again(self, job: Job, outcome: Outcome) -> Outcome:
         """The outcome of a job, run again with growing pauses while only resources fail it."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.counts import count_decisions
@@ -79,7 +79,6 @@ FAILING = st.sets(st.integers(0, SIZE - 1))
 SUPPORT = st.sampled_from([{}, {"min_per_prefix": 2}, {"topup_prefix": ("b",), "topup_per_prefix": 3}])
 
 
-@settings(max_examples=60)
 @given(picked=PICKED, failing=FAILING, support=SUPPORT, dice=st.randoms(use_true_random=False))
 def test_only_what_runs_is_kept_and_stands_for_others(
     codes: list[str], curated: Any, picked: list[int], failing: set[int], support: dict[str, Any], dice: random.Random
