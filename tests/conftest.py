@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,28 @@ def curator_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_CACHE, str(folder))
         yield folder
+
+
+@pytest.fixture
+def lemur_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command in this process, which has its imports already: arguments and a working folder in, what it did out."""
+    import lemur
+
+    def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+        command = ["lemur", *map(str, arguments)]
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd)
+            patch.setattr(sys, "argv", command)
+            patch.setattr(signal, "signal", lambda *_: None)  # the tests' own handlers stay
+            with pytest.raises(SystemExit) as end:
+                lemur.main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(command, int(end.value.code or 0), printed.out, printed.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

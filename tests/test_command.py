@@ -388,10 +388,10 @@ def test_verify_of_something_else(place: Path) -> None:
         (None, ["rows.jsonl", "--include", "nothing"], ["no record is left", "--include", "ga, alt"]),
     ],
 )
-def test_bad_input(place: Path, content: str | None, arguments: list[Any], parts: list[str]) -> None:
+def test_bad_input(place: Path, content: str | None, arguments: list[Any], parts: list[str], lemur_here: Any) -> None:
     if content is not None:
         (place / "in.jsonl").write_text(content)
-    assert_one_line(lemur("curate", *arguments, "--out", "out", "--jobs", 1, cwd=place), 1, *parts)
+    assert_one_line(lemur_here("curate", *arguments, "--out", "out", "--jobs", 1, cwd=place), 1, *parts)
     assert leftovers(place) == []
 
 
@@ -404,8 +404,10 @@ def test_bad_input(place: Path, content: str | None, arguments: list[Any], parts
         (["--tokens", "literal", "--profile", "nn-dup"], ["--tokens: only profile strict knows it"]),
     ],
 )
-def test_a_value_that_no_run_could_use_is_wrong_usage(place: Path, arguments: list[Any], parts: list[str]) -> None:
-    assert_one_line(lemur("curate", "rows.jsonl", *arguments, "--out", "out", cwd=place), 2, *parts)
+def test_a_value_that_no_run_could_use_is_wrong_usage(
+    place: Path, arguments: list[Any], parts: list[str], lemur_here: Any
+) -> None:
+    assert_one_line(lemur_here("curate", "rows.jsonl", *arguments, "--out", "out", cwd=place), 2, *parts)
     assert leftovers(place) == []
 
 

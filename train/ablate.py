@@ -71,7 +71,8 @@ def ablate(
     """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; give different ones, for example 0,1,2")
-    check_study(out)  # before its networks are assembled
+    check_study(out)  # this and the next before its networks are assembled
+    trained = count_images(data, held_out, images)
     watch = Stopwatch()
     recipes = variants(recipe, written)
     with Fitter(unsafe=resources.unsafe) as fitter:
@@ -81,7 +82,7 @@ def ablate(
         "data": data.label,
         "data_sha256": data.sha256,
         "held_out": held_out,
-        "images": count_images(data, held_out, images),
+        "images": trained,
         "seeds": list(seeds),
         "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
     }

@@ -380,7 +380,7 @@ def test_the_written_rows_reach_every_outcome() -> None:
 @pytest.mark.slow
 @pytest.mark.network
 def test_decides_like_the_released_package_on_real_networks(real_rows: Source, tmp_path: Path) -> None:
-    rows = sampled_rows(real_rows, 120)
+    rows = sampled_rows(real_rows, 60)
     runs = {name: RUNS[name] for name in ("defaults", "included", "thresholds")}  # the peer's rescue takes hours
     run_peer(rows, runs, tmp_path)
     for name, options in runs.items():

@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,8 +180,10 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
         (("register", "nowhere", "--db", "x.db"), 1, "nowhere"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], code: int, said: str, tmp_path: Path) -> None:
-    done = subprocess.run([LEMUR, "train", *arguments], capture_output=True, text=True, cwd=tmp_path)
+def test_what_is_wrong_is_one_line(
+    arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, lemur_here: Any
+) -> None:
+    done = lemur_here("train", *arguments, cwd=tmp_path)
     assert done.returncode == code
     assert said in " ".join(done.stderr.replace("│", " ").split())
     if "╭" not in done.stderr:  # what Typer itself refuses stands in a box
