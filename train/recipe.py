@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -18,6 +19,9 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+_NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
 
 
 class _Part(BaseModel):
@@ -66,7 +70,7 @@ class Slots(_Part):
 class Model(_Part):
     """The shape of the network: stages of residual blocks, the map halved between two stages."""
 
-    name: str = Field(default="assembled", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    name: str = Field(default="assembled", pattern=_NAME)
     widths: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (32, 128, 256)
     depths: tuple[Annotated[int, Field(ge=0, le=200)], ...] = (0, 2, 2)
     stochastic_depth_rate: Rate = Field(default=0.1, description="of the last block; grows linearly from 0")
@@ -171,7 +175,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """The recipe in a TOML file.
+    """The recipe in a TOML file; where it gives no name, the file's is its name.
 
     Raises: UserError if it cannot be read, is not TOML, has an unknown key (the nearest known one is named) or a value
         out of range.
@@ -184,6 +188,9 @@ def load_recipe(path: Path) -> Recipe:
         raise UserError(f"{path}: not UTF-8 text; give a recipe (TOML)") from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from error
+    model = data.setdefault("model", {})
+    if isinstance(model, dict) and re.match(_NAME, path.stem):
+        model.setdefault("name", path.stem)
     return _validated(data, str(path))
 
 

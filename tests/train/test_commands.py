@@ -52,7 +52,7 @@ def lemur(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_a_recipe_is_a_file_or_a_shipped_name(tmp_path: Path) -> None:
     assert find_recipe("plain").model.name == "plain"
     (tmp_path / "mine.toml").write_text("")
-    assert find_recipe(str(tmp_path / "mine.toml")) == Recipe()
+    assert find_recipe(str(tmp_path / "mine.toml")) == Recipe().changed(model__name="mine")
     with pytest.raises(UserError, match="plan: no such recipe; did you mean 'plain'"):
         find_recipe("plan")
     with pytest.raises(UserError, match=r"gone\.toml: No such file"):

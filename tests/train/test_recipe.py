@@ -19,7 +19,14 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_an_empty_file_is_the_default_recipe(tmp_path: Path) -> None:
-    assert load_recipe(written(tmp_path, "")) == Recipe()
+    assert load_recipe(written(tmp_path, "")) == Recipe().changed(model__name="recipe")
+
+
+def test_a_recipe_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
+    for stem, name in (("wide-2", "wide-2"), ("2 wide", "assembled")):
+        (tmp_path / f"{stem}.toml").write_text("[training]\nepochs = 3\n")
+        assert load_recipe(tmp_path / f"{stem}.toml").model.name == name
+    assert load_recipe(written(tmp_path, '[model]\nname = "mine"\n')).model.name == "mine"
 
 
 def test_a_slot_is_a_name_or_a_table(tmp_path: Path) -> None:
