@@ -23,12 +23,15 @@ from hypothesis import strategies as st
 from manifests.atomic import atomic_file, atomic_folder
 from manifests.errors import RetryableError, UserError
 from manifests.whole.command import run_whole
-from manifests.whole.making import find_data
+from manifests.whole.making import NETWORK, NETWORK_FACTS, find_data, make_run
 from manifests.whole.plan import EPOCHS, Plan, quick_plan
 from manifests.whole.runner import run_stages
 from manifests.whole.stage import Done, Stage, Told
 from manifests.whole.stages import plan_stages
 from manifests.whole.state import STATE
+from train.data import load_cifar10
+from train.register import register_runs
+from train.verify import verify as verify_run
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="locks and signals of POSIX")]
 
@@ -464,6 +467,20 @@ def small_plan(folder: Path, **changes: Any) -> Plan:
         "jobs": 1,
     }
     return Plan(**{**given, **changes})
+
+
+@pytest.mark.slow
+def test_a_run_on_real_images_leaves_its_files_for_lemur(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated images stand for the real ones, which are too many to decode here."""
+    data = dataclasses.replace(load_cifar10("synthetic:80"), label="cifar-10")
+    monkeypatch.setattr("train.data.load_cifar10", lambda _: data)
+    shutil.copy(FIXTURES / "train" / "tiny_net.py", tmp_path / NETWORK)
+    facts = {"name": "tiny", "prm": {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}, "ingredients": []}
+    (tmp_path / NETWORK_FACTS).write_text(json.dumps(facts))
+    make_run(small_plan(tmp_path), tmp_path)
+    assert [check for check in verify_run(tmp_path / "run") if not check.ok] == []
+    found = register_runs(tmp_path / "lemur.db", [tmp_path / "run"])
+    assert (found.added, found.present, found.failed) == (1, 0, ())
 
 
 @pytest.mark.slow

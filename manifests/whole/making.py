@@ -51,7 +51,7 @@ def make_network(plan: Plan, out: Path) -> None:
 
 
 def make_run(plan: Plan, out: Path) -> None:
-    """Train that file shortly, and evaluate it on the test images.
+    """Train that file shortly, evaluate it on the test images, and write its files for LEMUR.
 
     Raises: UserError if the run did not come to its end, with the reason.
     """
@@ -68,20 +68,20 @@ def make_run(plan: Plan, out: Path) -> None:
     data = package("train.data").load_cifar10(plan.data)
     there = len(data.train_labels)
     held_out = min(plan.held_out, there // 4)
-    record = run.train_once(
+    record = commands.train_to(
+        out / RUN,
         network,
         _recipe(plan),
         seed=plan.seed,
         data=data,
-        out=out / RUN,
         held_out=held_out,
         images=min(IMAGES, there - held_out) if plan.images is None else plan.images,
         resources=commands.resources(plan.jobs, _MEMORY_GIB, None, unsafe=plan.unsafe, device="cpu"),
         force=True,
+        library=out / BLOCKS,
     )
     if record.status != "ok":
         raise UserError(commands.run_text(record, out / RUN))
-    package("train.sealing").complete_run(out / RUN, out / BLOCKS)
 
 
 def find_data(plan: Plan) -> str:
