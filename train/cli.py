@@ -236,7 +236,8 @@ def run_(
     """Train and evaluate one network on CIFAR-10; interrupted, the same command goes on after the last whole epoch."""
     from manifests.atomic import check_writable
 
-    check_writable(out)
+    if not out.exists():  # else it may hold this run already
+        check_writable(out)
     is_file = network.endswith(".py")
     recipe = _recipe("plain" if is_file else network, set_, epochs)
     from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it

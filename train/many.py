@@ -44,7 +44,8 @@ def check_study(out: Path) -> None:
 
     Raises: UserError if it holds something else, or could not be made.
     """
-    check_writable(out)
+    if not out.exists():
+        check_writable(out)
     if out.is_dir() and any(out.iterdir()) and not (out / PLAN).is_file():
         raise UserError(f"{out}: is not a folder of such a study; choose another --out")
 

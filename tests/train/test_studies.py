@@ -11,7 +11,7 @@ from manifests.errors import UserError
 from train.ablate import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
-from train.many import Planned, open_trainers
+from train.many import Planned, check_study, open_study, open_trainers
 from train.recipe import Recipe, load_recipe
 from train.run import Network, Resources
 from train.search import Plan, search
@@ -116,3 +116,13 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
         assert any(temporary.glob("**/lemur-sandbox-*"))  # for the second run, which is on its way
         raise KeyboardInterrupt
     assert list(temporary.iterdir()) == []
+
+
+def test_a_study_goes_on_where_only_its_own_folder_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_study(tmp_path / "study", {"study": "search"}, force=False)
+    monkeypatch.setattr("manifests.atomic.os.access", lambda *_: False)
+    check_study(tmp_path / "study")
+    with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
+        check_study(tmp_path / "new")
