@@ -32,16 +32,17 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPoolExecutor]:
 
 
 def _kill(pool: ProcessPoolExecutor) -> None:
-    """End the workers at once, whatever they do.
+    """End the workers at once, whatever they do, and the pool's thread.
 
-    One may die with half of a result sent. The pool's thread would wait for the rest for ever, and the interpreter at
-    its end for that thread, so the results' pipe loses the end that is held open here. The calls' pipe is for that
-    thread to close: two that close one descriptor may close another's.
+    One may die with half of a result sent. The pool's thread would wait for the rest for ever, so the results' pipe
+    loses the end that is held open here. The calls' pipe is for that thread to close: two that close one descriptor may
+    close another's. That thread parses code to tell of the death, and before Python 3.11.8 two threads that parse at a
+    time break each other's syntax trees (https://github.com/python/cpython/issues/106905), so its end is waited for.
     """
     for process in list(pool._processes.values()):
         process.kill()
     pool._result_queue._writer.close()  # type: ignore[attr-defined]
-    pool.shutdown(wait=False, cancel_futures=True)
+    pool.shutdown(cancel_futures=True)
 
 
 def check_workers() -> None:

@@ -1,10 +1,13 @@
 """Worker processes: a script without a guard is told so, no file is blamed for it, and killed workers hold nobody up."""
 
+import contextlib
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
-from manifests.workers import check_workers
+from manifests.workers import check_workers, process_pool, submit
 
 UNGUARDED = """
 from manifests.errors import UserError
@@ -72,3 +75,12 @@ def test_a_worker_killed_while_it_sends_a_result_holds_nobody_up(tmp_path: Path)
     )
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert done.stderr.count("Traceback") == 1
+
+
+def test_a_killed_pool_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    with contextlib.suppress(KeyboardInterrupt), process_pool(1) as pool:
+        assert submit(pool, len, "abc").result() == 3
+        submit(pool, time.sleep, 60)
+        raise KeyboardInterrupt
+    assert set(threading.enumerate()) <= before
