@@ -1,5 +1,6 @@
 """The command `lemur`: mounts the packages' commands, and turns failures into one clear line."""
 
+import contextlib
 import errno
 import importlib.metadata
 import signal
@@ -44,9 +45,11 @@ class _Interrupted(BaseException):
 
 
 def main() -> NoReturn:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 129, 130 or 143 ended by a signal."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
         app()
     except _Interrupted as interrupted:
@@ -68,7 +71,8 @@ def main() -> NoReturn:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    print(f"lemur: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(f"lemur: {message}", file=sys.stderr)
     sys.exit(status)
 
 

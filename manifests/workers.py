@@ -1,4 +1,4 @@
-"""Worker processes: started clean (spawn), with a safe path, deaf to Ctrl-C so that the parent alone decides."""
+"""Worker processes: started clean (spawn), with a safe path, deaf to the terminal so that the parent alone decides."""
 
 import contextlib
 import gc
@@ -16,13 +16,17 @@ from manifests.errors import UserError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: What a terminal sends to all processes at once: Ctrl-C, and that it was closed.
+_FROM_TERMINAL = [getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)]
+
 
 @contextlib.contextmanager
 def process_pool(jobs: int | None = None) -> Iterator[ProcessPoolExecutor]:
     """A pool of `jobs` processes (default: the cores this process may use); killed at once when the body fails."""
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs or available_cores(), mp_context=context, initializer=_start_worker)
+    with _deaf():  # it starts multiprocessing's resource tracker
+        pool = ProcessPoolExecutor(jobs or available_cores(), mp_context=context, initializer=_start_worker)
     try:
         yield pool
     except BaseException:
@@ -61,12 +65,20 @@ def check_workers() -> None:
 
 
 def submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """`pool.submit`, with Ctrl-C held back for the moment: a worker that it may start inherits the blocked signal."""
+    """`pool.submit`; a worker that it may start is deaf to the terminal from its first moment."""
+    with _deaf():
+        return pool.submit(work, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """What the terminal sends is held back for the moment; a process that is started inherits the blocked signals."""
     if not hasattr(signal, "pthread_sigmask"):
-        return pool.submit(work, *args, **kwargs)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINAL)
     try:
-        return pool.submit(work, *args, **kwargs)
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -77,6 +89,7 @@ def available_cores() -> int:
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _FROM_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
     gc.set_threshold(100_000, 10, 10)  # syntax trees are many small objects and hold no cycles
     warnings.simplefilter("ignore")  # parsing foreign code: an invalid escape in it is not our warning

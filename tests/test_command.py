@@ -497,9 +497,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)])
 def test_interrupted(place: Path, number: signal.Signals, status: int) -> None:
-    """Ctrl-C goes to the whole process group, a request to end to the main process alone."""
+    """Ctrl-C and a closed terminal reach the whole process group, a request to end the main process alone."""
     dice = random.Random(2)
     write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 1000)} for i in range(700)])
     cache = place.parent / "cold"
@@ -516,7 +516,7 @@ def test_interrupted(place: Path, number: signal.Signals, status: int) -> None:
         children = psutil.Process(run.pid).children(recursive=True)
         assert len(children) >= 2
         started = time.monotonic()
-        if number is signal.SIGINT:
+        if number is not signal.SIGTERM:
             os.killpg(run.pid, number)
         else:
             os.kill(run.pid, number)
