@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -91,5 +92,14 @@ def available_cores() -> int:
 def _start_worker() -> None:
     for number in _FROM_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.set_threshold(100_000, 10, 10)  # syntax trees are many small objects and hold no cycles
     warnings.simplefilter("ignore")  # parsing foreign code: an invalid escape in it is not our warning
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed tells its workers nothing, and they hold each other's pipes open."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

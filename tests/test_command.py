@@ -1,5 +1,6 @@
 """The installed command, in a folder whose files are named like our packages."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -497,40 +498,60 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)])
-def test_interrupted(place: Path, number: signal.Signals, status: int) -> None:
-    """Ctrl-C and a closed terminal reach the whole process group, a request to end the main process alone."""
+@pytest.fixture
+def curating(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command in the middle of its work, with two workers, in a process group of its own; `stderr` goes to a file."""
     dice = random.Random(2)
     write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 1000)} for i in range(700)])
-    cache = place.parent / "cold"
     log = place.parent / "stderr"
     with log.open("w") as stderr:
         run = subprocess.Popen(
             [str(LEMUR), "curate", "big.jsonl", "--out", "out", "--jobs", "2"],
-            cwd=place, env=environment(LEMUR_CURATOR_CACHE=str(cache)), stdout=subprocess.PIPE, stderr=stderr, text=True,
-            start_new_session=True,
+            cwd=place, env=environment(LEMUR_CURATOR_CACHE=str(place.parent / "cold")), stdout=subprocess.PIPE,
+            stderr=stderr, text=True, start_new_session=True,
         )  # fmt: skip
-        wait_for(lambda: "features: " in log.read_text() or run.poll() is not None)
-        assert run.poll() is None, log.read_text()
-        assert any(path.suffix == ".part" for path in place.iterdir()), "not in the middle of the work"
-        children = psutil.Process(run.pid).children(recursive=True)
-        assert len(children) >= 2
-        started = time.monotonic()
-        if number is not signal.SIGTERM:
-            os.killpg(run.pid, number)
-        else:
-            os.kill(run.pid, number)
-        stdout, _ = run.communicate(timeout=30)
-        took = time.monotonic() - started
-    lines = [line for line in log.read_text().splitlines() if not line.startswith("features:")]
-    assert run.returncode == status
+    wait_for(lambda: "features: " in log.read_text() or run.poll() is not None)
+    assert run.poll() is None, log.read_text()
+    assert any(path.suffix == ".part" for path in place.iterdir()), "not in the middle of the work"
+    yield run
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+    run.communicate()
+
+
+def assert_end(processes: list[psutil.Process]) -> None:
+    wait_for(lambda: not any(each.is_running() and each.status() != "zombie" for each in processes), 10)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)])
+def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signal.Signals, status: int) -> None:
+    """Ctrl-C and a closed terminal reach the whole process group, a request to end the main process alone."""
+    children = psutil.Process(curating.pid).children(recursive=True)
+    assert len(children) >= 2
+    started = time.monotonic()
+    if number is signal.SIGTERM:
+        os.kill(curating.pid, number)
+    else:
+        os.killpg(curating.pid, number)
+    stdout, _ = curating.communicate(timeout=30)
+    took = time.monotonic() - started
+    lines = [line for line in (place.parent / "stderr").read_text().splitlines() if not line.startswith("features:")]
+    assert curating.returncode == status
     assert lines == ["lemur: interrupted; nothing half done is in place, what was worked out so far is kept: run again"]
     assert stdout == ""
     assert took < 4, "waited for the workers to finish what they had"
     assert leftovers(place) == []
-    wait_for(lambda: not any(child.is_running() and child.status() != "zombie" for child in children), 10)
+    assert_end(children)
+    cache = place.parent / "cold"
     assert list(cache.rglob("*.parquet")), "the next run starts from nothing"
     assert not list(cache.rglob("*.part"))
+
+
+def test_workers_end_with_a_command_that_is_killed(curating: subprocess.Popen[str]) -> None:
+    children = psutil.Process(curating.pid).children(recursive=True)
+    assert len(children) >= 2
+    curating.kill()
+    assert_end(children)
 
 
 # --- a full disk ------------------------------------------------------------------------------------------------------
