@@ -2,16 +2,21 @@
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from manifests.errors import UserError
 
 _CHUNK = 1 << 20
+_PART = ".part"
+_BEING_MADE = 10.0  # seconds from a folder's making to its claim, at most
 
 
 def sha256_file(path: Path) -> str:
@@ -26,7 +31,7 @@ def sha256_file(path: Path) -> str:
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary sibling of `path` to write to; renamed to `path` on success, removed on failure."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
     os.close(handle)
     part = Path(name)
     try:
@@ -52,10 +57,13 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     check_free(out, force=force)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        _remove_abandoned(out)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_PART, dir=out.parent))
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+    handle = os.open(part, os.O_RDONLY)
     try:
+        _claim(handle)
         yield part
         for file in sorted(part.rglob("*")):
             if file.is_file():
@@ -64,6 +72,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         _swap(part, out, force=force)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        os.close(handle)
 
 
 def check_writable(out: Path) -> None:
@@ -92,6 +101,29 @@ def check_free(out: Path, *, force: bool) -> None:
         raise UserError(f"{out}: exists already; choose another --out, or add --force to replace it")
     if force and any(out.iterdir()) and not (out / "manifest.json").is_file():
         raise UserError(f"{out}: holds no manifest.json, so it was not made by lemur; choose another --out")
+
+
+def _remove_abandoned(out: Path) -> None:
+    """Remove what runs with the same `out` left that were killed: folders that no process has claimed."""
+    for part in out.parent.glob(f"{glob.escape(f'.{out.name}.')}*{_PART}"):
+        with contextlib.suppress(OSError):  # another user's, or gone meanwhile
+            if part.is_symlink() or not part.is_dir() or time.time() - part.stat().st_mtime < _BEING_MADE:
+                continue
+            handle = os.open(part, os.O_RDONLY)
+            try:
+                if _claim(handle):
+                    shutil.rmtree(part, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def _claim(handle: int) -> bool:
+    """Whether the folder is now this process's, for as long as it lives and has it open."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another process's; or the file system has no locks, and then nothing is removed either
+        return False
+    return True
 
 
 def _swap(part: Path, out: Path, *, force: bool) -> None:

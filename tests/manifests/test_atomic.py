@@ -2,7 +2,11 @@
 
 import hashlib
 import os
+import shutil
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +194,29 @@ def test_a_link_to_a_folder_is_replaced_without_leftovers(tmp_path: Path) -> Non
     assert content(out) == "new"
     assert content(real) == "old", "what the link led to is not ours"
     assert sorted(os.listdir(tmp_path)) == ["out", "real"]
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    killed = "import os, signal, sys\nfrom pathlib import Path\nfrom manifests.atomic import atomic_folder\n"
+    killed += "with atomic_folder(Path(sys.argv[1])) as part:\n"
+    killed += "    (part / 'half').touch(); os.utime(part, (0, 0)); os.kill(os.getpid(), signal.SIGKILL)\n"
+    out = tmp_path / "out [1]"
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", killed, str(out)], env={"PYTHONPATH": root}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    other = tmp_path / ".out.somebody.part"
+    other.mkdir()
+    with atomic_folder(out) as living:
+        fill(living, "one")
+        assert not left.exists()
+        os.utime(living, (0, 0))
+        with atomic_folder(tmp_path / "out [1]") as later:
+            assert living.exists(), "its process lives"
+            fill(later, "two")
+        shutil.rmtree(out)
+    assert content(out) == "one"
+    assert sorted(tmp_path.iterdir()) == [other, out]
 
 
 def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
