@@ -1,9 +1,10 @@
 """The command `lemur`: mounts the packages' commands, and turns failures into one clear line."""
 
-import contextlib
 import errno
 import importlib.metadata
+import os
 import signal
+import stat
 import sys
 from types import FrameType
 from typing import NoReturn
@@ -48,8 +49,8 @@ def main() -> NoReturn:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 129, 130 or 143 ended by a signal."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        signal.signal(signal.SIGHUP, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, _hang_up)
     try:
         app()
     except _Interrupted as interrupted:
@@ -71,13 +72,22 @@ def main() -> NoReturn:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"lemur: {message}", file=sys.stderr)
+    print(f"lemur: {message}", file=sys.stderr)
     sys.exit(status)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
     signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
+    raise _Interrupted(128 + number)
+
+
+def _hang_up(number: int, _frame: FrameType | None) -> NoReturn:
+    """End as by Ctrl-C. Shell and kernel both tell of a closed terminal, and to write to it is an error."""
+    signal.signal(number, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(null, stream)
     raise _Interrupted(128 + number)
 
 

@@ -80,7 +80,7 @@ def check_writable(out: Path) -> None:
 
     Raises: UserError if of the folders above the nearest that exists is a file, or may not be written.
     """
-    above = next(folder for folder in out.absolute().parents if folder.exists())
+    above = next((folder for folder in out.absolute().parents if folder.exists()), out)
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         number = errno.EACCES if above.is_dir() else errno.ENOTDIR
         raise UserError(f"{out}: cannot be written: {above}: {os.strerror(number)}; choose another --out")

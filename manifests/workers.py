@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: What a terminal sends to all processes at once: Ctrl-C, and that it was closed.
-_FROM_TERMINAL = [getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)]
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -47,6 +48,8 @@ def _kill(pool: ProcessPoolExecutor) -> None:
     for process in list(pool._processes.values()):
         process.kill()
     pool._result_queue._writer.close()  # type: ignore[attr-defined]
+    if sys.version_info < (3, 11, 5):  # that thread leaves it open, and waits for what nobody reads
+        pool._call_queue._reader.close()  # type: ignore[attr-defined]
     pool.shutdown(cancel_futures=True)
 
 
@@ -74,9 +77,6 @@ def submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **kwa
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
     """What the terminal sends is held back for the moment; a process that is started inherits the blocked signals."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINAL)
     try:
         yield

@@ -1,21 +1,23 @@
-"""torch's compiler, imported when a job compiles something.
+"""torch's compiler, imported when a job asks it for more than to be left out of what is compiled.
 
 It takes longer to import than all the rest of torch, and 150 MB. Yet torchvision imports it for a decorator, and so
-does the first optimiser of a process, to keep out of what is compiled: where nothing is, that is nothing to do.
+does the first optimiser of a process, to keep functions out of what is compiled: where nothing is, that is nothing to
+do.
 """
 
+import functools
 import importlib
 import importlib.abc
 import sys
+import weakref
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 _COMPILER, _UTILS = "torch._dynamo", "torch._dynamo.utils"
 _KEPT = "__dynamo_disable"  # where torch keeps what `disable` gave for a function
-_exempt: list[Callable[..., Any]] = []
+_exempt: weakref.WeakSet[FunctionType] = weakref.WeakSet()
 
 
 def defer_compiler() -> None:
@@ -23,7 +25,8 @@ def defer_compiler() -> None:
     if _COMPILER in sys.modules:
         return
     compiler, utils = _StandIn(_COMPILER), _StandIn(_UTILS)
-    compiler.__path__ = [str(Path(str(sys.modules["torch"].__file__)).with_name("_dynamo"))]
+    compiler.__spec__ = PathFinder.find_spec(_COMPILER, sys.modules["torch"].__path__)
+    compiler.__path__ = list(compiler.__spec__.submodule_search_locations or []) if compiler.__spec__ else []
     vars(compiler).update(disable=_disable, graph_break=_graph_break, utils=utils)
     vars(utils).update(is_compile_supported=_is_compile_supported)
     sys.modules.update({_COMPILER: compiler, _UTILS: utils})
@@ -65,17 +68,25 @@ def _real(name: str) -> ModuleType:
     for standing in (_COMPILER, _UTILS):
         if isinstance(sys.modules.get(standing), _StandIn):
             del sys.modules[standing]
-    while _exempt:  # asked again, torch exempts them in earnest
-        vars(_exempt.pop()).pop(_KEPT, None)
-    return importlib.import_module(name)
+    module = importlib.import_module(name)
+    exempt = list(_exempt)
+    _exempt.clear()
+    for function in exempt:
+        if vars(function).pop(_KEPT, None) is None:  # with it, torch asks again, and exempts it in earnest
+            sys.modules[_COMPILER].decorators.skip(function)
+    return module
 
 
-def _disable(function: Callable[..., Any] | None = None, *_: object, **__: object) -> Callable[..., Any]:
-    """`torch._dynamo.disable`, as a function and as a decorator with options."""
-    if function is None:
-        return _disable
-    _exempt.append(function)
-    return function
+def _disable(fn: Callable[..., Any] | None = None, *args: Any, **options: Any) -> Callable[..., Any]:
+    """`torch._dynamo.disable`, as a function and as a decorator with options, of plain functions."""
+    if fn is None:
+        return functools.partial(_disable, **options)
+    if isinstance(fn, FunctionType):
+        _exempt.add(fn)
+    elif not isinstance(fn, MethodType):  # a module gets another type
+        exempted: Callable[..., Any] = _real(_COMPILER).disable(fn, *args, **options)
+        return exempted
+    return fn
 
 
 def _graph_break(*_: object, **__: object) -> None:

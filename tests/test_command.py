@@ -533,6 +533,9 @@ def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signa
         os.kill(curating.pid, number)
     else:
         os.killpg(curating.pid, number)
+    if number is signal.SIGHUP:  # the shell sends it, and then the kernel
+        time.sleep(0.02)
+        os.killpg(curating.pid, number)
     stdout, _ = curating.communicate(timeout=30)
     took = time.monotonic() - started
     lines = [line for line in (place.parent / "stderr").read_text().splitlines() if not line.startswith("features:")]

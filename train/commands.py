@@ -177,7 +177,7 @@ def train_to(
         resources=resources,
         force=force,
     )
-    if record.status == "ok" and not (out / LEMUR).exists() and can_enter(record):
+    if can_enter(record):
         history = [epoch.model_dump(mode="json") for epoch in read_history(out)]
         write_lemur_files(out / LEMUR, record, net.code, history)
     complete_run(out, library)

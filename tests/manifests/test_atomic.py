@@ -219,6 +219,11 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [other, out]
 
 
+def test_the_root_is_no_output() -> None:
+    with pytest.raises(UserError, match=r"^/: exists already"):
+        check_free(Path("/"), force=False)
+
+
 def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="cannot be written"), atomic_folder(tmp_path / "file" / "out"):
