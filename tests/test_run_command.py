@@ -478,6 +478,9 @@ def test_a_run_on_real_images_leaves_its_files_for_lemur(tmp_path: Path, monkeyp
     facts = {"name": "tiny", "prm": {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}, "ingredients": []}
     (tmp_path / NETWORK_FACTS).write_text(json.dumps(facts))
     make_run(small_plan(tmp_path), tmp_path)
+    (trial,) = tmp_path.glob("run/lemur/ab/nn/stat/train/*/1.json")
+    trial.unlink()  # as if it had been killed before this one
+    make_run(small_plan(tmp_path), tmp_path)
     assert [check for check in verify_run(tmp_path / "run") if not check.ok] == []
     found = register_runs(tmp_path / "lemur.db", [tmp_path / "run"])
     assert (found.added, found.present, found.failed) == (1, 0, ())
