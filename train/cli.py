@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from manifests.errors import UserError
+from manifests.errors import UsageError, UserError
 from manifests.markdown import plural
 
 if TYPE_CHECKING:
@@ -239,7 +239,9 @@ def run_(
     if not out.exists():  # else it may hold this run already
         check_writable(out)
     is_file = network.endswith(".py")
-    recipe = _recipe("plain" if is_file else network, set_, epochs)
+    if prm is not None and not is_file:
+        raise UsageError("--prm: is for a NET.py; a recipe's hyperparameters are changed by --set")
+    recipe = _recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
     from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
     from train.commands import network_in, resources, run_text, train_to
     from train.data import load_cifar10
@@ -371,7 +373,7 @@ def register_(
         raise typer.Exit(1)
 
 
-def _recipe(name: str, changes: list[str] | None, epochs: int | None = None) -> "Recipe":
+def _recipe(name: str, changes: list[str] | None, epochs: int | None = None, *, of_file: bool = False) -> "Recipe":
     from train.recipe import find_recipe, read_changes
 
     wanted: dict[str, object] = {}
@@ -379,6 +381,9 @@ def _recipe(name: str, changes: list[str] | None, epochs: int | None = None) -> 
         wanted.update(read_changes(text))
     if epochs is not None:
         wanted["training__epochs"] = epochs
+    idle = [key for key in wanted if of_file and key.startswith(("model__", "slots__"))]
+    if idle:
+        raise UsageError(f"--set {idle[0].replace('__', '.')}: changes nothing, NET.py is the network")
     recipe = find_recipe(name)
     return recipe.changed(**wanted) if wanted else recipe
 

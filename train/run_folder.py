@@ -29,6 +29,8 @@ def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: 
         return None
     if not out.is_dir():
         raise UserError(f"{out}: is a file, not a folder; choose another --out")
+    if out.is_mount():
+        raise UserError(f"{out}: is a mount point, which no folder can replace; choose a folder in it as --out")
     if not any(out.iterdir()):
         return None
     try:
@@ -49,9 +51,11 @@ def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: 
 def own_folder(out: Path) -> Iterator[Path]:
     """`OUT.partial`, for this run alone.
 
-    Raises: UserError if another process trains there, or it cannot be made.
+    Raises: UserError if another process trains there, it cannot be made, or it holds something else.
     """
     partial = out.absolute().with_name(f"{out.absolute().name}.partial")
+    if partial.is_dir() and any(partial.iterdir()) and not (partial / _LOCK).exists():
+        raise UserError(f"{partial}: is not the folder of an unfinished training run; move it, or choose another --out")
     with own(partial, _LOCK, "another run trains there"):
         yield partial
 

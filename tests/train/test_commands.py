@@ -173,6 +173,8 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
             "images: 300, but 150 are left to train on",
         ),
         (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
+        (("run", "plain", "--out", "x", "--prm", "{}"), 2, "--prm: is for a NET.py"),
+        (("run", "n.py", "--out", "x", "--set", "model.widths=[3]"), 2, "--set model.widths: changes nothing"),
         (("ablate", "plain", "--out", "x", "--data", "synthetic:200", "--seeds", "0,a"), 2, "is no whole number"),
         (("run", "plain", "--data", "synthetic:200", "--out", "/dev/null/x"), 1, "cannot be written: /dev/null"),
         (("candidates", "--slot", "atention", "--in", "x"), 2, "'atention' is not one of"),

@@ -236,6 +236,19 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out"]
 
 
+def test_what_is_no_run_is_left_alone(data: Cifar10, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = tmp_path / "out.partial" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    with pytest.raises(UserError, match=r"out\.partial: is not the folder of an unfinished training run"):
+        run(data, None, tmp_path / "out", SLOW, recipe=LONGER)
+    assert notes.read_text() == "mine"
+    (tmp_path / "mounted").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "mounted")
+    with pytest.raises(UserError, match="mounted: is a mount point"):
+        run(data, None, tmp_path / "mounted", SLOW, recipe=LONGER)
+
+
 def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path) -> None:
     out = tmp_path / "out"
     killer = threading.Thread(target=_kill_child, args=(box, tmp_path / "out.partial" / "scratch"), daemon=True)
@@ -303,6 +316,7 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
     out = tmp_path / "out"
     out.with_name("out.partial").mkdir()
     in_the_way = tmp_path / "out.partial" / "result"
+    in_the_way.with_name("lock").touch()
     in_the_way.write_text("")
     with pytest.raises(UserError, match=r"out\.partial: the result cannot be written: File exists; .* goes on from"):
         run(data, box, out)
