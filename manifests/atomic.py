@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import os
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from manifests.errors import UserError
+from manifests.lock import claim
 
 _CHUNK = 1 << 20
 _PART = ".part"
@@ -63,7 +63,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
     handle = os.open(part, os.O_RDONLY)
     try:
-        _claim(handle)
+        claim(handle)
         yield part
         for file in sorted(part.rglob("*")):
             if file.is_file():
@@ -111,19 +111,10 @@ def _remove_abandoned(out: Path) -> None:
                 continue
             handle = os.open(part, os.O_RDONLY)
             try:
-                if _claim(handle):
+                if claim(handle):  # never where the file system has no locks
                     shutil.rmtree(part, ignore_errors=True)
             finally:
                 os.close(handle)
-
-
-def _claim(handle: int) -> bool:
-    """Whether the folder is now this process's, for as long as it lives and has it open."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # another process's; or the file system has no locks, and then nothing is removed either
-        return False
-    return True
 
 
 def _swap(part: Path, out: Path, *, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""A folder for one process alone."""
+"""A file or folder for one process alone."""
 
 import contextlib
 import fcntl
@@ -23,8 +23,15 @@ def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another --out") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"{folder}: {at_work}; wait for it, or choose another --out") from error
+        if not claim(file.fileno()):
+            raise UserError(f"{folder}: {at_work}; wait for it, or choose another --out")
         yield
+
+
+def claim(handle: int) -> bool:
+    """Whether a file or folder is now this process's, for as long as it lives and has it open."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

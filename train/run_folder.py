@@ -29,8 +29,6 @@ def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: 
         return None
     if not out.is_dir():
         raise UserError(f"{out}: is a file, not a folder; choose another --out")
-    if out.is_mount():
-        raise UserError(f"{out}: is a mount point, which no folder can replace; choose a folder in it as --out")
     if not any(out.iterdir()):
         return None
     try:
@@ -51,8 +49,10 @@ def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: 
 def own_folder(out: Path) -> Iterator[Path]:
     """`OUT.partial`, for this run alone.
 
-    Raises: UserError if another process trains there, it cannot be made, or it holds something else.
+    Raises: UserError if another process trains there, it cannot be made or put in place, or it holds something else.
     """
+    if out.is_mount():
+        raise UserError(f"{out}: is a mount point, which no folder can replace; choose a folder in it as --out")
     partial = out.absolute().with_name(f"{out.absolute().name}.partial")
     if partial.is_dir() and any(partial.iterdir()) and not (partial / _LOCK).exists():
         raise UserError(f"{partial}: is not the folder of an unfinished training run; move it, or choose another --out")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -236,7 +237,9 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out"]
 
 
-def test_what_is_no_run_is_left_alone(data: Cifar10, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_run_is_left_alone(
+    data: Cifar10, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = tmp_path / "out.partial" / "notes.txt"
     notes.parent.mkdir()
     notes.write_text("mine")
@@ -247,6 +250,8 @@ def test_what_is_no_run_is_left_alone(data: Cifar10, tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "mounted")
     with pytest.raises(UserError, match="mounted: is a mount point"):
         run(data, None, tmp_path / "mounted", SLOW, recipe=LONGER)
+    shutil.copytree(whole, tmp_path / "mounted", dirs_exist_ok=True)
+    assert run(data, None, tmp_path / "mounted", SLOW, recipe=LONGER).status == "ok", "it is there already"
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path) -> None:
