@@ -8,8 +8,8 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from manifests.cache import cache_folder
-from manifests.progress import note
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.progress import note
 
 
 def make_environment(name: str, installs: Sequence[Sequence[str]], told: str) -> Path:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import make_environment
-from manifests.cache import cache_folder
+from lemur_core.files.cache import cache_folder
 
 _PACKAGES = ("trl~=1.16.0", "transformers~=5.23.0")
 _SLICE = ("--include", "rl", "--include", "AlexNet")  # 37 networks of release 2.1.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.measure import Cost, measure
 from benchmarks.mutations import write_corpus
-from manifests.cache import cache_folder
+from lemur_core.files.cache import cache_folder
 
 
 def main(sizes: list[int]) -> None:

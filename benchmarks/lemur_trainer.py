@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.environment import make_environment
 from curate.sources.lemur_release import LemurRelease
-from manifests.cache import cache_folder
+from lemur_core.files.cache import cache_folder
 from train.check import CheckSettings, NetChecker
 from train.data import Cifar10, load_cifar10
 from train.quality import code_quality

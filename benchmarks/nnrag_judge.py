@@ -19,7 +19,7 @@ from pyflakes.checker import Checker
 from pyflakes.messages import UndefinedName
 
 from extract.sources import Source
-from sandbox import Job, Limits, Sandbox, Status
+from lemur_core.sandbox import Job, Limits, Sandbox, Status
 
 _ENTRY = "benchmarks.nnrag_probe:look"
 _LIMITS = Limits(wall_seconds=60, cpu_seconds=60)

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.measure import Cost, measure
 from extract.runtime import runtime_for
 from extract.sources import Source
+from lemur_core.files.errors import UserError
 from manifests.corpus import Corpus
-from manifests.errors import UserError
 
 VERSION = "2.2.4"
 _INDEX = """

@@ -17,7 +17,7 @@ from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.pipeline import decide
 from curate.sources import open_source
-from manifests.cache import cache_folder
+from lemur_core.files.cache import cache_folder
 
 _TWIN = 0.80
 

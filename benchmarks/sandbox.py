@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from sandbox import Job, Sandbox, Status
+from lemur_core.sandbox import Job, Sandbox, Status
 
 _ENTRY = "extract.probing.entry:climb"
 _CODE = """

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sandbox import Job, Sandbox
+from lemur_core.sandbox import Job, Sandbox
 from train.assemble import assemble
 from train.confined import PRELOAD, Resources
 from train.data import load_cifar10

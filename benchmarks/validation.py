@@ -26,9 +26,9 @@ from extract.registry import Registries
 from extract.runtime import runtime_for
 from extract.sources import open_available
 from extract.validate import Candidate, validate_all
+from lemur_core.sandbox import Job, Sandbox, Status
 from manifests.corpus import load_corpus
 from manifests.records import LEVELS, Level
-from sandbox import Job, Sandbox, Status
 
 BY_HAND = "benchmarks.by_hand:call_with_an_image"
 

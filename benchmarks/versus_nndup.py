@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Cost, measure
 from curate.sources.lemur_release import LemurRelease
-from manifests.cache import cache_folder
+from lemur_core.files.cache import cache_folder
 
 #: Runs the peer on the rows of a Parquet file; `ab.nn.api` is replaced, since it would build LEMUR's database.
 _PEER = """

@@ -25,10 +25,10 @@ from benchmarks.nnrag_peer import VERSION, PeerRun, run_peer
 from extract.folder import read_rows
 from extract.runtime import runtime_for
 from extract.sources import open_corpus
-from manifests.cache import cache_folder
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.progress import note
+from lemur_core.files.workers import available_cores
 from manifests.corpus import load_corpus
-from manifests.progress import note
-from manifests.workers import available_cores
 
 _INDEX = """
 import sys

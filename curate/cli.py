@@ -109,7 +109,7 @@ def curate(
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes."""
     from curate.options import CurateOptions, parse_upweight
-    from manifests.atomic import check_free
+    from lemur_core.files.atomic import check_free
     from manifests.licenses import stated_expression
 
     options = CurateOptions(
@@ -172,7 +172,7 @@ def sensitivity(
     as_json: JsonOption = False,
 ) -> None:
     """Kept counts over a grid of lexical and structural thresholds."""
-    from manifests.atomic import check_free
+    from lemur_core.files.atomic import check_free
 
     check_free(out, force=force)
 
@@ -203,7 +203,7 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
     if as_json:
         _print_json(out, manifest)
         return
-    from manifests.markdown import plural
+    from lemur_core.files.markdown import plural
 
     counts, rows = manifest.counts, manifest.counts["rows"]
     names = (

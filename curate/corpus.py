@@ -20,8 +20,8 @@ from curate.feature_table import FeatureTable
 from curate.features import code_features
 from curate.rows import Source
 from curate.tokens import Detail
-from manifests.errors import UserError
-from manifests.progress import progress
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import progress
 
 
 class CodeFile:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article, plural, ratio, shown
 from manifests.manifest import Manifest, read_manifest
-from manifests.markdown import article, plural, ratio, shown
 
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6

@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import TypeVar
 
-from manifests.workers import available_cores, check_workers, process_pool, submit
+from lemur_core.files.workers import available_cores, check_workers, process_pool, submit
 
 _CHUNK_CODES = 48
 _AHEAD = 4

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from curate.feature_table import FeatureTable, TableBuilder
 from curate.features import FEATURES_VERSION, Features
 from curate.tokens import Detail
-from manifests.atomic import atomic_file
-from manifests.cache import cache_folder
-from manifests.progress import note
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.progress import note
 
 _SCHEMA = pa.schema(
     [

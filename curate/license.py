@@ -7,7 +7,7 @@ from curate.rows import Source
 from curate.sources.extraction import ExtractionFolder
 from curate.sources.lemur_release import LemurRelease
 from curate.sources.several import SeveralSources
-from manifests.cache import cache_folder
+from lemur_core.files.cache import cache_folder
 from manifests.license_metadata import license_of_fields
 from manifests.licenses import NOASSERTION, all_of
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from curate.tokens import Detail
-from manifests.errors import UsageError
+from lemur_core.files.errors import UsageError
 
 Profile = Literal["strict", "nn-dup"]
 

@@ -19,8 +19,8 @@ from curate.runs.store import run_versions
 from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
 from curate.sources.parents import parents_of
 from curate.strict import curate_strict
-from manifests.atomic import atomic_folder
-from manifests.errors import UserError
+from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.errors import UserError
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 
 

@@ -8,13 +8,13 @@ from typing import Any
 from extract.chat.card import chat_card
 from extract.chat.result import Chat
 from extract.spec.groups import Place
+from lemur_core.files.markdown import code_span, count, plural, table
+from lemur_core.similarity.words import tokens_of
 from manifests.folder import Configs, card_yaml, offered_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import package_versions
-from manifests.markdown import code_span, count, plural, table
 from manifests.parts import TABLE
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
-from manifests.words import tokens_of
 
 #: The tables that are offered to readers, by configuration.
 CONFIGS: Configs = {

@@ -114,8 +114,8 @@ def extract(
     from extract.chat.result import ChatOptions
     from extract.extractor import Options, extract_to, read_names
     from extract.select import Selection
-    from manifests.atomic import check_free
-    from manifests.errors import UsageError
+    from lemur_core.files.atomic import check_free
+    from lemur_core.files.errors import UsageError
 
     if include_code and not chat:
         raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")

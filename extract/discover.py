@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from extract.facts import ClassFacts
 from extract.modules import Definition, External, Library, Missing, Module, Target
 from extract.runtime_names import RUNTIME_NAMES
+from lemur_core.source.facts import ClassFacts
 
 
 @dataclass(frozen=True, slots=True)

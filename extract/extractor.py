@@ -31,13 +31,13 @@ from extract.select import Selected, Selection, select
 from extract.sources import Source, open_available, open_source
 from extract.sources.model import SourceFile
 from extract.validate import Candidate, Verdict, check_text, validate_all
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note, progress
+from lemur_core.files.workers import available_cores
 from manifests.corpus import load_corpus
-from manifests.errors import UserError
 from manifests.manifest import Manifest, Stopwatch
-from manifests.markdown import plural
-from manifests.progress import note, progress
 from manifests.records import Block, Level
-from manifests.workers import available_cores
 
 DISCOVERY_VERSION = 1
 _TOLD = 3  # files that are not Python, by name

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from extract.index import Index
 from extract.runtime_names import RuntimeNames
 from extract.validate import probe_digest
-from sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 
 BLOCK = "extract.probing.fidelity:sign_block"
 ORIGINALS = "extract.probing.fidelity:sign_originals"

@@ -20,11 +20,11 @@ from extract.requirements import requirements_text, runtime_versions
 from extract.sources import Source
 from extract.spec import SPECS
 from extract.spec.folder import write_specs
-from manifests.atomic import atomic_folder
-from manifests.errors import UserError
+from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article
 from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, read_manifest, write_manifest
-from manifests.markdown import article
 from manifests.parts import REQUIREMENTS, TABLE
 from manifests.records import Block, Level, arrow_schema
 

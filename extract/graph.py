@@ -11,19 +11,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.discover import class_of, follow
-from extract.facts import (
-    ASSIGN,
-    AT_CALL,
-    CLASS,
-    FUNCTION,
-    IMPORT,
-    IN_ANNOTATION,
-    STAR,
-    Alias,
-    Decorator,
-    Statement,
-    Use,
-)
 from extract.modules import Definition, External, Library, Missing, Module, Target
 from extract.registry import Registries, is_registry, is_registry_class
 from extract.runtime_names import RUNTIME_NAMES
@@ -41,6 +28,19 @@ from extract.symbols import (
     Reason,
     Registered,
     Symbol,
+)
+from lemur_core.source.facts import (
+    ASSIGN,
+    AT_CALL,
+    CLASS,
+    FUNCTION,
+    IMPORT,
+    IN_ANNOTATION,
+    STAR,
+    Alias,
+    Decorator,
+    Statement,
+    Use,
 )
 
 _TORCH_OPS = (

@@ -16,14 +16,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
-from extract import facts as facts_module
-from extract.facts import FACTS_VERSION, FileFacts
 from extract.parse import parse_file
 from extract.sources import Source, SourceFile
-from manifests.cache import cache_folder
-from manifests.errors import UserError
-from manifests.progress import progress
-from manifests.workers import available_cores, check_workers, process_pool, submit
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import progress
+from lemur_core.files.workers import available_cores, check_workers, process_pool, submit
+from lemur_core.source import facts as facts_module
+from lemur_core.source.facts import FACTS_VERSION, FileFacts
 
 Policy = Literal["missing", "force", "skip"]
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from extract.show import find_block
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 
 def load_block(folder: Path | str, block: str) -> type[Any]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from extract.facts import IMPORT, STAR, Alias, FileFacts, Statement
 from extract.runtime_names import RUNTIME_NAMES
 from extract.sources import Source, SourceFile
+from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 
 RUNTIME = ("numpy", "torch", "torchvision")  # what every block may import, besides the standard library
 EXTENSIONS = ("_C", "_ext")  # what compiled extensions are called in the package that they belong to

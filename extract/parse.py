@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from extract.facts import (
+from lemur_core.source.facts import (
     ASSIGN,
     CLASS,
     FUNCTION,
@@ -17,8 +17,8 @@ from extract.facts import (
     FileFacts,
     Statement,
 )
-from extract.scopes import Names, catches_import, import_aliases
-from extract.text import Lines, normalise
+from lemur_core.source.scopes import Names, catches_import, import_aliases
+from lemur_core.source.text import Lines, normalise
 
 Path = tuple[tuple[int, int], ...]
 

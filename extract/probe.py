@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection
 from types import ModuleType
 
-from sandbox import foreign
+from lemur_core.sandbox import foreign
 
 MODULE_NAME = "block"
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from extract.discover import class_of
-from extract.facts import ASSIGN, AT_DEFINITION, Statement
 from extract.index import Index
 from extract.modules import Definition, Library, Module
 from extract.sources import Source
 from extract.symbols import Node, Own
+from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement
 
 _REGISTERING = ("register_module", "register")
 _MODEL_TYPE = re.compile(rb"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"']([^\"'\n]+)[\"']", re.MULTILINE)

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from extract.runtime_wheels import Distribution, fetch_wheel, files_folder, runtime_cache
 from extract.sources.store import workspace
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 
 #: What every block may import; never fetched, and not looked for in what other distributions need.
 GIVEN = frozenset({"numpy", "torch", "torchvision", "triton"})

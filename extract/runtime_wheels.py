@@ -22,10 +22,10 @@ from packaging.version import Version
 from extract.sources.archive import is_safe
 from extract.sources.metadata import Facts, read_facts
 from extract.sources.store import read_record, record, workspace
-from manifests.atomic import sha256_file
-from manifests.cache import cache_folder
-from manifests.errors import RetryableError, UserError
-from manifests.progress import note
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.progress import note
 
 #: Bounds on one distribution: the wheel, and what it unpacks to.
 MAX_WHEEL_BYTES = 300 << 20

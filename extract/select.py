@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from extract.discover import Found
 from extract.sources.scope import compile_patterns
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from extract.folder import read_block, read_manifest_of, read_rows
 from extract.spec.worked import Worked, worked_of
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural, shown
 from manifests.licenses import is_permissive
-from manifests.markdown import plural, shown
 from manifests.parts import REQUIREMENTS
 from manifests.records import Block, Observed
 

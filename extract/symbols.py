@@ -3,8 +3,8 @@
 from enum import StrEnum
 from typing import NamedTuple
 
-from extract.facts import Statement, Use
 from extract.modules import Module
+from lemur_core.source.facts import Statement, Use
 
 
 class Own(NamedTuple):

@@ -17,8 +17,8 @@ from extract.emit import Emitted
 from extract.index import Index
 from extract.modules import FOUNDATION
 from extract.runtime_names import RuntimeNames
+from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Sandbox, Status
 from manifests.records import Level
-from sandbox import PRELOAD, Job, Limits, Outcome, Sandbox, Status
 
 ENTRY = "extract.probing.entry:climb"
 _PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors need it, and it brings SymPy

@@ -24,10 +24,10 @@ from extract.modules import RUNTIME
 from extract.requirements import imported_names
 from extract.spec import SPECS
 from extract.spec.folder import line_faults, read_lines
+from lemur_core.files.progress import progress
+from lemur_core.files.workers import process_pool, submit
 from manifests.parts import TABLE
-from manifests.progress import progress
 from manifests.verify import Check, found_check
-from manifests.workers import process_pool, submit
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _CODE_COLUMNS = (

@@ -135,8 +135,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Extract, curate, assemble, train shortly and verify. Run again, it goes on, and makes only what has changed."""
-    from manifests.whole.command import run_whole
-    from manifests.whole.plan import quick_plan
+    from lemur.pipeline.command import run_whole
+    from lemur.pipeline.plan import quick_plan
 
     plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
     run_whole(plan, out, force=force, as_json=as_json)

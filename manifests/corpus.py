@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.records import Record, Sha256
 
 FOLDER = Path(__file__).with_name("corpora")

@@ -21,7 +21,7 @@ import mlcroissant as mlc
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from manifests.atomic import sha256_file
+from lemur_core.files.atomic import sha256_file
 from manifests.folder import CROISSANT, Table
 from manifests.licenses import NOASSERTION
 from manifests.manifest import Output

@@ -5,8 +5,8 @@ import logging
 import re
 from collections.abc import Iterator
 
-from manifests.errors import RetryableError, UserError
-from manifests.progress import note
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.progress import note
 
 _SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
 _TRY_AGAIN = (408, 425, 429)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from manifests.errors import UsageError
+from lemur_core.files.errors import UsageError
 
 NOASSERTION = "NOASSERTION"
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from manifests.atomic import atomic_file, sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.errors import UserError
 from manifests.records import Record, Sha256
 
 FILE_NAME = "manifest.json"

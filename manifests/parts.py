@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.licenses import NOASSERTION, is_permissive
 
 #: The files of an extraction folder that say so.

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article, shown
 from manifests.manifest import FILE_NAME, Manifest, Parent, read_manifest
-from manifests.markdown import article, shown
 
 #: Who traces a row, by the kind of the folder.
 _TRACERS = {

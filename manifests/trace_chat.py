@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.manifest import read_manifest
 from manifests.parts import REQUIREMENTS, TABLE
 from manifests.trace import Link, Traced, lines_text

@@ -4,8 +4,8 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from manifests.records import Ingredient, TrainingRecord
 from manifests.trace import Link, Traced, lines_text
 from manifests.trace_network import Inlined, inlined_blocks

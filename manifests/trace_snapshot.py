@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.manifest import Manifest, read_manifest
 from manifests.parts import REQUIREMENTS, TABLE
 from manifests.swhid import content_swhid

@@ -3,8 +3,8 @@
 import difflib
 from pathlib import Path
 
+from lemur_core.files.errors import UserError
 from manifests import trace_run
-from manifests.errors import UserError
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.trace import Link, Traced, manifest_link
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from manifests.atomic import sha256_file
+from lemur_core.files.atomic import sha256_file
 from manifests.folder import CROISSANT, Configs, offered_tables
 from manifests.manifest import FILE_NAME, Manifest, read_manifest
 from manifests.records import Record, arrow_schema

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from manifests.cache import cache_folder
-from manifests.errors import RetryableError
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import RetryableError
 
 settings.register_profile(
     "lemur",

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.options import SPLIT_RATIOS
-from manifests.atomic import sha256_file
+from lemur_core.files.atomic import sha256_file
 from manifests.manifest import read_manifest
 from manifests.records import LemurRecord, arrow_schema
 

@@ -20,15 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests.atomic import atomic_file, atomic_folder
-from manifests.errors import RetryableError, UserError
-from manifests.whole.command import run_whole
-from manifests.whole.making import NETWORK, NETWORK_FACTS, find_data, make_run
-from manifests.whole.plan import EPOCHS, Plan, quick_plan
-from manifests.whole.runner import run_stages
-from manifests.whole.stage import Done, Stage, Told
-from manifests.whole.stages import plan_stages
-from manifests.whole.state import STATE
+from lemur.pipeline.command import run_whole
+from lemur.pipeline.making import NETWORK, NETWORK_FACTS, find_data, make_run
+from lemur.pipeline.plan import EPOCHS, Plan, quick_plan
+from lemur.pipeline.runner import run_stages
+from lemur.pipeline.stage import Done, Stage, Told
+from lemur.pipeline.stages import plan_stages
+from lemur.pipeline.state import STATE
+from lemur_core.files.atomic import atomic_file, atomic_folder
+from lemur_core.files.errors import RetryableError, UserError
 from train.data import load_cifar10
 from train.register import register_runs
 from train.verify import verify as verify_run
@@ -237,9 +237,9 @@ def test_our_own_code_and_versions_count(tmp_path: Path, monkeypatch: pytest.Mon
     out = tmp_path / "out"
     run_stages(way(), out)
     assert made(run_stages(way(), out)) == []
-    monkeypatch.setattr("manifests.whole.digests._package_digest", lambda name: "other")
+    monkeypatch.setattr("lemur.pipeline.digests._package_digest", lambda name: "other")
     assert all(str(one.why).startswith("made again: code") for one in run_stages(way(), out))
-    monkeypatch.setattr("manifests.whole.digests._versions", lambda: {"torch": "other"})
+    monkeypatch.setattr("lemur.pipeline.digests._versions", lambda: {"torch": "other"})
     assert all(str(one.why).startswith("made again: versions") for one in run_stages(way(), out))
 
 

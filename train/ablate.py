@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manifests.atomic import atomic_file
-from manifests.errors import UsageError
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.errors import UsageError
+from lemur_core.files.markdown import code_span, plain, table
+from lemur_core.files.progress import note
 from manifests.manifest import Stopwatch
-from manifests.markdown import code_span, plain, table
-from manifests.progress import note
 from manifests.records import TrainingRecord
 from train.assemble import assemble
 from train.data import Cifar10

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.records import Ingredient
 from train.choosing import Chosen, choose
 from train.fitting import Answer, Fitter, Question, fitter_for

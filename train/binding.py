@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.records import Block, Spec, SpecArgument
 from train.slots import SLOTS
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from manifests.errors import UserError
-from manifests.progress import progress
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import progress
 from manifests.records import Block, Spec
 from train.binding import builds_of
 from train.choosing import foreign_imports

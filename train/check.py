@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from manifests.errors import UserError
-from manifests.workers import available_cores
-from sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.files.errors import UserError
+from lemur_core.files.workers import available_cores
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from train.contract import check_contract, lemur_name
 from train.data import Cifar10
 from train.quality import Quality, code_quality

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
-from sandbox.foreign import NETWORK, load, message_of, one_line
+from lemur_core.sandbox.foreign import NETWORK, load, message_of, one_line
 from train.contract import TRAINER_PARAMETERS
 from train.data import open_cache
 from train.transforms import CIFAR10_DEVIATION, CIFAR10_MEAN, Transform, transform_named

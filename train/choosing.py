@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.records import Block
 from train.binding import build_from_recipe, builds_of
 from train.library import Library

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from manifests.errors import UsageError, UserError
-from manifests.markdown import plural
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.markdown import plural
 
 if TYPE_CHECKING:
     from train.recipe import Recipe
@@ -234,7 +234,7 @@ def run_(
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate one network on CIFAR-10; interrupted, the same command goes on after the last whole epoch."""
-    from manifests.atomic import check_writable
+    from lemur_core.files.atomic import check_writable
 
     if not out.exists():  # else it may hold this run already
         check_writable(out)

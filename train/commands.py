@@ -5,12 +5,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from manifests.atomic import atomic_file, check_writable
-from manifests.errors import UsageError, UserError
-from manifests.markdown import plural
-from manifests.progress import note
+from lemur_core.files.atomic import atomic_file, check_writable
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note
+from lemur_core.files.workers import available_cores
 from manifests.records import TrainingRecord
-from manifests.workers import available_cores
 from train.assemble import Assembled, assemble
 from train.candidates import Candidate
 from train.check import check_nn

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from manifests.errors import UserError
-from manifests.progress import note
-from manifests.workers import available_cores
-from sandbox import PRELOAD as COMMON
-from sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
+from lemur_core.files.workers import available_cores
+from lemur_core.sandbox import PRELOAD as COMMON
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from train.plan import Plan
 
 ENTRY = "train.loop:train"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manifests.figures import BLUE, ORANGE, save_figure
+from lemur_core.files.figures import BLUE, ORANGE, save_figure
 from train.history import EpochFigures
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from manifests.progress import note
+from lemur_core.files.progress import note
 from train.history import EpochFigures, StepFigures, read_history, read_progress
 
 _LOOK_SECONDS = 0.5

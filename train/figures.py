@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manifests.figures import BLUE, FAINT, INK, save_figure
+from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from train.paired import Difference
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from manifests.cache import cache_folder
-from manifests.errors import UserError
-from sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from train.slots import Filler
 
 LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)

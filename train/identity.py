@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.records import Ingredient
 from train.data import Cifar10
 from train.recipe import Recipe

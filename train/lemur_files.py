@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from manifests.atomic import atomic_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.errors import UserError
 from manifests.records import TrainingRecord
 from train.contract import check_contract, lemur_digest, lemur_name
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.licenses import all_of
 from manifests.parts import REQUIREMENTS, TABLE, read_parts
 from manifests.records import Block, Spec

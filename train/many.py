@@ -11,12 +11,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from manifests.atomic import atomic_file, check_writable
-from manifests.errors import UserError
-from manifests.progress import note
+from lemur_core.files.atomic import atomic_file, check_writable
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
+from lemur_core.files.workers import process_pool, submit
+from lemur_core.sandbox import Sandbox
 from manifests.records import TrainingRecord
-from manifests.workers import process_pool, submit
-from sandbox import Sandbox
 from train.confined import open_box
 from train.data import open_cache
 from train.recipe import Recipe

@@ -26,7 +26,7 @@ from typing import Any
 from pyflakes import messages
 from pyflakes.checker import Checker
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 _COST = {"error": 5, "warning": 2, "convention": 1, "refactor": 1, "complexity": 1}
 _LINE_CHARACTERS = 120

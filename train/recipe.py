@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from manifests.errors import UsageError, UserError
+from lemur_core.files.errors import UsageError, UserError
 
 #: Recipes that come with the package.
 SHIPPED = Path(__file__).with_name("recipes")

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lemur_core.sandbox import Outcome, Status
+from lemur_core.sandbox.processes import remove_folder
 from manifests.records import TrainingRecord
-from sandbox import Outcome, Status
-from sandbox.processes import remove_folder
 from train.confined import Resources, judge
 from train.curves import draw_curves
 from train.history import copy_plain, read_history, read_progress

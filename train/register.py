@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.records import TrainingRecord
 from train.contract import lemur_digest
 from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, can_enter, read_trials

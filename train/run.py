@@ -5,12 +5,12 @@ import hashlib
 from pathlib import Path
 from typing import Literal
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
+from lemur_core.sandbox import Outcome, Sandbox
+from lemur_core.sandbox.processes import remove_folder
 from manifests.manifest import Stopwatch
-from manifests.progress import note
 from manifests.records import TrainingRecord
-from sandbox import Outcome, Sandbox
-from sandbox.processes import remove_folder
 from train.confined import Resources, box_for, run_plan
 from train.data import Cifar10
 from train.display import Progress, Report, watching

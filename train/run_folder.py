@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from manifests.atomic import atomic_file
-from manifests.errors import UserError
-from manifests.lock import own
-from manifests.progress import note
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.errors import UserError
+from lemur_core.files.lock import own
+from lemur_core.files.progress import note
+from lemur_core.sandbox.processes import remove_folder
 from manifests.records import TrainingRecord
-from sandbox.processes import remove_folder
 from train.identity import canonical_json, difference
 
 RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"

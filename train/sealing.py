@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
 from manifests.manifest import (
     FILE_NAME,
     Input,
@@ -18,7 +19,6 @@ from manifests.manifest import (
     read_manifest,
     write_manifest,
 )
-from manifests.progress import note
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10
 from train.library import open_library

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from manifests.atomic import atomic_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import code_span, plain, plural, table
+from lemur_core.files.progress import note
 from manifests.manifest import Stopwatch
-from manifests.markdown import code_span, plain, plural, table
-from manifests.progress import note
 from manifests.records import TrainingRecord
 from train.assemble import Assembled, assemble
 from train.candidates import candidates

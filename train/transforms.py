@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: Mean and standard deviation of CIFAR-10's channels, as LEMUR's loader has them.
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from sandbox.foreign import message_of, one_line
+from lemur_core.sandbox.foreign import message_of, one_line
 
 #: Constructs the module, anew each time; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]

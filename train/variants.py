@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from manifests.errors import UsageError, UserError
+from lemur_core.files.errors import UsageError, UserError
 from train.recipe import Recipe, read_changes
 
 FULL = "full"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article
 from manifests.manifest import Manifest, read_manifest
-from manifests.markdown import article
 from manifests.records import TrainingRecord
 from manifests.trace_network import inlined_blocks
 from manifests.verify import Check, check_files, found_check

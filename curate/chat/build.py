@@ -24,7 +24,7 @@ from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.runs.check import read_parameters
 from curate.runs.contract import case_of
-from manifests.draw import Draw
+from manifests.conversations.draw import Draw
 from manifests.records import CHAT_KINDS, ChatKind
 
 

@@ -1,11 +1,11 @@
 """The part of a snapshot's card that tells of conversations."""
 
 from curate.chat.result import Chat, Conversation
-from manifests.alike import THRESHOLD
-from manifests.markdown import count, percent, plural, table
-from manifests.near import SHINGLE
+from lemur_core.files.markdown import count, percent, plural, table
+from lemur_core.similarity.near import SHINGLE
+from manifests.conversations.alike import THRESHOLD
+from manifests.conversations.samples import quantile, shown_turns
 from manifests.records import CHAT_KINDS
-from manifests.samples import quantile, shown_turns
 
 _MEANING = {
     "design": "requirements to a file that has these measures",

@@ -8,8 +8,8 @@ from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.way import Change
 from curate.chat.wording import SYSTEMS, call_line, joined
-from manifests.draw import Draw
-from manifests.markdown import plural
+from lemur_core.files.markdown import plural
+from manifests.conversations.draw import Draw
 
 #: Changes that are tried on one record.
 ATTEMPTS = 3

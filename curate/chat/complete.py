@@ -10,8 +10,8 @@ from curate.chat.stages import stages
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import BLOCK_SYSTEMS, SYSTEMS, call_line, listed, trainable
-from manifests.draw import Draw
-from manifests.markdown import plural
+from lemur_core.files.markdown import plural
+from manifests.conversations.draw import Draw
 from manifests.records import SPLITS
 
 _REQUESTS = (

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from curate.chat.result import Conversation
 from curate.chat.subject import Subject
+from lemur_core.similarity.words import tokens_of
 from manifests.records import ChatKind
-from manifests.words import tokens_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from curate.chat.wording import (
     task_name,
     trainable,
 )
-from manifests.draw import Draw
+from manifests.conversations.draw import Draw
 
 _OPENINGS = (
     "Design a PyTorch network for {task} on {dataset} that meets these requirements.",

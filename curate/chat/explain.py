@@ -18,8 +18,8 @@ from curate.chat.wording import (
     task_name,
     trainable,
 )
-from manifests.draw import Draw
-from manifests.markdown import plural
+from lemur_core.files.markdown import plural
+from manifests.conversations.draw import Draw
 
 _QUESTIONS = (
     "Explain this network: its stages, shapes, layers and size.",

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from curate.runs.contract import Case
 from curate.runs.store import RunStore, Told, outcome_key
 from curate.runs.trials import LIMITS, Trial, TrialRunner, reason_of
-from manifests.progress import progress
-from sandbox import Limits, Outcome, Status
+from lemur_core.files.progress import progress
+from lemur_core.sandbox import Limits, Outcome, Status
 
 #: Changes with what is measured or told: answers that were kept under another version are not used.
 CHAT_PROBE_VERSION = 3

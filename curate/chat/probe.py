@@ -8,7 +8,7 @@ import torch
 from curate.chat.recorder import Recorder, recording
 from curate.runs.faults import describe
 from curate.runs.probe import run_network
-from sandbox.foreign import NETWORK
+from lemur_core.sandbox.foreign import NETWORK
 
 #: Of torch.nn: holders of modules, which are no layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})

@@ -7,7 +7,7 @@ from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import SYSTEMS, call_line
 from curate.runs.store import Told
-from manifests.draw import Draw
+from manifests.conversations.draw import Draw
 
 #: Faults that are tried on one record.
 ATTEMPTS = 4

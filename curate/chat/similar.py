@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from curate.chat.result import Conversation
-from manifests.alike import count_near, held_earlier
+from manifests.conversations.alike import count_near, held_earlier
 from manifests.records import CHAT_KINDS
 
 _USER = attrgetter("user")

@@ -1,7 +1,7 @@
 """A network's top-level modules in words."""
 
 from curate.chat.facts import Child, Facts
-from manifests.markdown import plural
+from lemur_core.files.markdown import plural
 
 _SHOWN = 40
 _USES = {

@@ -3,7 +3,7 @@
 from curate.chat.facts import Facts
 from curate.chat.subject import Best, Subject
 from curate.runs.contract import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
-from manifests.markdown import plural
+from lemur_core.files.markdown import plural
 
 _TASKS = {
     "img-classification": "image classification",

@@ -17,7 +17,7 @@ from curate.nndup.rescue import rescue_for_prefixes, top_up
 from curate.nndup.rows import Rows, first_prefix, normalised, prepare_rows
 from curate.nndup.stages import Near, Removed, remove_equal_code, remove_lexical, remove_structural
 from curate.nndup.witness import Witness, name_witnesses
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: Shares of the structural fingerprints; the rest is test.
 _TRAIN, _VALIDATION = 0.80, 0.10

@@ -9,7 +9,7 @@ from curate.nndup.features import NnDupFeatures, nndup_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome, RowDecision
 from curate.score import row_scores
-from manifests.progress import progress
+from lemur_core.files.progress import progress
 
 
 def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:

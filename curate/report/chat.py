@@ -4,7 +4,7 @@ from collections import Counter
 
 from curate.chat.result import Chat
 from curate.options import SPLIT_RATIOS
-from manifests.markdown import count, plain, plural, table
+from lemur_core.files.markdown import count, plain, plural, table
 from manifests.records import CHAT_KINDS
 
 #: What each reason of a drop means.

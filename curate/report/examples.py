@@ -7,7 +7,7 @@ from collections import Counter
 from curate.corpus import CodeFile
 from curate.options import prefix_of
 from curate.report.facts import HOW, REMOVED, Facts
-from manifests.markdown import block, code_span, count, percent, plural, ratio, shown, table
+from lemur_core.files.markdown import block, code_span, count, percent, plural, ratio, shown, table
 
 LARGEST_GROUPS = 10
 _MEMBERS_SHOWN = 3

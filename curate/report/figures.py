@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curate.report.facts import REMOVED, Facts, compared_groups
-from manifests.figures import BEHIND, FAINT, INK, save_figure
-from manifests.markdown import count, plural, shown
+from lemur_core.files.figures import BEHIND, FAINT, INK, save_figure
+from lemur_core.files.markdown import count, plural, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

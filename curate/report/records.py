@@ -7,7 +7,7 @@ from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.report.facts import Facts
 from curate.report.sections import LONG_TABLE
-from manifests.markdown import code_span, count, plain, plural, ratio, table
+from lemur_core.files.markdown import code_span, count, plain, plural, ratio, table
 
 #: Rows of a table that shall be whole, unless something is very odd.
 WHOLE_TABLE = 500

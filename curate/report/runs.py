@@ -9,7 +9,7 @@ from curate.report.facts import Facts
 from curate.report.records import WHOLE_TABLE
 from curate.report.sections import LONG_TABLE
 from curate.runs.result import RunResult
-from manifests.markdown import code_span, count, percent, plain, plural, table
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 
 _MEANING = {
     "missing_dependency": "it imports a module that is not installed here",

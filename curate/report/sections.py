@@ -7,7 +7,7 @@ from typing import Any
 from curate.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
 from curate.outcome import Outcome
 from curate.report.facts import FATES, HOW, REMOVED, Facts, compared_groups
-from manifests.markdown import code_span, count, percent, plain, plural, table
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 
 #: Rows of a table before the rest is folded into one.
 LONG_TABLE = 20

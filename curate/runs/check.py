@@ -10,8 +10,8 @@ from curate.runs.contract import case_of
 from curate.runs.result import RunResult
 from curate.runs.store import RunStore, Told, outcome_key
 from curate.runs.trials import LIMITS, Trial, TrialRunner, reason_of
-from manifests.progress import progress
-from sandbox import Limits, Outcome, Status
+from lemur_core.files.progress import progress
+from lemur_core.sandbox import Limits, Outcome, Status
 
 #: Changes with what is tried or told: outcomes that were kept under another version are not used.
 PROBE_VERSION = 1

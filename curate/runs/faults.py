@@ -2,7 +2,7 @@
 
 import traceback
 
-from sandbox.foreign import NETWORK, message_of, one_line
+from lemur_core.sandbox.foreign import NETWORK, message_of, one_line
 
 _MESSAGE_CHARACTERS = 240
 _LINE_CHARACTERS = 100

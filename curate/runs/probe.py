@@ -13,7 +13,7 @@ import torch
 
 from curate.runs.faults import ProbeError, describe, missing_module
 from curate.runs.weights import stub_weights
-from sandbox.foreign import NETWORK, load, message_of
+from lemur_core.sandbox.foreign import NETWORK, load, message_of
 
 
 def run_network(payload: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from curate.runs.contract import Case
-from manifests.cache import cache_folder
-from manifests.errors import UserError
-from manifests.progress import note
-from sandbox import Limits
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
+from lemur_core.sandbox import Limits
 
 Told = dict[str, Any]
 

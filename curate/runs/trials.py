@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from curate.runs.contract import Case
-from manifests.workers import available_cores
-from sandbox import Job, Limits, Outcome, Sandbox, Status
-from sandbox.foreign import one_line
+from lemur_core.files.workers import available_cores
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox.foreign import one_line
 
 ENTRY = "curate.runs.probe:run_network"
 ATTEMPTS = 3  # for failures of resources; anything else fails the same way again

@@ -17,7 +17,7 @@ from curate.recall import Recall, enough_effort
 from curate.records import Records
 from curate.select import Verdict, select
 from curate.structural import StructuralIndex
-from manifests.progress import progress
+from lemur_core.files.progress import progress
 
 LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
 #: None stands for no structural stage.

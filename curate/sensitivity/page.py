@@ -9,8 +9,8 @@ import numpy as np
 import curate.sensitivity.grid as grid_values
 from curate.options import CurateOptions
 from curate.sensitivity.grid import Grid, GridPoint
-from manifests.figures import INK, save_figure
-from manifests.markdown import code_span, count, percent, plain, plural, table
+from lemur_core.files.figures import INK, save_figure
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

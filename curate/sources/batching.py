@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.rows import BATCH_ROWS, InputFile, to_batch
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: Text in one batch at most, unless a single row is larger: keeps memory bounded when codes are huge.
 BATCH_CHARACTERS = 32 << 20

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from curate.rows import ROW_SCHEMA
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: What a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
 COLUMNS = tuple(name for name in ROW_SCHEMA.names if name != "problem")

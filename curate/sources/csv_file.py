@@ -12,7 +12,7 @@ from curate.rows import InputFile
 from curate.sources.batching import batch_rows, require_rows
 from curate.sources.cells import COLUMNS, broken_row, check_columns, read_row
 from curate.sources.files import describe_file, open_bytes, read_errors
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: Characters in one field at most. Also what bounds memory when a quote is never closed.
 _FIELD_LIMIT = 1 << 28

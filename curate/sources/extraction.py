@@ -11,7 +11,7 @@ from curate.rows import InputFile
 from curate.sources.batching import batch_rows, require_rows
 from curate.sources.cells import broken_row, read_row
 from curate.sources.files import describe_file
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.parts import REQUIREMENTS, TABLE, Parts, barred, read_parts
 from manifests.records import LEVELS
 

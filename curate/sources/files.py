@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from curate.rows import InputFile
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 
 
 def open_bytes(path: Path) -> BinaryIO:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from curate.rows import InputFile
 from curate.sources.batching import batch_rows, require_rows
 from curate.sources.cells import broken_row, read_row
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 
 def find_files(folder: Path, suffix: str) -> Iterator[str]:

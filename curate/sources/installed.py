@@ -14,7 +14,7 @@ import pyarrow as pa
 from curate.rows import BATCH_ROWS, InputFile
 from curate.sources.batching import RowDigest, batch_rows, require_rows
 from curate.sources.cells import COLUMNS, check_columns, read_row
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 _OWN_MODULES = ("ab", "ab.nn", "ab.nn.api")
 _INSTEAD = "or curate the released corpus: lemur curate lemur"

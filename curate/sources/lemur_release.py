@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, InputFile
 from curate.sources.lemur_stats import read_codes, read_stats, stat_files
-from manifests.atomic import atomic_file, sha256_file
-from manifests.cache import cache_folder
-from manifests.errors import RetryableError, UserError
-from manifests.progress import note
+from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.progress import note
 
 #: The last release that carries both codes and statistics.
 DEFAULT_VERSION = "2.1.0"

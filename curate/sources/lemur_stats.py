@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from manifests.progress import progress
-from manifests.workers import process_pool, submit
+from lemur_core.files.progress import progress
+from lemur_core.files.workers import process_pool, submit
 
 _CODES = "ab/nn/nn/"
 #: Up to release 2.0.6 the folders lay in `stat/` itself; `stat/run/` holds measurements on phones, not training.

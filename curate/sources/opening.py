@@ -12,7 +12,7 @@ from curate.sources.installed import InstalledLemur
 from curate.sources.jsonl_file import JsonlFile
 from curate.sources.parquet import ParquetFile, ParquetFolder
 from curate.sources.several import join_sources
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 _FORMS = "SOURCE is lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, a folder of .py files, or hf://datasets/OWNER/NAME"
 _LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")

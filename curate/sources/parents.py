@@ -6,10 +6,10 @@ from typing import Protocol, runtime_checkable
 
 from curate.rows import Source
 from curate.sources.several import SeveralSources
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
 from manifests.manifest import FILE_NAME, Manifest, Parent, parent_of, read_manifest
-from manifests.progress import note
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from curate.sources.batching import BATCH_CHARACTERS, require_rows
 from curate.sources.cells import COLUMNS, check_columns
 from curate.sources.files import describe_file
 from curate.sources.folder import FolderDigest, find_files
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: Read through a buffer of this size, and nothing ahead: else a column of a whole row group is held in memory.
 _READ_BYTES = 1 << 20

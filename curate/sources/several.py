@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from curate.rows import InputFile, Source
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 
 class SeveralSources:

@@ -15,10 +15,10 @@ from extract.chat.wording import SYSTEMS
 from extract.chat.write import write
 from extract.spec.groups import design_key
 from extract.spec.neutral import LIMIT
-from manifests.draw import Draw
-from manifests.progress import progress
+from lemur_core.files.progress import progress
+from lemur_core.similarity.words import tokens_of
+from manifests.conversations.draw import Draw
 from manifests.records import SpecChatKind
-from manifests.words import tokens_of
 
 
 def build_chat(subjects: Sequence[Subject], options: ChatOptions, rights: Rights) -> Chat:

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from extract.chat.result import Chat
-from manifests.alike import THRESHOLD
-from manifests.markdown import code_span, count, percent, plural, table
-from manifests.near import SHINGLE
+from lemur_core.files.markdown import code_span, count, percent, plural, table
+from lemur_core.similarity.near import SHINGLE
+from manifests.conversations.alike import THRESHOLD
+from manifests.conversations.samples import quantile, shown_turns
 from manifests.records import SPLITS
-from manifests.samples import quantile, shown_turns
 
 _MEANING = {
     "describe": "the facts of a module to its name and sentences",

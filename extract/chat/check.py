@@ -16,11 +16,11 @@ from extract.chat.rights import Rights, read_rights
 from extract.chat.specify import FACTS, NAMES, spec_facts
 from extract.chat.tables import DROPS, TABLES
 from extract.chat.wording import LAYERS
+from lemur_core.similarity.words import tokens_of
 from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import CHAT_ROLES, Spec, SpecChatDrop, SpecChatRow
 from manifests.verify import Check, check_table, found_check
-from manifests.words import tokens_of
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)

@@ -8,7 +8,7 @@ from extract.chat.demand import Demand, demands_of
 from extract.chat.result import No, Subject, Talk
 from extract.chat.specify import about
 from extract.chat.wording import and_list, layer_words, mode_words, parameter_words, shape_words
-from manifests.draw import Draw
+from manifests.conversations.draw import Draw
 from manifests.records import Spec
 
 _LETTERS = "ABCD"

@@ -14,8 +14,8 @@ from extract.chat.wording import (
     parameter_words,
     shape_words,
 )
-from manifests.draw import Draw
-from manifests.markdown import block
+from lemur_core.files.markdown import block
+from manifests.conversations.draw import Draw
 from manifests.records import Spec
 
 _ASKED = (

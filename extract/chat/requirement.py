@@ -10,7 +10,7 @@ from extract.chat.wording import (
     parameter_words,
     shape_words,
 )
-from manifests.draw import Draw
+from manifests.conversations.draw import Draw
 from manifests.records import Spec
 
 

@@ -3,8 +3,8 @@
 from extract.chat.result import No, Subject, Talk
 from extract.chat.specify import about
 from extract.chat.wording import init_words, input_words, layer_words, output_words, parameter_words
-from manifests.draw import Draw
-from manifests.markdown import plural
+from lemur_core.files.markdown import plural
+from manifests.conversations.draw import Draw
 
 _ASKED = (
     "What is the shape of the output, and how many parameters does the module have?",

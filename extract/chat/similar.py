@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from extract.chat.result import Pair
-from manifests.alike import count_near, held_earlier
+from manifests.conversations.alike import count_near, held_earlier
 from manifests.records import SpecChatKind
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from extract.chat.requirement import requirement_of
 from extract.chat.result import No, Subject, Talk
 from extract.chat.wording import kind_of
-from manifests.draw import Draw
-from manifests.markdown import block
+from lemur_core.files.markdown import block
+from manifests.conversations.draw import Draw
 from manifests.records import Spec
 
 #: What a design is, in the order in which it is told.

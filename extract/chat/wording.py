@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from manifests.markdown import plural
+from lemur_core.files.markdown import plural
 from manifests.records import Case, Spec, SpecArgument
 
 SYSTEMS = (

@@ -3,8 +3,8 @@
 from extract.chat.requirement import requirement_of
 from extract.chat.result import No, Subject, Talk
 from extract.chat.rights import Rights
-from manifests.draw import Draw
-from manifests.markdown import block
+from lemur_core.files.markdown import block
+from manifests.conversations.draw import Draw
 
 _ASKED = (
     "Write a self-contained PyTorch file whose class `{name}` meets these requirements.",

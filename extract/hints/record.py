@@ -12,7 +12,7 @@ from extract.hints.signature import Parameter, Signature, method_of, signature_o
 from extract.hints.sites import Site
 from extract.index import Index
 from extract.sources import Source, SourceFile
-from extract.text import normalise
+from lemur_core.source.text import normalise
 
 RECORD_VERSION = 6
 

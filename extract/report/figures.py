@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.counts import at_least
-from manifests.figures import BEHIND, BLUE, INK, save_figure
-from manifests.markdown import count, percent, plural, shown
+from lemur_core.files.figures import BEHIND, BLUE, INK, save_figure
+from lemur_core.files.markdown import count, percent, plural, shown
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from extract.counts import at_least, reached, wilson
 from extract.report.failures import Failure
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from manifests.manifest import Measured
-from manifests.markdown import code_span, count, percent, plain, plural, table
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from lemur_core.files.markdown import count, percent, plural, shown
 from manifests.manifest import Manifest
-from manifests.markdown import count, percent, plural, shown
 from manifests.records import LEVELS
 
 #: Notes that are printed; the manifest has all of them.

@@ -15,10 +15,10 @@ from typing import Any
 from extract.search.shape import shape_words
 from extract.search.words import split_name
 from extract.spec import SPECS
-from manifests.atomic import atomic_file
-from manifests.cache import cache_folder
-from manifests.errors import UserError
-from manifests.markdown import article
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article
 
 #: Of the index's columns, by how much a hit in each counts.
 COLUMNS = {"names": 10.0, "category": 4.0, "place": 3.0, "shape": 3.0, "layers": 2.0, "about": 1.0}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from extract.search.index import COLUMNS
 from extract.search.words import terms_of
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 _NEAR = 5
 _FIELDS = ("block", "name", "category", "level", "license", "source", "summary", "file")

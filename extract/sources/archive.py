@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from extract.sources.contents import MAX_FILE_BYTES, check_bounds
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: Bounds on a whole archive, with all that is not taken from it.
 _MAX_MEMBERS = 300_000

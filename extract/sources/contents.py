@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from extract.sources.layout import is_package, module_names
 from extract.sources.model import SourceFile
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.swhid import blob_sha1
 
 #: Bounds on what is taken; the largest source known, transformers, has 3,000 files and 60 MB.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from extract.sources.model import Source
 from extract.sources.opening import open_source
-from manifests.errors import UserError
-from manifests.progress import note
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow take longer to load than most sources
     from manifests.corpus import Corpus, CorpusSource

@@ -10,8 +10,8 @@ from packaging.version import InvalidVersion, Version
 
 from extract.sources.archive import SDIST_SUFFIXES
 from extract.sources.pip_refusing import EXIT_ARCHIVE
-from manifests.errors import RetryableError, UserError
-from manifests.progress import note
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.progress import note
 
 _SCRIPT = Path(__file__).with_name("pip_refusing.py")
 _UNREACHABLE = re.compile(

@@ -8,7 +8,7 @@ from extract.sources.contents import Contents, check_bounds, list_files, tree_di
 from extract.sources.layout import keep_paths
 from extract.sources.metadata import is_text, read_facts
 from extract.sources.model import Source
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.swhid import directory_swhid
 
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})

@@ -12,8 +12,8 @@ from extract.sources.git_command import GitError, run_git
 from extract.sources.layout import keep_paths
 from extract.sources.metadata import is_text, read_facts
 from extract.sources.store import Found, keep_tree, read_found, read_record, record, store_folder, workspace
-from manifests.errors import RetryableError, UserError
-from manifests.progress import note
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.progress import note
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = 12

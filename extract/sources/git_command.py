@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 
 #: A transfer slower than this many bytes a second, for so many seconds, has failed.
 _SLOW_BYTES, _SLOW_SECONDS = 1000, 60

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from extract.sources.scope import compile_patterns
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.swhid import blob_sha1
 
 Kind = Literal["package", "git", "folder"]

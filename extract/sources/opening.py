@@ -10,8 +10,8 @@ from extract.sources.git import find_commit
 from extract.sources.model import DEFAULT_PRIORITY, Source
 from extract.sources.package import PACKAGE_RE, find_package
 from extract.sources.store import Found, read_listing, tree_root
-from manifests.errors import UserError
-from manifests.progress import note
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
 
 _FORMS = "a source is NAME or NAME@VERSION of a package, git+URL[@REVISION], or a folder (./NAME)"
 

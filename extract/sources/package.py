@@ -14,8 +14,8 @@ from extract.sources.installed import read_installed
 from extract.sources.layout import keep_paths
 from extract.sources.metadata import Facts, is_text, read_facts
 from extract.sources.store import Found, keep_tree, read_found, record, store_folder, workspace
-from manifests.errors import UserError
-from manifests.progress import note
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
 from manifests.swhid import directory_swhid
 
 PACKAGE_RE = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:(?:@|==)(?P<version>[^@/\\\s]+))?")

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from extract.sources.contents import Contents, list_files, tree_digest
 from extract.sources.model import SourceFile
-from manifests.cache import cache_folder
-from manifests.errors import UserError
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
 
 #: Part of the cache's path: a change of which files are kept, how modules are named, or how licences are told must not
 #: meet what older versions kept.

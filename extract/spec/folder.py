@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from extract.spec import SPECS
 from extract.spec.make import design_text, line_of, make_spec
 from extract.spec.neutral import repeated, source_of
-from manifests.progress import progress
+from lemur_core.files.progress import progress
+from lemur_core.similarity.words import tokens_of
 from manifests.records import Block, Spec
-from manifests.words import tokens_of
 
 #: What a spec states as the table does.
 SHARED: tuple[str, ...] = ("block", "name", "category", "level", "fidelity", "source", "path", "start_line", "end_line")

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note
 from manifests.manifest import read_manifest
-from manifests.markdown import plural
-from manifests.progress import note
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import Published, publish
 from manifests.publish.pulling import pull

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 
 _MAY_PASS = frozenset({408, 425, 429})
 _LOGIN = "run `hf auth login` with a token that may write there"

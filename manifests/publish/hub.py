@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from logging import ERROR
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from manifests.errors import UserError
-from manifests.progress import note
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
 from manifests.publish.failures import may_pass, said, translated
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import re
 
-from manifests.errors import UsageError
+from lemur_core.files.errors import UsageError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")

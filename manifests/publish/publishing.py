@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.publish.changes import Changes, LocalFile, RemoteFile, compare, local_file
 from manifests.publish.hub import Hub

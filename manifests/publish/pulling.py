@@ -4,8 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from manifests.atomic import atomic_folder, check_free
-from manifests.errors import UserError
+from lemur_core.files.atomic import atomic_folder, check_free
+from lemur_core.files.errors import UserError
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.publish.hub import Hub
 from manifests.publish.names import check_repository

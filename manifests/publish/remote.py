@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.manifest import FILE_NAME, Manifest, Output
 from manifests.publish.changes import LocalFile, RemoteFile
 from manifests.publish.hub import Hub

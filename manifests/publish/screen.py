@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from manifests.errors import UsageError, UserError
-from manifests.markdown import plural
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.markdown import plural
 from manifests.publish.columns import table_texts
 from manifests.publish.paths import own_folders, path_shapes
 from manifests.publish.secrets import SECRETS

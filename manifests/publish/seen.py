@@ -3,10 +3,10 @@
 import hashlib
 from pathlib import Path
 
-from manifests.atomic import atomic_file
-from manifests.cache import cache_folder
-from manifests.errors import UserError
-from manifests.progress import note
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
 from manifests.publish.hub import Hub
 
 

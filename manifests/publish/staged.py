@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from manifests.folder import CROISSANT
 from manifests.licenses import NOASSERTION, is_permissive, licenses_of_code
 from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.publish.changes import Changes, LocalFile, compare
 from manifests.publish.failures import may_pass, status_of, translated
 from manifests.publish.hub import DELAYS, Hub

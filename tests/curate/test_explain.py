@@ -16,7 +16,7 @@ from curate.explain import Explanation, explain
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.sources import open_source
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 ALL = tuple(range(12))
 UNUSED = """

@@ -24,7 +24,7 @@ import curate.nndup.text as text
 from curate.nndup.decide import NnDupOptions, NnDupResult, curate_nndup
 from curate.nndup.features import NnDupFeatures, family_of, nndup_features
 from curate.rows import Source
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 PEER = """
 import json, pathlib, sys, types

@@ -21,7 +21,7 @@ from curate.outcome import Outcome, RowDecision
 from curate.pipeline import curate
 from curate.report.page import write_report
 from curate.sources import open_source
-from manifests.markdown import block, code_span, percent, plain, ratio, table
+from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
 
 Row = dict[str, Any]
 FIGURES = ("families", "funnel", "prefixes", "similarity")

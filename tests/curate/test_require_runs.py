@@ -20,8 +20,8 @@ from curate.pipeline import curate
 from curate.runs.result import RunResult
 from curate.strict import curate_strict
 from curate.verify import verify
+from lemur_core.files.errors import UserError
 from manifests.croissant import restate_croissant
-from manifests.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 
 Row = dict[str, Any]

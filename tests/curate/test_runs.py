@@ -10,8 +10,8 @@ from curate.runs import trials
 from curate.runs.check import RunChecker
 from curate.runs.contract import Case, case_of
 from curate.runs.result import RunResult, category_left_out, reason_to_leave_out
-from sandbox import Job, Limits, Outcome, Status
-from sandbox.foreign import one_line
+from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox.foreign import one_line
 
 Row = dict[str, Any]
 

@@ -28,7 +28,7 @@ from curate.sensitivity import (
 from curate.sensitivity.grid import _text_index
 from curate.sources import open_source
 from curate.structural import StructuralIndex
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.manifest import Manifest, read_manifest
 
 Row = dict[str, Any]

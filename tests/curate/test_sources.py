@@ -10,7 +10,7 @@ import pytest
 
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from curate.sources import open_source
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 
 def rows_of(source: Source) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from curate.sources import open_source
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 
 
 def rows_of(source: Source) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from curate.license import source_license
 from curate.rows import InputFile, Source
 from curate.sources import open_source, open_sources
 from curate.sources.several import join_sources
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 
 made = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py"))
 

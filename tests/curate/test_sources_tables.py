@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from curate.sources import open_source
 from curate.sources.batching import BATCH_CHARACTERS
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 GOOD = b'{"nn": "good", "nn_code": "x = 1"}\n'
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

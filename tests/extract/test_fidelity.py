@@ -16,7 +16,7 @@ from extract.index import Index
 from extract.originals import environment_of
 from extract.probing.fidelity import digest
 from extract.sources import open_source
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 GATE = (

@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extract.folder import code_columns, code_paths, read_block, read_manifest_of, read_rows
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from manifests.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
 from manifests.verify import check_table

@@ -14,7 +14,7 @@ import pytest
 import extract
 from extract.folder import code_columns
 from extract.load import load_block
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))

@@ -16,8 +16,8 @@ from extract.report.failures import failures_of, form_of
 from extract.report.figures import rung_colors
 from extract.report.sections import goal_of
 from extract.report.summary import summary_text
+from lemur_core.files.markdown import code_span, percent, plain, shown, table
 from manifests.manifest import read_manifest
-from manifests.markdown import code_span, percent, plain, shown, table
 from manifests.records import LEVELS, Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))

@@ -12,8 +12,8 @@ import pytest
 
 from extract import runtime_wheels
 from extract.runtime import Runtime, runtime_for
-from manifests.cache import cache_folder
-from sandbox import Job, Sandbox, Status
+from lemur_core.files.cache import cache_folder
+from lemur_core.sandbox import Job, Sandbox, Status
 
 Wheel = Callable[..., Path]
 

@@ -12,7 +12,7 @@ import pytest
 
 from extract.folder import code_columns
 from extract.show import find_block, match, show_block
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 

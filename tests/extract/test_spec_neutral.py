@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from extract.search.command import candidate_of
 from extract.spec.make import line_of, make_spec
 from extract.spec.neutral import LIMIT, repeated, source_of
+from lemur_core.similarity.words import tokens_of
 from manifests.records import Block
-from manifests.words import tokens_of
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
 _FOLDER = "LEMUR_CURATOR_TEST_EXTRACTION"

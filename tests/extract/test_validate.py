@@ -13,8 +13,8 @@ import pytest
 from extract import validate
 from extract.index import Index
 from extract.validate import ATTEMPTS, Candidate, Verdict, check_text, validate_all
+from lemur_core.sandbox import Job, Limits, Outcome, Status
 from manifests.records import Level
-from sandbox import Job, Limits, Outcome, Status
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 

@@ -25,9 +25,9 @@ from extract.sources import open_source
 from extract.spec.folder import write_specs
 from extract.verify import verify
 from extract.verify_code import import_faults, undefined_in
-from manifests.atomic import sha256_file
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from manifests.croissant import restate_croissant
-from manifests.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, arrow_schema

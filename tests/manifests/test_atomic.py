@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import manifests.atomic
-from manifests.atomic import atomic_file, atomic_folder, check_free, sha256_file
-from manifests.cache import cache_folder
-from manifests.errors import UserError
+import lemur_core.files.atomic
+from lemur_core.files.atomic import atomic_file, atomic_folder, check_free, sha256_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
 from manifests.manifest import Input, Manifest, Measured, list_outputs, read_manifest, write_manifest
 from manifests.verify import check_files
 
@@ -197,7 +197,7 @@ def test_a_link_to_a_folder_is_replaced_without_leftovers(tmp_path: Path) -> Non
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    killed = "import os, signal, sys\nfrom pathlib import Path\nfrom manifests.atomic import atomic_folder\n"
+    killed = "import os, signal, sys\nfrom pathlib import Path\nfrom lemur_core.files.atomic import atomic_folder\n"
     killed += "with atomic_folder(Path(sys.argv[1])) as part:\n"
     killed += "    (part / 'half').touch(); os.utime(part, (0, 0)); os.kill(os.getpid(), signal.SIGKILL)\n"
     out = tmp_path / "out [1]"
@@ -248,7 +248,7 @@ def test_the_later_of_two_finds_the_place_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("force", [False, True])
 def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool) -> None:
     """The other run's rename falls between our look and our rename: still one line, and one whole folder."""
-    out, check = tmp_path / "out", manifests.atomic.check_free
+    out, check = tmp_path / "out", lemur_core.files.atomic.check_free
     checked = []
 
     def look(path: Path, *, force: bool) -> None:
@@ -271,7 +271,7 @@ def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.Mo
         out.mkdir()
         fill(out, "old")
         monkeypatch.setattr(Path, "rename", late)
-    monkeypatch.setattr(manifests.atomic, "check_free", look)
+    monkeypatch.setattr(lemur_core.files.atomic, "check_free", look)
 
     def write() -> None:
         with atomic_folder(out, force=force) as folder:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lemur_core.files.errors import UserError
 from manifests.corpus import FOLDER, Corpus, corpus_names, load_corpus
-from manifests.errors import UserError
 from manifests.licenses import is_permissive
 
 DIGEST = "0" * 64

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests.atomic import sha256_file
+from lemur_core.files.atomic import sha256_file
 from manifests.croissant import (
     About,
     _field,

@@ -5,7 +5,7 @@ import logging
 import pytest
 from huggingface_hub.utils import http_backoff
 
-from manifests.errors import RetryableError
+from lemur_core.files.errors import RetryableError
 from manifests.hub import hub_errors
 
 NOBODY = "http://127.0.0.1:9/owner/name"  # the discard port: nothing listens there

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.license_metadata import find_license, license_of_fields
 from manifests.license_texts import license_of_text
 from manifests.licenses import NOASSERTION, all_of, is_permissive, licenses_of_code, stated_expression

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from curate.rows import Source
 from curate.sources import open_source, open_sources
 from curate.sources.parents import parents_of
-from manifests.atomic import sha256_file
+from lemur_core.files.atomic import sha256_file
 from manifests.manifest import Manifest, Measured, Parent, list_outputs, parent_of, read_manifest, write_manifest
 
 DIGEST = "0" * 64

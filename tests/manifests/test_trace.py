@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from manifests.folder import write_table, write_tables
 from manifests.manifest import Input, Manifest, Measured, Parent, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.records import (

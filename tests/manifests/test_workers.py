@@ -7,11 +7,11 @@ import threading
 import time
 from pathlib import Path
 
-from manifests.workers import check_workers, process_pool, submit
+from lemur_core.files.workers import check_workers, process_pool, submit
 
 UNGUARDED = """
-from manifests.errors import UserError
-from manifests.workers import check_workers
+from lemur_core.files.errors import UserError
+from lemur_core.files.workers import check_workers
 
 try:
     check_workers()
@@ -23,7 +23,7 @@ HALF_SENT = """
 import gc, os, pathlib, struct, sys, time
 from multiprocessing.queues import SimpleQueue
 
-from manifests.workers import process_pool, submit
+from lemur_core.files.workers import process_pool, submit
 
 SENT = pathlib.Path(sys.argv[0]).with_name("sent")
 

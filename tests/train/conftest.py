@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import train.fitting
-from sandbox import Sandbox
+from lemur_core.sandbox import Sandbox
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import torch
 
 import train.assemble
 import train.fitting
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.assemble import Assembled, assemble
 from train.contract import check_contract
 from train.glue import PREAMBLE, Filled

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import train.fitting
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.candidates import Candidate, candidates
 from train.library import open_library
 

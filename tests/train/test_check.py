@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.check import CheckResult, CheckSettings, NetChecker, accuracy_to_time, check_nn
 from train.checking import TrainData, prepare
 from train.contract import lemur_name

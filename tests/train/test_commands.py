@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.commands import assemble_to, network_in, read_numbers, read_prm, run_text
 from train.recipe import Recipe, find_recipe
 

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 from train.data import Cifar10, load_cifar10, open_cache, split
 
 forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))

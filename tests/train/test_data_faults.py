@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.data import load_cifar10
 from train.data.decode import Cells, decode_cells
 from train.data.pickled import read_pickled

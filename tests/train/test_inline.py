@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.inline import Part, inline
 
 

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyflakes import checker
 
-from manifests.errors import UserError
-from sandbox import Job, Sandbox
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import Job, Sandbox
 from train.inline import Part, inline
 
 FIRST = '''# SqueezeExcite, from made@1.0

@@ -6,7 +6,7 @@ import textwrap
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.inline import Part, inline
 
 NAMES = ("a", "b", "f", "max", "x")

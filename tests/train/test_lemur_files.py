@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.contract import lemur_digest, lemur_name
 from train.lemur_files import read_trials, write_lemur_files
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.recipe import Recipe, Slot, load_recipe
 
 

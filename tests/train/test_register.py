@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.contract import lemur_digest, lemur_name
 from train.lemur_files import write_lemur_files
 from train.register import Registered, register, register_runs

@@ -15,9 +15,9 @@ import psutil
 import pytest
 import torch
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import Sandbox
 from manifests.records import Ingredient, TrainingRecord
-from sandbox import Sandbox
 from train.checkpoint import weights_digest
 from train.confined import open_box
 from train.data import Cifar10, load_cifar10

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.binding import build_from_recipe, builds_of
 from train.parts import PARTS
 from train.recipe import Model, Slots

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.ablate import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
@@ -122,7 +122,7 @@ def test_a_study_goes_on_where_only_its_own_folder_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_study(tmp_path / "study", {"study": "search"}, force=False)
-    monkeypatch.setattr("manifests.atomic.os.access", lambda *_: False)
+    monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
     check_study(tmp_path / "study")
     with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
         check_study(tmp_path / "new")

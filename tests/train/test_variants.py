@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.recipe import Recipe, read_changes
 from train.variants import FULL, variants
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.data.pickled import read_pickled
 from train.data.source import ORIGINAL, SHAPE, VALUES, Contents, Rows, Source, check_labels, digest_files
 

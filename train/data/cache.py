@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manifests.atomic import atomic_folder
-from manifests.errors import UserError
+from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.errors import UserError
 from train.data.source import SHAPE
 
 #: A folder of another format is taken for damaged: raise it when what is kept changes, or how it is decoded.

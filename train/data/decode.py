@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from manifests.errors import UserError
-from manifests.progress import progress
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import progress
 from train.data.source import SHAPE
 
 # Most of the time of so small an image goes to Python code, which threads share: more of them than two are slower.

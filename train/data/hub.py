@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.hub import hub_errors, parse_dataset
 from train.data.parquet import choose_columns, read_tables
 from train.data.source import Contents, Source

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from manifests.cache import cache_folder
-from manifests.errors import UserError
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
 from train.data.cache import Cifar10, find_cache, open_cache, write_cache
 from train.data.opening import open_source
 from train.data.source import CLASSES, SYNTHETIC, Contents

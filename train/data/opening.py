@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.data.batches import find_archive, find_batches
 from train.data.hub import find_hub
 from train.data.parquet import find_parquet, refuse_file

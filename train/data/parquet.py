@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.data.decode import Cells, decode_cells, is_jpeg
 from train.data.source import JPEG_COPY, ORIGINAL, Contents, Rows, Source, check_labels, digest_files
 

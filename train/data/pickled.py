@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.data.source import SHAPE, VALUES, check_labels
 
 _BROKEN = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 #: Names of the data in records. Figures from the JPEG copy are compared with figures from it only.
 ORIGINAL = "cifar-10"

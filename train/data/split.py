@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 
 def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.data.source import CLASSES, SYNTHETIC, Contents, Rows, Source
 
 _SPEC = re.compile(r"synthetic(?::(?P<count>[0-9]{1,9}))?")

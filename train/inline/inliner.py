@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.inline.naming import choose_names
 from train.inline.reading import File, Part, read_part
 from train.inline.sharing import find_shared

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from train.inline.faults import fault_of_mention, faults_of, reads_annotations
 from train.inline.mentions import Form, Mention, Role
 from train.inline.scopes import Kind

@@ -19,7 +19,7 @@ from curate.chat.subject import Subject
 from curate.chat.text import Source, fenced_codes
 from curate.chat.wording import BLOCK_SYSTEMS, SYSTEMS, output_of
 from curate.runs.contract import Case
-from manifests.draw import Draw
+from manifests.conversations.draw import Draw
 
 FACTS: Any = {
     "buffers": 0,

@@ -17,8 +17,8 @@ from curate.license import source_license
 from curate.options import CurateOptions
 from curate.report.chat import REASONS
 from curate.verify import verify
-from manifests.atomic import sha256_file
-from manifests.errors import UserError
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from manifests.manifest import read_manifest
 from manifests.records import CHAT_KINDS
 

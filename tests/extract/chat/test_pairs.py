@@ -124,7 +124,7 @@ def test_a_held_out_row_near_one_of_training_goes(
     rows: list[Block], subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two blocks of different groups, but of nearly the same facts, each asked about in words of its own."""
-    monkeypatch.setattr("manifests.alike.THRESHOLD", 0.3)
+    monkeypatch.setattr("manifests.conversations.alike.THRESHOLD", 0.3)
     spec = json.loads(rows[1].observed or "")
     twin = rows[1].model_copy(update={"block": f"{rows[1].block}2", "observed": json.dumps({**spec, "gradients": 3})})
     chat = chat_of([subject(rows[1]), subject(twin, "test")])

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from extract.facts import FileFacts
 from extract.index import VERSION, Index, Policy
 from extract.parse import parse_file
 from extract.sources import Source, open_source
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
+from lemur_core.source.facts import FileFacts
 
 TEXT = "import math\nclass A(math.B): pass\n"
 

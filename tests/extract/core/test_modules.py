@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from extract.facts import Alias
 from extract.modules import Definition, External, Missing, Module, Target
+from lemur_core.source.facts import Alias
 
 # module, is it a package, import: the absolute name (None: it leaves the package)
 RELATIVE: list[tuple[str, bool, str, str | None]] = [

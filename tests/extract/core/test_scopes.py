@@ -2,8 +2,8 @@
 
 import pytest
 
-from extract.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, FileFacts, Use
 from extract.parse import parse_file
+from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, FileFacts, Use
 
 
 def facts_of(text: str) -> FileFacts:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import extract.sources.archive
 import extract.sources.contents
 from extract.sources.archive import is_safe, read_archive
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 HOSTILE = [
     "/etc/x.py",

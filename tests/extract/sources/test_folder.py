@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from extract.sources import Source, open_corpus, open_source
+from lemur_core.files.errors import UserError
 from manifests.corpus import Corpus
-from manifests.errors import UserError
 
 FILES = ("models/a.py", "train.py", "tests/test_a.py", ".venv/x.py", "env/pyvenv.cfg", "env/lib/y.py", "build/lib/a.py")
 

@@ -12,7 +12,7 @@ from extract.sources import open_source
 from extract.sources.git import GitSpec, parse_git
 from extract.sources.git_command import GitError, _explain
 from extract.sources.store import store_folder
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 
 MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy\nto deal in the Software without restriction\nThe above copyright notice and this permission notice shall be"
 FILES = {

@@ -11,7 +11,7 @@ import pytest
 from extract.sources import open_source
 from extract.sources.download import near_versions
 from extract.sources.package import PACKAGE_RE
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 from manifests.swhid import blob_sha1, directory_swhid
 
 Make = Callable[..., Path]

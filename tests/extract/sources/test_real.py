@@ -12,8 +12,8 @@ from extract.sources.download import download
 from extract.sources.installed import read_installed
 from extract.sources.package import _read_release
 from extract.sources.store import workspace
+from lemur_core.files.errors import RetryableError, UserError
 from manifests.corpus import load_corpus
-from manifests.errors import RetryableError, UserError
 
 pytestmark = pytest.mark.network
 

@@ -13,7 +13,7 @@ import pytest
 from extract.sources import open_source
 from extract.sources.contents import Contents
 from extract.sources.store import Found, keep_tree, read_found, read_listing, record, store_folder, tree_root, workspace
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 
 Make = Callable[..., Path]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.publish import Hub, publish, pull
 from manifests.publish.command import run_publish
 from manifests.verify import verify_folder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 from manifests.publish import Hub, publish
 
 REPO = "owner/data"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.publish import Hub, Published, publish, pull
 from manifests.verify import verify_folder
 

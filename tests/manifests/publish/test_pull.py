@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from manifests.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 from manifests.publish import Hub, publish, pull
 
 REPO = "owner/data"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.publish.columns import table_texts
 from manifests.publish.paths import own_folders
 from manifests.publish.screen import Finding, check_digests, check_findings, screen

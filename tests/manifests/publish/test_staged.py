@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.card import CONFIGS
-from manifests.errors import UserError
+from lemur_core.files.errors import UserError
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.parts import without_source
 from manifests.publish import Hub, publish, pull

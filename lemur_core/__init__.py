@@ -1,0 +1,1 @@
+"""The ground: files, Python source as data, similarity, and the sandbox."""

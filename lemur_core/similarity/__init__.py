@@ -1,0 +1,1 @@
+"""Shingles, fingerprints and near pairs."""

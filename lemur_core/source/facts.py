@@ -1,0 +1,130 @@
+"""What is known of one source file without running it: its statements, and which names each binds and needs.
+
+All facts are tuples of plain values, so that the index can store them by content. Offsets count bytes in the
+normalised text (see `lemur_core.source.text`).
+"""
+
+from typing import NamedTuple
+
+FACTS_VERSION = 7
+
+# When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
+AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
+
+# Kinds of statements.
+IMPORT, STAR, FUNCTION, CLASS, ASSIGN, OTHER = "import", "star", "function", "class", "assign", "other"
+
+
+class Use(NamedTuple):
+    """One place that reads a global name, with the attributes taken from it: `layers.drop.DropPath`."""
+
+    name: str
+    attributes: tuple[str, ...]
+    when: int
+    start: int  # -1 inside a string annotation
+    ends: tuple[int, ...]  # end of the name, then of each attribute
+    local: int  # -1: a global; else the name is bound by this entry of the statement's `locals`
+    called: bool = False  # the name, or an attribute of it, is called or decorates
+
+
+class Alias(NamedTuple):
+    """One name of an import statement. `from ..a import b as c`: module a, level 2, name b, bound c."""
+
+    module: str
+    level: int
+    name: str  # "" for `import module`
+    bound: str  # the name that it binds
+    whole: bool  # `import a.b as c` binds a.b itself; `import a.b` binds a
+
+
+class LocalImport(NamedTuple):
+    """One name imported inside a function or class body."""
+
+    alias: Alias
+    start: int  # of the whole import statement
+    end: int
+    stand_alone: bool  # nothing else in its scope binds the name
+    guarded: bool  # inside a try that catches ImportError
+    in_class: bool
+    is_global: bool  # it binds a global name: under `global`, or in a statement of module level
+
+
+class Store(NamedTuple):
+    """One place that binds a global name (also in a `global` statement), for renaming."""
+
+    name: str
+    start: int
+    end: int
+
+
+class Decorator(NamedTuple):
+    """A decorator of a top-level class or function, or of a method."""
+
+    chain: tuple[str, ...]  # dotted name of what is applied or called; empty for other expressions
+    column: int  # of the "@"
+    start: int  # from the "@" …
+    end: int  # … to the end of its last line
+    called: bool
+    keys: tuple[str, ...]  # string literals among its arguments
+    nested: tuple[str, ...]  # the dotted name of a call's `module=` or first argument, where that is a name
+
+
+class Statement(NamedTuple):
+    """A top-level statement, or one inside top-level `if` and `try` blocks."""
+
+    number: int
+    kind: str
+    start: int  # with decorators, and the comment lines directly above
+    end: int  # with the line end
+    line: int
+    end_line: int
+    column: int
+    path: tuple[tuple[int, int], ...]  # the (block, suite) pairs around it, outermost first
+    binds: tuple[str, ...]
+    late: tuple[str, ...]  # names that its functions bind through `global`
+    touches: tuple[str, ...]  # global names whose object it changes: X.append(1), X["a"] = 1, X.a = 1
+    uses: tuple[Use, ...]
+    stores: tuple[Store, ...]
+    aliases: tuple[Alias, ...]  # of an import statement
+    locals: tuple[LocalImport, ...]
+    decorators: tuple[Decorator, ...]
+    calls: bool  # running it may call functions
+    types: tuple[str, ...]  # string literals that name a class to build, dict(type="BN"), or an operator
+    shadows: tuple[str, ...]  # names bound in the scopes inside it
+    registers: bool  # a decorator that returns what it is given, or makes one that does
+
+
+class Block(NamedTuple):
+    """A top-level `if` or `try`, whose suites hold statements or further blocks."""
+
+    number: int
+    kind: str  # "if" or "try"
+    start: int
+    end: int
+    path: tuple[tuple[int, int], ...]
+    uses: tuple[Use, ...]  # of the test, or of the exception types
+    suites: tuple[tuple[str, int, int], ...]  # (body | handler | else | finally, start, end of its statements)
+    static: str  # "never" (TYPE_CHECKING, __main__), "always", "imports" (try that catches ImportError) or ""
+    errors: tuple[str, ...] = ()  # names of `except … as name`
+
+
+class ClassFacts(NamedTuple):
+    """A top-level class, for finding the nn.Module subclasses."""
+
+    name: str
+    statement: int
+    bases: tuple[tuple[str, ...], ...]  # dotted names; empty tuple for other expressions
+    methods: tuple[str, ...]
+    abstract: tuple[str, ...]  # methods under abc.abstractmethod
+    is_abc: bool  # a keyword metaclass=ABCMeta
+
+
+class FileFacts(NamedTuple):
+    """Everything that resolution needs to know of one file."""
+
+    statements: tuple[Statement, ...]
+    blocks: tuple[Block, ...]
+    classes: tuple[ClassFacts, ...]
+    exports: tuple[str, ...] | None  # __all__, where it is a literal
+    future: tuple[str, ...]  # names imported from __future__
+    lines: int

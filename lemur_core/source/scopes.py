@@ -1,0 +1,488 @@
+"""The global names that a statement reads and binds, by Python's own scope rules.
+
+Covers function, class, lambda and comprehension scopes, `global`, `nonlocal`, assignment expressions, `match`
+captures, imports inside functions, and the difference between what runs with the statement and what runs later.
+Source of the rules: https://docs.python.org/3/reference/executionmodel.html#naming-and-binding
+"""
+
+import ast
+import builtins
+import re
+from collections.abc import Callable, Iterable
+
+from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, Store, Use
+from lemur_core.source.text import Lines
+
+BUILTINS = frozenset(dir(builtins)) | {
+    "__file__", "__name__", "__path__", "__package__", "__spec__", "__loader__", "__class__", "__builtins__",
+    "__qualname__", "__module__", "__annotations__", "WindowsError", "__dict__",
+}  # fmt: skip
+
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Delete, ast.Assert, ast.Raise)
+_MODULE, _FUNCTION, _CLASS, _COMPREHENSION = range(4)
+
+
+class _Scope:
+    __slots__ = ("bound", "first", "globals", "imports", "kind", "nonlocals", "parent")
+
+    def __init__(self, kind: int, parent: "_Scope | None") -> None:
+        self.kind = kind
+        self.parent = parent
+        self.bound: dict[str, int] = {}  # how many places bind the name
+        self.first: dict[str, int] = {}  # offset of the first of them
+        self.globals: set[str] = set()
+        self.nonlocals: set[str] = set()
+        self.imports: dict[str, list[int]] = {}  # name -> entries of Names.locals
+
+    def bind(self, name: str, offset: int) -> None:
+        self.bound[name] = self.bound.get(name, 0) + 1
+        self.first.setdefault(name, offset)
+
+
+class Names:
+    """Names of one statement; read `uses()`, `binds`, `stores`, `locals`, `touches`, `calls`, `types` after `visit`."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._module = _Scope(_MODULE, None)
+        self._loads: list[tuple[_Scope, str, tuple[str, ...], int, int, tuple[int, ...], bool]] = []
+        self._callees: set[ast.expr] = set()
+        self._global_stores: list[tuple[_Scope, Store]] = []
+        self._local_scopes: list[_Scope] = []
+        self._scopes: list[_Scope] = []
+        self._locals: list[LocalImport] = []
+        self._guards = 0
+        self._simple_end = 0  # of the simple statement that is being read
+        self.touches: list[str] = []
+        self.calls = False
+        self.decorated: list[ast.expr] = []
+        self.types: list[str] = []
+
+    def visit(self, node: ast.AST) -> None:
+        """Take in one statement (or expression) of module level."""
+        self._statement(node, self._module, AT_DEFINITION)
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """Global names bound as the statement runs."""
+        return tuple(self._module.bound)
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """Global names that a function of the statement binds, having declared them `global`."""
+        return tuple(dict.fromkeys(store.name for store in self.stores if store.name not in self._module.bound))
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Places that bind global names, in order."""
+        return tuple(sorted({s for scope, s in self._global_stores if self._is_global(scope, s.name)}, key=_by_start))
+
+    @property
+    def shadows(self) -> tuple[str, ...]:
+        """Names bound in the function, class and comprehension scopes inside the statement."""
+        return tuple(sorted({name for scope in self._scopes for name in scope.bound if name not in scope.globals}))
+
+    @property
+    def locals(self) -> tuple[LocalImport, ...]:
+        """Imports inside functions and classes."""
+        result = []
+        for entry, scope in zip(self._locals, self._local_scopes, strict=True):
+            bound = entry.alias.bound
+            alone = scope.bound.get(bound, 0) == 1 and not entry.is_global and not entry.in_class
+            result.append(entry._replace(stand_alone=alone and not self._captured(scope, bound)))
+        return tuple(result)
+
+    def _captured(self, scope: _Scope, name: str) -> bool:
+        """Whether a function around a scope binds the name too."""
+        here = scope.parent
+        while here is not None and here.kind != _MODULE:
+            if here.kind != _CLASS and name in here.bound:
+                return True
+            here = here.parent
+        return False
+
+    def uses(self, known: Iterable[str]) -> tuple[Use, ...]:
+        """Reads of global names; builtins only where `known` says that the module binds such a name itself."""
+        shadowed = BUILTINS & set(known)
+        result = set()
+        text = self._lines.text
+        for scope, name, attributes, when, start, ends, called in self._loads:
+            if start >= 0 and text[start : ends[0]] != name.encode():
+                start = -1
+            local = self._find(scope, name, start)
+            if local is None:
+                if name not in BUILTINS or name in shadowed:
+                    result.add(Use(name, attributes, when, start, ends, -1, called))
+            elif name in local.imports:
+                result.update(Use(name, attributes, when, start, ends, entry, called) for entry in local.imports[name])
+        return tuple(sorted(result))
+
+    # -- scopes --------------------------------------------------------------------------------------------------
+
+    def _is_global(self, scope: _Scope, name: str) -> bool:
+        return scope.kind == _MODULE or name in scope.globals
+
+    def _find(self, scope: _Scope, name: str, offset: int) -> _Scope | None:
+        """The scope that a read of `name` in `scope` finds; None for the module's."""
+        here: _Scope | None = scope
+        while here is not None and here.kind != _MODULE:
+            if here is scope or here.kind != _CLASS:
+                if name in here.globals:
+                    return None
+                if name in here.bound and name not in here.nonlocals:
+                    # A class body reads the outer name until it has bound its own.
+                    early = here.kind == _CLASS and offset <= here.first[name]
+                    if not early:
+                        return here
+            here = here.parent
+        return None
+
+    def _inner(self, kind: int, parent: _Scope) -> _Scope:
+        scope = _Scope(kind, parent)
+        self._scopes.append(scope)
+        return scope
+
+    def _bind(self, scope: _Scope, name: str, start: int, end: int, since: int | None = None) -> None:
+        """Bind a name; a class body reads its own from `since` on: in `x = x` the value is still the outer one."""
+        self._global_stores.append((scope, Store(name, start, end)))
+        scope.bind(name, max(start, since if since is not None else self._simple_end))
+
+    # -- positions -----------------------------------------------------------------------------------------------
+
+    def _start(self, node: ast.expr | ast.stmt | ast.excepthandler | ast.alias) -> int:
+        return self._lines.offset(node.lineno, node.col_offset)
+
+    def _end(self, node: ast.expr | ast.stmt | ast.alias) -> int:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self._lines.offset(node.end_lineno, node.end_col_offset)
+
+    def _word(self, name: str, start: int, end: int) -> int:
+        """Where a name stands as a whole word between two offsets."""
+        found = re.compile(rb"(?<![\w.])" + re.escape(name.encode()) + rb"(?!\w)").search(self._lines.text, start, end)
+        return found.start() if found else start
+
+    # -- the walk ------------------------------------------------------------------------------------------------
+
+    def _statement(self, node: ast.AST, scope: _Scope, when: int) -> None:
+        if isinstance(node, _SIMPLE):
+            self._simple_end = self._end(node)
+        elif isinstance(node, ast.stmt):
+            self._simple_end = 0
+        method = _STATEMENTS.get(type(node))
+        if method is None:
+            self._children(node, scope, when)
+        else:
+            method(self, node, scope, when)
+
+    def _children(self, node: ast.AST, scope: _Scope, when: int) -> None:
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, list):
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        self._statement(item, scope, when)
+            elif isinstance(value, ast.AST):
+                self._statement(value, scope, when)
+
+    def _all(self, nodes: Iterable[ast.AST | None], scope: _Scope, when: int) -> None:
+        for node in nodes:
+            if node is not None:
+                self._statement(node, scope, when)
+
+    def _name(self, node: ast.Name, scope: _Scope, when: int) -> None:
+        start, end = self._start(node), self._end(node)
+        if isinstance(node.ctx, ast.Load):
+            self._loads.append((scope, node.id, (), when, start, (end,), node in self._callees))
+        else:
+            self._bind(scope, node.id, start, end)
+
+    def _attribute(self, node: ast.Attribute, scope: _Scope, when: int) -> None:
+        chain: list[ast.Attribute] = []
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute):
+            chain.append(inner)
+            inner = inner.value
+        if not isinstance(inner, ast.Name):
+            self._statement(inner, scope, when)
+            return
+        chain.reverse()
+        ends = (self._end(inner), *(self._end(part) for part in chain))
+        names = tuple(part.attr for part in chain)
+        self._loads.append((scope, inner.id, names, when, self._start(inner), ends, node in self._callees))
+        if not isinstance(node.ctx, ast.Load):
+            self._touch(inner, scope)
+
+    def _touch(self, node: ast.expr, scope: _Scope) -> None:
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            node = node.value
+        if isinstance(node, ast.Name) and scope.kind == _MODULE:
+            self.touches.append(node.id)
+
+    def _subscript(self, node: ast.Subscript, scope: _Scope, when: int) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self._touch(node, scope)
+        self._statement(node.value, scope, when)
+        if when == IN_ANNOTATION and isinstance(node.slice, ast.AST):
+            head = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            if head == "Literal":
+                return
+            if head == "Annotated" and isinstance(node.slice, ast.Tuple) and node.slice.elts:
+                self._statement(node.slice.elts[0], scope, when)
+                self._all(node.slice.elts[1:], scope, AT_DEFINITION if scope.kind == _MODULE else AT_CALL)
+                return
+        self._statement(node.slice, scope, when)
+
+    def _constant(self, node: ast.Constant, scope: _Scope, when: int) -> None:
+        if when == IN_ANNOTATION and isinstance(node.value, str):
+            self._note_string(node.value, scope)
+
+    def _note_string(self, text: str, scope: _Scope) -> None:
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError):
+            return
+        for inner in ast.walk(tree):
+            if isinstance(inner, ast.Name):
+                self._loads.append((scope, inner.id, (), IN_ANNOTATION, -1, (), False))
+
+    def _note(self, node: ast.expr | None, scope: _Scope) -> None:
+        if node is not None:
+            self._statement(node, scope, IN_ANNOTATION)
+
+    def _call(self, node: ast.Call, scope: _Scope, when: int) -> None:
+        if when == AT_DEFINITION:
+            self.calls = True
+        self._callees.add(node.func)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name == "cast" and node.args and isinstance(node.args[0], ast.Constant):
+            self._note(node.args[0], scope)
+        for word in node.keywords:
+            if (
+                word.arg in {"type", "bound", "model_type"}
+                and isinstance(word.value, ast.Constant)
+                and isinstance(word.value.value, str)
+            ):
+                if word.arg != "bound":
+                    self.types.append(word.value.value)
+                else:
+                    self._note(word.value, scope)
+        if node.args and (name in {"get", "build", "register_module", "register"} or _is_operator(node.args[0])):
+            self._type_string(node.args[0])
+        self._children(node, scope, when)
+
+    def _type_string(self, node: ast.expr) -> None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self.types.append(node.value)
+
+    def _dict(self, node: ast.Dict, scope: _Scope, when: int) -> None:
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == "type":
+                self._type_string(value)
+        self._children(node, scope, when)
+
+    def _expression(self, node: ast.Expr, scope: _Scope, when: int) -> None:
+        call = node.value
+        if scope.kind == _MODULE and isinstance(call, ast.Call):
+            if isinstance(call.func, ast.Attribute):
+                self._touch(call.func, scope)
+            elif isinstance(call.func, ast.Name) and call.func.id in {"setattr", "delattr"} and call.args:
+                self._touch(call.args[0], scope)
+        self._statement(call, scope, when)
+
+    def _augmented(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:
+        if isinstance(node.target, ast.Name):
+            start, end = self._start(node.target), self._end(node.target)
+            self._loads.append((scope, node.target.id, (), when, start, (end,), False))
+        self._children(node, scope, when)
+
+    def _annotated(self, node: ast.AnnAssign, scope: _Scope, when: int) -> None:
+        self._note(node.annotation, scope)
+        if node.value is not None:
+            self._all([node.value, node.target], scope, when)
+        elif isinstance(node.target, ast.Name):
+            # `x: int` binds nothing, but makes x local to a function.
+            if scope.kind == _FUNCTION:
+                scope.bind(node.target.id, self._start(node.target))
+        else:
+            self._statement(node.target, scope, when)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope, when: int) -> None:
+        if node.decorator_list and when == AT_DEFINITION:
+            self.calls = True
+        self._callees.update(node.decorator_list)
+        self.decorated.extend(node.decorator_list)
+        self._all(node.decorator_list, scope, when)
+        start = self._start(node)
+        at = self._word(node.name, start + 3, self._end(node))
+        self._bind(scope, node.name, at, at + len(node.name.encode()), self._end(node))
+        self._callable(node.args, node.body, scope, when, node.returns)
+
+    def _lambda(self, node: ast.Lambda, scope: _Scope, when: int) -> None:
+        self._callable(node.args, [node.body], scope, when, None)
+
+    def _callable(
+        self, args: ast.arguments, body: Iterable[ast.AST], scope: _Scope, when: int, returns: ast.expr | None
+    ) -> None:
+        self._all([*args.defaults, *args.kw_defaults], scope, when)
+        inner = self._inner(_FUNCTION, scope)
+        named = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
+        for argument in named:
+            self._note(argument.annotation, scope)
+            inner.bind(argument.arg, 0)
+        self._note(returns, scope)
+        self._all(body, inner, AT_CALL if when != IN_ANNOTATION else when)
+
+    def _class(self, node: ast.ClassDef, scope: _Scope, when: int) -> None:
+        if (node.decorator_list or node.keywords) and when == AT_DEFINITION:
+            self.calls = True
+        self._callees.update(node.decorator_list)
+        self.decorated.extend(node.decorator_list)
+        self._all([*node.decorator_list, *node.bases, *node.keywords], scope, when)
+        start = self._start(node)
+        at = self._word(node.name, start + 5, self._end(node))
+        self._bind(scope, node.name, at, at + len(node.name.encode()), self._end(node))
+        self._all(node.body, self._inner(_CLASS, scope), when)
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, scope: _Scope, when: int
+    ) -> None:
+        inner = self._inner(_COMPREHENSION, scope)
+        for number, generator in enumerate(node.generators):
+            self._statement(generator.iter, scope if number == 0 else inner, when)
+            self._all([generator.target, *generator.ifs], inner, when)
+        if isinstance(node, ast.DictComp):
+            self._all([node.key, node.value], inner, when)
+        else:
+            self._statement(node.elt, inner, when)
+
+    def _walrus(self, node: ast.NamedExpr, scope: _Scope, when: int) -> None:
+        self._statement(node.value, scope, when)
+        holder = scope
+        while holder.kind == _COMPREHENSION and holder.parent is not None:
+            holder = holder.parent
+        self._bind(holder, node.target.id, self._start(node.target), self._end(node.target))
+
+    def _global(self, node: ast.Global, scope: _Scope, _when: int) -> None:
+        scope.globals.update(node.names)
+        start, end = self._start(node), self._end(node)
+        for name in node.names:
+            at = self._word(name, start + 6, end)
+            self._global_stores.append((self._module, Store(name, at, at + len(name.encode()))))
+
+    def _nonlocal(self, node: ast.Nonlocal, scope: _Scope, _when: int) -> None:
+        scope.nonlocals.update(node.names)
+
+    def _handler(self, node: ast.ExceptHandler, scope: _Scope, when: int) -> None:
+        if node.type is not None:
+            self._statement(node.type, scope, when)
+        if node.name:
+            head_end = self._start(node.body[0])
+            at = self._word(node.name, self._end(node.type) if node.type else self._start(node), head_end)
+            self._bind(scope, node.name, at, at + len(node.name.encode()))
+        self._all(node.body, scope, when)
+
+    def _try(self, node: ast.Try | ast.TryStar, scope: _Scope, when: int) -> None:
+        catches = catches_import(node)
+        self._guards += catches
+        self._all(node.body, scope, when)
+        self._guards -= catches
+        self._all([*node.handlers, *node.orelse, *node.finalbody], scope, when)
+
+    def _loop(self, node: ast.For | ast.AsyncFor, scope: _Scope, when: int) -> None:
+        self._statement(node.iter, scope, when)
+        self._simple_end = self._end(node.iter)
+        self._statement(node.target, scope, when)
+        self._all([*node.body, *node.orelse], scope, when)
+
+    def _capture(self, node: ast.MatchAs | ast.MatchStar, scope: _Scope, when: int) -> None:
+        if isinstance(node, ast.MatchAs) and node.pattern is not None:
+            self._statement(node.pattern, scope, when)
+        if node.name:
+            start = self._lines.offset(node.lineno, node.col_offset)
+            end = self._lines.offset(node.end_lineno, node.end_col_offset)
+            at = self._word(node.name, start, end)
+            self._bind(scope, node.name, at, at + len(node.name.encode()))
+
+    def _mapping(self, node: ast.MatchMapping, scope: _Scope, when: int) -> None:
+        self._children(node, scope, when)
+        if node.rest:
+            start = self._lines.offset(node.lineno, node.col_offset)
+            end = self._lines.offset(node.end_lineno, node.end_col_offset)
+            at = self._word(node.rest, start, end)
+            self._bind(scope, node.rest, at, at + len(node.rest.encode()))
+
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope, _when: int) -> None:
+        start, end = self._start(node), self._end(node)
+        for alias in import_aliases(node):
+            scope.bind(alias.bound, start)
+            is_global = scope.kind == _MODULE or alias.bound in scope.globals
+            if not is_global:
+                scope.imports.setdefault(alias.bound, []).append(len(self._locals))
+            entry = LocalImport(alias, start, end, True, self._guards > 0, scope.kind == _CLASS, is_global)
+            self._locals.append(entry)
+            self._local_scopes.append(scope)
+
+
+def import_aliases(node: ast.Import | ast.ImportFrom) -> list[Alias]:
+    """The names of an import statement; `bound` is "*" for a star import."""
+    if isinstance(node, ast.Import):
+        return [Alias(a.name, 0, "", a.asname or a.name.split(".")[0], bool(a.asname)) for a in node.names]
+    return [Alias(node.module or "", node.level, a.name, a.asname or a.name, False) for a in node.names]
+
+
+def catches_import(node: ast.Try | ast.TryStar) -> bool:
+    """Whether a `try` has a handler that takes a failed import."""
+    return any(_takes_import_error(handler.type) for handler in node.handlers)
+
+
+def _is_operator(node: ast.expr) -> bool:
+    """Whether an argument names an operator of `torch.library`: "namespace::name"."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and "::" in node.value
+
+
+def _takes_import_error(node: ast.expr | None) -> bool:
+    if node is None:
+        return True
+    if isinstance(node, ast.Tuple):
+        return any(_takes_import_error(item) for item in node.elts)
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name in {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+def _by_start(store: Store) -> tuple[int, str]:
+    return store.start, store.name
+
+
+_STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
+    ast.Name: Names._name,
+    ast.Attribute: Names._attribute,
+    ast.Subscript: Names._subscript,
+    ast.Constant: Names._constant,
+    ast.Call: Names._call,
+    ast.Dict: Names._dict,
+    ast.Expr: Names._expression,
+    ast.AugAssign: Names._augmented,
+    ast.AnnAssign: Names._annotated,
+    ast.FunctionDef: Names._function,
+    ast.AsyncFunctionDef: Names._function,
+    ast.Lambda: Names._lambda,
+    ast.ClassDef: Names._class,
+    ast.ListComp: Names._comprehension,
+    ast.SetComp: Names._comprehension,
+    ast.DictComp: Names._comprehension,
+    ast.GeneratorExp: Names._comprehension,
+    ast.NamedExpr: Names._walrus,
+    ast.Global: Names._global,
+    ast.Nonlocal: Names._nonlocal,
+    ast.ExceptHandler: Names._handler,
+    ast.For: Names._loop,
+    ast.AsyncFor: Names._loop,
+    ast.Try: Names._try,
+    ast.TryStar: Names._try,
+    ast.MatchAs: Names._capture,
+    ast.MatchStar: Names._capture,
+    ast.MatchMapping: Names._mapping,
+    ast.Import: Names._import,
+    ast.ImportFrom: Names._import,
+}

@@ -1,0 +1,1 @@
+"""The frame of chat data: draws, near-duplicates, samples for cards."""

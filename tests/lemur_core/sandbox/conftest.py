@@ -1,0 +1,105 @@
+"""Sandboxes to test: one without heavy libraries for each back end that works here, and one with PyTorch."""
+
+import importlib
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lemur_core.sandbox.client
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox
+
+HERE = Path(__file__).parent
+Run = Callable[..., Outcome]
+
+#: Short enough for a test, long enough for a busy machine.
+LIMITS = Limits(wall_seconds=20, cpu_seconds=10, memory_bytes=2**30)
+
+
+def open_sandbox(backend: str, **options: object) -> Sandbox:
+    """A sandbox that may use this back end only."""
+    settings: dict[str, object] = {"preload": (), "sys_path": [HERE], "limits": LIMITS, **options}
+    before = lemur_core.sandbox.client.BACKENDS
+    lemur_core.sandbox.client.BACKENDS = (backend,)
+    try:
+        return Sandbox(**settings).__enter__()  # type: ignore[arg-type]
+    finally:
+        lemur_core.sandbox.client.BACKENDS = before
+
+
+def run_one(box: Sandbox, entry: str, limits: Limits | None = None, **payload: object) -> Outcome:
+    """The outcome of one job."""
+    (outcome,) = box.run([Job("one", f"attacks:{entry}", payload, limits)])
+    return outcome
+
+
+def missing(backend: str) -> str:
+    """Why this machine has no such back end; asked of the machine, so that a fault of ours fails and does not skip."""
+    if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}:
+        return f"no system call filter for {sys.platform} on {platform.machine()}"
+    if backend == "sandlock":
+        abi = importlib.import_module("sandlock").landlock_abi_version()
+        return "" if abi >= 3 else f"Landlock here is of version {abi}; 3 (Linux 6.2) is needed"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed (bwrap is not on the PATH)"
+    trial = subprocess.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, check=False)
+    return f"bwrap does not work here: {trial.stderr.decode().strip()}" if trial.returncode else ""
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that jobs are allowed to read."""
+    file = tmp_path_factory.mktemp("shown") / "file"
+    file.write_text("for all to read")
+    return file
+
+
+@pytest.fixture(scope="session", params=["sandlock", "bubblewrap"])
+def box(request: pytest.FixtureRequest, shown: Path) -> Iterator[Sandbox]:
+    """A sandbox with walls; skipped where this back end does not work."""
+    if reason := missing(request.param):
+        pytest.skip(reason)
+    opened = open_sandbox(request.param, readable=[shown.parent])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def run(box: Sandbox) -> Run:
+    """Runs one job behind walls."""
+    return lambda entry, limits=None, **payload: run_one(box, entry, limits, **payload)
+
+
+@pytest.fixture(scope="session")
+def open_box() -> Iterator[Sandbox]:
+    """A sandbox without walls: to see that the attacks are real, and what is kept in even then."""
+    with Sandbox(preload=(), sys_path=[HERE], limits=LIMITS, unsafe=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run_open(open_box: Sandbox) -> Run:
+    """Runs one job without walls."""
+    return lambda entry, limits=None, **payload: run_one(open_box, entry, limits, **payload)
+
+
+@pytest.fixture(scope="session")
+def torch_box() -> Iterator[Sandbox]:
+    """A sandbox with PyTorch preloaded, behind the first back end that works."""
+    reasons = [missing(backend) for backend in ("sandlock", "bubblewrap")]
+    if all(reasons):
+        pytest.skip("; ".join(reasons))
+    settings = {"preload": ("torch", "numpy"), "sys_path": [HERE], "limits": LIMITS, "entries": ["attacks:torch_step"]}
+    opened = Sandbox(**settings).__enter__()  # type: ignore[arg-type]
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def run_torch(torch_box: Sandbox) -> Run:
+    """Runs one job with PyTorch at hand."""
+    return lambda entry, limits=None, **payload: run_one(torch_box, entry, limits, **payload)

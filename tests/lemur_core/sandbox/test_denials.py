@@ -1,0 +1,238 @@
+"""What a job must not reach: the network, the user's files, other processes. Each attempt is a real one, on a decoy."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lemur_core.sandbox import Outcome, Sandbox, Status
+
+Run = Callable[..., Outcome]
+
+REFUSED = {"EPERM", "EACCES"}
+#: bubblewrap does not show what it denies: a file is not there, a folder is read-only.
+HIDDEN = REFUSED | {"ENOENT", "EROFS", "ENOTDIR", "ESRCH"}
+
+
+def refusals(box: Sandbox) -> set[str]:
+    return REFUSED if box.backend == "sandlock" else HIDDEN
+
+
+@contextlib.contextmanager
+def listeners(folder: Path) -> Iterator[tuple[dict[str, object], list[socket.socket]]]:
+    """Listening sockets of every kind, and how a job is told of them."""
+    with contextlib.ExitStack() as stack:
+        ends = []
+        abstract = f"\0lemur-{uuid.uuid4().hex}"
+        for family, kind, address in (
+            (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+            (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+            (socket.AF_UNIX, socket.SOCK_STREAM, str(folder / "s")),
+            (socket.AF_UNIX, socket.SOCK_STREAM, abstract),
+        ):
+            end = stack.enter_context(socket.socket(family, kind))
+            end.bind(address)
+            end.setblocking(False)
+            if kind == socket.SOCK_STREAM:
+                end.listen()
+            ends.append(end)
+        told = {"tcp": ends[0].getsockname()[1], "udp": ends[1].getsockname()[1], "unix": str(folder / "s")}
+        yield {**told, "abstract": abstract}, ends
+
+
+def arrived(ends: list[socket.socket]) -> int:
+    """How many of the listeners heard something."""
+    count = 0
+    for end in ends:
+        with contextlib.suppress(BlockingIOError):
+            if end.type == socket.SOCK_STREAM:
+                end.accept()[0].close()
+            else:
+                end.recv(1)
+            count += 1
+    return count
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder outside every scratch folder, with a short name (a socket's path is short)."""
+    with tempfile.TemporaryDirectory(prefix="outside-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the same user, in a session of its own, for attacks."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_network_is_out_of_reach(run: Run, folder: Path) -> None:
+    with listeners(folder) as (told, ends):
+        outcome = run("network", **told)
+        assert outcome.status == Status.OK, outcome.error
+        assert isinstance(outcome.value, dict)
+        assert outcome.value.pop("io_uring") in {"EPERM", "ENOSYS"}
+        assert set(outcome.value.values()) <= REFUSED, outcome.value
+        assert arrived(ends) == 0
+
+
+def test_the_network_attack_is_real(run_open: Run, folder: Path) -> None:
+    with listeners(folder) as (told, ends):
+        outcome = run_open("network", **told)
+        assert isinstance(outcome.value, dict)
+        assert {outcome.value[kind] for kind in ("tcp", "udp", "unix", "abstract")} == {"done"}
+        assert arrived(ends) == 4
+
+
+def test_home_cannot_be_read(run: Run, box: Sandbox) -> None:
+    home = Path.home()
+    with tempfile.NamedTemporaryFile(dir=home, prefix=".lemur-test-") as secret:
+        secret.write(b"secret")
+        secret.flush()
+        assert run("read", path=secret.name).value in refusals(box)
+    assert run("list_folder", path=str(home)).value in refusals(box)
+
+
+def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
+    (folder / "secret").write_text("secret")
+    checkout = Path(__file__).resolve().parents[2]
+    for path in (folder / "secret", checkout / "pyproject.toml", Path("/etc/passwd"), Path("/etc/hostname")):
+        assert run("read", path=str(path)).value in refusals(box), path
+    for path in (os.__file__, pytest.__file__, sys.executable, "/proc/self/status", "/dev/urandom", "/proc/cpuinfo"):
+        assert run("read", path=path).value == "done", path
+
+
+def test_files_outside_cannot_be_changed(run: Run, box: Sandbox, folder: Path) -> None:
+    file = folder / "mine"
+    file.write_text("content")
+    file.chmod(0o640)
+    before = file.stat()
+    outcome = run("meddle", file=str(file))
+    assert isinstance(outcome.value, dict), outcome.error
+    allowed = refusals(box) | {"EXDEV"}  # a link or a move between different places
+    assert set(outcome.value.values()) <= allowed, outcome.value
+    assert sorted(path.name for path in folder.iterdir()) == ["mine"]
+    assert file.read_text() == "content"
+    after = file.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ino) == (before.st_mode, before.st_mtime_ns, before.st_ino)
+
+
+def test_the_file_attack_is_real(run_open: Run, folder: Path) -> None:
+    file = folder / "mine"
+    file.write_text("content")
+    outcome = run_open("meddle", file=str(file))
+    assert isinstance(outcome.value, dict)
+    done = {name for name, result in outcome.value.items() if result == "done"}
+    assert {"write", "append", "truncate", "open to truncate", "create", "chmod", "times", "rename"} <= done
+
+
+def test_readable_files_cannot_be_changed(run: Run, box: Sandbox, shown: Path) -> None:
+    assert run("read", path=str(shown)).value == "done"
+    outcome = run("meddle", file=str(shown))
+    assert isinstance(outcome.value, dict)
+    assert set(outcome.value.values()) <= refusals(box) | {"EXDEV"}, outcome.value
+    assert shown.read_text() == "for all to read"
+
+
+def test_shared_memory_and_devices(run: Run, box: Sandbox) -> None:
+    name = f"lemur-{uuid.uuid4().hex}"
+    assert run("shared_memory", name=name).value in refusals(box)
+    assert not Path("/dev/shm", name).exists()
+    devices = run("devices").value
+    assert isinstance(devices, dict)
+    assert set(devices.values()) <= refusals(box) | {"ENXIO"}, devices
+
+
+def test_other_processes_are_out_of_reach(run: Run, box: Sandbox, other: subprocess.Popen[bytes]) -> None:
+    outcome = run("other_processes", process=other.pid, group=os.getpgid(other.pid))
+    assert isinstance(outcome.value, dict), outcome.error
+    assert outcome.value.pop("descriptor") in {"EPERM", "ENOSYS"}
+    assert set(outcome.value.values()) <= refusals(box), outcome.value
+    assert other.poll() is None
+
+
+def test_the_process_attack_is_real(run_open: Run, other: subprocess.Popen[bytes]) -> None:
+    outcome = run_open("other_processes", process=other.pid, group=os.getpgid(other.pid))
+    assert isinstance(outcome.value, dict)
+    assert outcome.value["kill"] == "done"
+    assert other.wait(5) == -signal.SIGTERM
+
+
+def test_server_is_out_of_reach(run: Run, box: Sandbox) -> None:
+    outcome = run("attack_server")
+    assert isinstance(outcome.value, dict), outcome.error
+    if box.backend == "bubblewrap":  # the numbers of the server's open files can be listed there; none can be opened
+        outcome.value.pop("descriptors")
+    assert set(outcome.value.values()) <= REFUSED, outcome.value
+
+
+def test_no_new_processes(run: Run) -> None:
+    outcome = run("new_process")
+    assert outcome.value == dict.fromkeys(("fork", "subprocess", "posix_spawn", "exec"), "EPERM"), outcome
+
+
+def test_fork_storm(run: Run) -> None:
+    assert run("fork_storm").value == {"started": 0, "refused": "EPERM"}
+
+
+def test_daemon(run: Run) -> None:
+    outcome = run("daemonise", seconds=20)
+    assert outcome.status == Status.DENIED
+    assert "PermissionError" in outcome.error
+
+
+def test_daemon_dies_even_without_walls(run_open: Run) -> None:
+    outcome = run_open("daemonise", seconds=20)
+    assert isinstance(outcome.value, int), outcome.error
+    with pytest.raises(ProcessLookupError):
+        os.kill(outcome.value, 0)
+
+
+def test_walls_cannot_be_taken_down(run: Run) -> None:
+    outcome = run("undo_walls")
+    assert isinstance(outcome.value, dict), outcome.error
+    assert outcome.value.pop("privileges").split()[1] == "1"
+    assert int(outcome.value.pop("capabilities").split()[1], 16) == 0
+    assert set(outcome.value.values()) <= {"EPERM"}, outcome.value
+
+
+def test_limits_cannot_be_lifted(run: Run) -> None:
+    outcome = run("lift_limits")
+    assert isinstance(outcome.value, dict)
+    assert set(outcome.value.values()) == {"refused"}, outcome.value
+
+
+def test_no_core_dumps(run: Run) -> None:
+    assert run("dumpable").value == {"limit": [0, 0], "dumpable": 0}
+
+
+def test_environment_is_scrubbed(run: Run) -> None:
+    outcome = run("describe")
+    assert isinstance(outcome.value, dict)
+    scratch = outcome.value["folder"]
+    environment = outcome.value["environment"]
+    assert environment["HOME"] == environment["TMPDIR"] == outcome.value["temporary"] == scratch
+    assert environment["PYTHONHASHSEED"] == "0"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert set(environment) <= {
+        *("PATH", "LANG", "HOME", "TMPDIR", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LC_CTYPE", "PWD"),
+        *("PYTHONHASHSEED", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONUSERBASE", "MALLOC_ARENA_MAX"),
+        *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+        *("CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE"),
+    }
+    assert outcome.value["stdin"] == ""
+    assert len(outcome.value["descriptors"]) == 5  # the three standard ones, the result's, and the listing's own
+
+
+def test_scratch_can_be_used(run: Run) -> None:
+    assert run("write_scratch").value == "hello"

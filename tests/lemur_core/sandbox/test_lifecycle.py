@@ -1,0 +1,316 @@
+"""Order, restarts, clean ends."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import lemur_core.sandbox.client
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+
+Run = Callable[..., Outcome]
+HERE = Path(__file__).parent
+
+
+def test_outcomes_come_in_order(box: Sandbox) -> None:
+    jobs = [Job(f"k{i}", "attacks:sleep", {"seconds": 0.3 if i % 5 == 0 else 0.0, "x": i}) for i in range(20)]
+    outcomes = list(box.run(jobs))
+    assert [outcome.key for outcome in outcomes] == [job.key for job in jobs]
+    assert [outcome.value for outcome in outcomes] == list(range(20))
+
+
+def test_crashes_harm_nobody_else(box: Sandbox) -> None:
+    hows = ["stay", "segfault", "stay", "_exit", "kill", "stay", "abort", "stay"]
+    outcomes = list(box.run([Job(str(i), "attacks:leave", {"how": how}) for i, how in enumerate(hows)]))
+    assert [outcome.value == "stayed" for outcome in outcomes] == [how == "stay" for how in hows]
+
+
+def test_jobs_are_taken_as_needed(box: Sandbox) -> None:
+    taken = 0
+
+    def endless() -> Iterator[Job]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield Job(str(taken), "attacks:double", {"x": taken})
+
+    outcomes = box.run(endless())
+    first = [next(outcomes).value for _ in range(5)]
+    outcomes.close()  # type: ignore[attr-defined]
+    assert first == [{"doubled": 2 * (i + 1)} for i in range(5)]
+    assert taken < 300
+    assert next(iter(box.run([Job("after", "attacks:double", {"x": 1})]))).value == {"doubled": 2}
+
+
+def test_workers_run_side_by_side(box: Sandbox) -> None:
+    started = time.monotonic()
+    list(box.run(Job(str(i), "attacks:sleep", {"seconds": 1.0}) for i in range(4)))
+    assert time.monotonic() - started < 3.5
+
+
+def test_unknown_entry(box: Sandbox) -> None:
+    entries = {"attacks:nothing": "AttributeError", "no_module:x": "ModuleNotFoundError", "attacks": "AttributeError"}
+    outcomes = list(box.run(Job(entry, entry, {}) for entry in entries))
+    assert {outcome.status for outcome in outcomes} == {Status.ERROR}
+    for outcome in outcomes:
+        assert outcome.error.startswith(f"could not be started: {entries[outcome.key]}: ")
+
+
+def test_payload_that_cannot_be_sent(box: Sandbox) -> None:
+    bad, good = box.run([Job("bad", "attacks:double", {"x": object()}), Job("good", "attacks:double", {"x": 1})])
+    assert (bad.key, bad.status) == ("bad", Status.ERROR)
+    assert bad.error.startswith("the payload cannot be sent")
+    assert good.value == {"doubled": 2}
+
+
+def test_error_in_the_jobs_iterable(box: Sandbox) -> None:
+    def jobs() -> Iterator[Job]:
+        yield Job("1", "attacks:sleep", {"seconds": 0})
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"):
+        list(box.run(jobs()))
+    assert next(iter(box.run([Job("after", "attacks:double", {"x": 1})]))).value == {"doubled": 2}
+
+
+def test_one_run_at_a_time(box: Sandbox) -> None:
+    outcomes = box.run([Job("1", "attacks:double", {"x": 1})] * 3)
+    next(outcomes)
+    with pytest.raises(UserError, match="is running jobs already"):
+        next(box.run([Job("2", "attacks:double", {"x": 1})]))
+    assert len(list(outcomes)) == 2
+
+
+def test_server_that_dies_is_started_again(box: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    jobs = [Job(str(i), "attacks:sleep", {"seconds": 0.2, "x": i}) for i in range(8)]
+    outcomes = box.run(jobs)
+    values = [next(outcomes).value]
+    victim = next(link for link in box._pool.links if link is not None)  # type: ignore[union-attr]
+    os.killpg(victim.process_id, signal.SIGKILL)  # its jobs are in sessions of their own, and die with it
+    values += [outcome.value for outcome in outcomes]
+    assert values == list(range(8))
+    assert "server died" in caplog.text
+
+
+def test_jobs_die_with_their_server(box: Sandbox) -> None:
+    seconds = [0.0, *[30.0] * 3]
+    outcomes = box.run(Job(str(i), "attacks:sleep", {"seconds": each}) for i, each in enumerate(seconds))
+    assert next(outcomes).status == Status.OK
+    time.sleep(0.3)
+    links = [link for link in box._pool.links if link is not None]  # type: ignore[union-attr]
+    family = [child for link in links for child in psutil.Process(link.process_id).children(recursive=True)]
+    assert len(family) >= 2
+    for link in links:
+        os.killpg(link.process_id, signal.SIGKILL)
+    deadline = time.monotonic() + 2
+    while (alive := [process for process in family if runs(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    outcomes.close()  # type: ignore[attr-defined]
+    assert alive == []
+
+
+def test_job_that_kills_the_server(open_box: Sandbox) -> None:
+    """Only possible without walls. It is tried twice, the second time alone, and its neighbours come through."""
+    jobs = [Job(str(i), "attacks:sleep", {"seconds": 0.1, "x": i}) for i in range(6)]
+    jobs[2] = Job("killer", "attacks:kill_server", {})
+    outcomes = list(open_box.run(jobs))
+    assert [outcome.value for outcome in outcomes] == [0, 1, None, 3, 4, 5]
+    assert outcomes[2].status == Status.CRASHED
+    assert outcomes[2].error.startswith("the sandbox's server died twice while this job ran (exit code -9")
+
+
+def test_nothing_is_left(box: Sandbox) -> None:
+    """Scratch folders go with their jobs, whatever the jobs do to them."""
+    outcome = next(iter(box.run([Job("1", "attacks:describe", {})])))
+    assert isinstance(outcome.value, dict)
+    assert not Path(outcome.value["folder"]).exists()
+    list(box.run([Job("1", "attacks:fill_files", {}, Limits(scratch_bytes=2**20))]))
+    folder = box._folder
+    assert folder is not None
+    assert list(folder.rglob("job-*")) == []
+
+
+def test_nested_folders(box: Sandbox) -> None:
+    """Deeper than a path can be long, or a call stack deep: neither may harm the server."""
+    (outcome,) = box.run([Job("1", "attacks:nest", {"levels": 1500, "name": 100, "seconds": 5})])
+    assert (outcome.status, outcome.error) == (Status.OVER_LIMIT, "nested its folders too deep")
+    (outcome,) = box.run([Job("1", "attacks:nest", {"levels": 1500, "name": 1, "seconds": 0})])
+    assert outcome.status == Status.OK, outcome
+    assert box._folder is not None
+    assert list(box._folder.glob("server-*/*")) == []
+
+
+def test_missing_readable_path() -> None:
+    with pytest.raises(UserError, match="/nowhere/at-all: does not exist"):
+        Sandbox(preload=(), readable=[Path("/nowhere/at-all")]).__enter__()
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+import lemur_core.sandbox.client
+from lemur_core.sandbox import Job, Sandbox
+
+_, folder, backend, entry = sys.argv
+lemur_core.sandbox.client.BACKENDS = (backend,)
+with Sandbox(preload=(), sys_path=[Path(folder)], unsafe=backend == "none") as box:
+    jobs = [Job(str(i), "attacks:" + entry, {"seconds": 30}) for i in range(4)]
+    print("ready", flush=True)
+    list(box.run(jobs))
+"""
+
+
+def interrupt(number: int, backend: str, entry: str, folder: Path) -> None:
+    """Run jobs from another process, end that with a signal, and see that nothing of it is left two seconds later."""
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(HERE.parents[1])}
+    command = [sys.executable, "-P", "-c", _SCRIPT, str(HERE), backend, entry]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as caller:
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == b"ready\n", caller.communicate()[1].decode()
+        time.sleep(0.5)
+        family = psutil.Process(caller.pid).children(recursive=True)
+        assert len(family) >= 3  # the server and two jobs
+        deadline = time.monotonic() + 2
+        os.killpg(caller.pid, number)  # what a terminal does at Ctrl-C
+        caller.communicate(timeout=2)
+        while (alive := [process for process in family if runs(process)]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert alive == []
+    if number == signal.SIGINT:
+        assert list(folder.iterdir()) == []
+    else:  # nobody is left to remove the caller's own folder, but the jobs' are gone
+        assert list(folder.rglob("job-*")) == []
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it still does anything: a zombie only waits for the machine's first process to notice."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("number", "entry"), [(signal.SIGINT, "sleep"), (signal.SIGINT, "spin"), (signal.SIGKILL, "sleep")]
+)
+def test_interrupted_caller_leaves_nothing(number: int, entry: str, tmp_path: Path, box: Sandbox) -> None:
+    interrupt(number, box.backend, entry, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_caller_leaves_nothing_without_walls(number: int, tmp_path: Path) -> None:
+    interrupt(number, "none", "sleep", tmp_path)
+
+
+def test_close_is_final(box: Sandbox) -> None:
+    with Sandbox(preload=(), unsafe=True) as other:
+        folder = other._folder
+        assert folder is not None
+        assert folder.exists()
+    assert not folder.exists()
+    other.close()
+    with pytest.raises(UserError, match="not open"):
+        next(other.run([]))
+
+
+def test_refuses_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lemur_core.sandbox.client.find_package", lambda name: "")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UserError) as refusal, Sandbox(preload=()):
+        pass
+    assert "sandlock: the package is not installed; bubblewrap: bwrap is not on the PATH" in str(refusal.value)
+    assert "--unsafe-no-sandbox" in str(refusal.value)
+
+
+def test_self_test_finds_a_missing_wall(monkeypatch: pytest.MonkeyPatch, box: Sandbox) -> None:
+    """A back end of no effect on files must be refused, whatever it says of itself."""
+    monkeypatch.setattr(lemur_core.sandbox.client, "BACKENDS", ("imaginary",))
+    with pytest.raises(UserError) as refusal, Sandbox(preload=()):
+        pass
+    breaches = re.findall(r"a job could (.*?)\)", str(refusal.value))[0].split(", ")
+    assert {"read a file outside", "list the home folder", "write to a file outside", "create a file outside"} <= set(
+        breaches
+    )
+    assert not {"open an internet socket", "start a process", "change the mode of a file outside"} & set(breaches)
+
+
+def test_probes_see_every_breach(open_box: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "canary").write_text("x")
+    payload: dict[str, object] = {"canary": str(tmp_path / "canary"), "home": str(Path.home())}
+    (outcome,) = open_box.run([Job("1", "lemur_core.sandbox.probes:find_breaches", payload)])
+    assert isinstance(outcome.value, list), outcome
+    depends_on_the_user = {"read the server's environment", "trace the server", "lift a limit"}
+    assert set(outcome.value) | depends_on_the_user == {
+        "read a file outside",
+        "list the home folder",
+        "write to a file outside",
+        "truncate a file outside",
+        "open a file outside for truncation",
+        "change the mode of a file outside",
+        "create a file outside",
+        "rename a file outside",
+        "open an internet socket",
+        "open a local socket",
+        "start a process",
+        "signal the server",
+        *depends_on_the_user,
+    }
+
+
+def test_missing_library_and_interpreter() -> None:
+    with pytest.raises(UserError, match="cannot start: ModuleNotFoundError: No module named 'no_such_library'"):
+        Sandbox(preload=("no_such_library",), unsafe=True).__enter__()
+    with pytest.raises(UserError, match="/nowhere/python: cannot be started as the sandbox's interpreter"):
+        Sandbox(preload=(), python="/nowhere/python").__enter__()
+    with pytest.raises(UserError, match="workers: 0"):
+        Sandbox(workers=0)
+
+
+def test_foreign_interpreter(tmp_path: Path, box: Sandbox) -> None:
+    """A bare environment, without our distribution or sandlock, and with modules that have our names."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    (packages / "sandbox.py").write_text("name = 'foreign'\n")
+    (packages / "theirs.py").write_text("x = 21\n")
+    marker = tmp_path / "ran-outside"
+    (packages / "evil.pth").write_text(f"import pathlib; pathlib.Path({str(marker)!r}).touch()\n")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    with Sandbox(preload=("theirs",), python=python, sys_path=[HERE]) as foreign:
+        assert foreign.backend == "sandlock" or shutil.which("bwrap")
+        names = {"names": ["theirs", "sandlock", "psutil"]}
+        ours = {"canary": str(tmp_path / "none"), "home": str(Path.home())}
+        outcome, probed = foreign.run(
+            [Job("1", "attacks:imports", names), Job("2", "lemur_core.sandbox.probes:find_breaches", ours)]
+        )
+    assert probed.value == [], probed.error  # the entry is ours, although a module there has the name of its package
+    assert outcome.value == {"theirs": "done", "sandlock": "done", "psutil": "ModuleNotFoundError"}
+    assert not marker.exists()
+
+
+def test_scratch_is_private_to_a_job(box: Sandbox) -> None:
+    """A job sees nothing of the one that runs beside it."""
+    parent = str(box._folder)
+    slow, nosy = box.run(
+        [Job("slow", "attacks:sleep", {"seconds": 1}), Job("nosy", "attacks:neighbours", {"root": parent})]
+    )
+    assert slow.status == Status.OK
+    assert nosy.value == []
+
+
+def test_temporary_folder_is_named_after_us() -> None:
+    with Sandbox(preload=(), unsafe=True) as opened:
+        assert opened._folder is not None
+        assert opened._folder.parent == Path(tempfile.gettempdir()).resolve()
+        assert opened._folder.stat().st_mode & 0o077 == 0
