@@ -105,7 +105,7 @@ def test_home_cannot_be_read(run: Run, box: Sandbox) -> None:
 
 def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
     (folder / "secret").write_text("secret")
-    checkout = Path(__file__).resolve().parents[2]
+    checkout = Path(__file__).resolve().parents[3]
     for path in (folder / "secret", checkout / "pyproject.toml", Path("/etc/passwd"), Path("/etc/hostname")):
         assert run("read", path=str(path)).value in refusals(box), path
     for path in (os.__file__, pytest.__file__, sys.executable, "/proc/self/status", "/dev/urandom", "/proc/cpuinfo"):

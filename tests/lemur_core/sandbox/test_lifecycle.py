@@ -172,7 +172,7 @@ with Sandbox(preload=(), sys_path=[Path(folder)], unsafe=backend == "none") as b
 
 def interrupt(number: int, backend: str, entry: str, folder: Path) -> None:
     """Run jobs from another process, end that with a signal, and see that nothing of it is left two seconds later."""
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(HERE.parents[1])}
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(HERE.parents[2])}
     command = [sys.executable, "-P", "-c", _SCRIPT, str(HERE), backend, entry]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
