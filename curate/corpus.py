@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.feature_pool import map_codes
 from curate.feature_store import FeatureStore
 from curate.feature_table import FeatureTable
 from curate.features import code_features
 from curate.rows import Source
-from curate.tokens import Detail
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
+from lemur_core.similarity.pool import map_codes
+from lemur_core.similarity.tokens import Detail
 
 
 class CodeFile:

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 from curate.feature_table import FeatureTable, TableBuilder
 from curate.features import FEATURES_VERSION, Features
-from curate.tokens import Detail
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
+from lemur_core.similarity.tokens import Detail
 
 _SCHEMA = pa.schema(
     [

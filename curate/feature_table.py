@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.minhash import PERMUTATIONS
 from curate.pretrained import Evidence
-
-IntArray = npt.NDArray[np.int64]
+from lemur_core.similarity.minhash import PERMUTATIONS, IntArray
 
 
 class FeatureTable:

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.families import family_of
-from curate.fingerprint import fingerprint
-from curate.minhash import signature
-from curate.outline import outline_tree
 from curate.pretrained import Evidence, find_pretrained
-from curate.tokens import Detail, literal_digest, region_tokens, shingle_hashes
+from lemur_core.similarity.fingerprint import fingerprint
+from lemur_core.similarity.minhash import signature
+from lemur_core.similarity.outline import outline_tree
+from lemur_core.similarity.tokens import Detail, literal_digest, region_tokens, shingle_hashes
 
 #: Part of the cache's name; raised whenever a definition below changes.
 FEATURES_VERSION = 2

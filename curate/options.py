@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from curate.tokens import Detail
 from lemur_core.files.errors import UsageError
+from lemur_core.similarity.tokens import Detail
 
 Profile = Literal["strict", "nn-dup"]
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.feature_table import FeatureTable
-from curate.lexical import jaccard
 from curate.select import Verdict
-from curate.structural import set_jaccard
+from lemur_core.similarity.index import set_jaccard
+from lemur_core.similarity.minhash import jaccard
 
 Select = Callable[[Sequence[int]], dict[int, Verdict]]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curate.feature_table import FeatureTable
-from curate.near import Near, NearIndex
+from lemur_core.similarity.index import Near, NearIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from curate.exact_join import exact_pairs
-from curate.feature_table import FeatureTable, IntArray
-from curate.lsh_links import linked_by_lsh
+from curate.feature_table import FeatureTable
 from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS
+from lemur_core.similarity.join import exact_pairs, linked_by_lsh
+from lemur_core.similarity.minhash import IntArray
 
 
 def leak_groups(kept: Sequence[int], features: FeatureTable) -> list[int]:

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from curate.corpus import Corpus
-from curate.exact_join import ExactPairs, exact_pairs
-from curate.lexical import LexicalIndex
-from curate.minhash import Banding
 from curate.options import CurateOptions, matching_prefix
 from curate.outcome import Outcome, RowDecision
-from curate.recall import Recall, enough_effort, measure_recall
 from curate.records import Records, build_records
 from curate.rescue import Rescue, Select, Support, rescue
 from curate.runs.check import Check
 from curate.runs.require import choose_running
 from curate.select import Verdict, select
 from curate.split import assign_splits, group_names, leak_groups
-from curate.structural import StructuralIndex
+from lemur_core.similarity.index import LexicalIndex, StructuralIndex
+from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, measure_recall
+from lemur_core.similarity.minhash import Banding
 
 
 def curate_strict(corpus: Corpus, options: CurateOptions, check: Check | None = None) -> Outcome:
@@ -80,7 +78,7 @@ def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, reca
 def _selector(corpus: Corpus, options: CurateOptions, recall: Recall) -> Select:
     banding = Banding(recall.bands, recall.rows)
     lexical = LexicalIndex(corpus.features, options.lexical_threshold, banding)
-    structural = StructuralIndex(corpus.features, options.structural)
+    structural = StructuralIndex(corpus.features.elements, options.structural)
 
     def run(order: Sequence[int]) -> dict[int, Verdict]:
         lexical.clear()

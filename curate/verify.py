@@ -13,17 +13,15 @@ import pyarrow.parquet as pq
 from curate.chat.check import check_chat
 from curate.corpus import fill_store
 from curate.counts import count_runs
-from curate.exact_join import exact_pairs
 from curate.feature_store import FeatureStore
 from curate.feature_table import FeatureTable
-from curate.lexical import jaccard
-from curate.minhash import Banding
 from curate.options import LEAK_THRESHOLD
-from curate.recall import measure_recall
 from curate.runs.result import RunResult
 from curate.snapshot import CONFIGS
 from curate.split import assign_splits, group_names, leak_groups
-from curate.structural import StructuralIndex, set_jaccard
+from lemur_core.similarity.index import StructuralIndex, set_jaccard
+from lemur_core.similarity.join import exact_pairs, measure_recall
+from lemur_core.similarity.minhash import Banding, jaccard
 from manifests.manifest import Manifest, read_manifest
 from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat
 from manifests.verify import Check, check_description, check_files, check_table, found_check
@@ -206,7 +204,7 @@ def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
             wrong.append("two kept records have equal shingle sets")
         pairs = exact_pairs(features, np.unique(sets), parameters["lexical_threshold"])
         wrong += [f"lexical Jaccard {value:.3f} between two kept records" for value in pairs.jaccard]
-        index = StructuralIndex(features, parameters["structural_threshold"])
+        index = StructuralIndex(features.elements, parameters["structural_threshold"])
         for place, structure in enumerate(structures.tolist()):
             if (near := index.nearest(structure)) is not None:
                 names = snapshot.records[place]["nn"], snapshot.records[near.place]["nn"]

@@ -9,7 +9,7 @@ from extract.chat.card import chat_card
 from extract.chat.result import Chat
 from extract.spec.groups import Place
 from lemur_core.files.markdown import code_span, count, plural, table
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 from manifests.folder import Configs, card_yaml, offered_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import package_versions

@@ -29,7 +29,7 @@ from manifests.parts import REQUIREMENTS, TABLE
 from manifests.records import Block, Level, arrow_schema
 
 if TYPE_CHECKING:
-    from curate import Distinct
+    from lemur_core.similarity.distinct import Distinct
 
 KIND = "extraction"
 
@@ -129,7 +129,7 @@ def write_extraction(
 
 def _structures(rows: Sequence[Block]) -> "Distinct":
     """How many of the executed blocks are structurally distinct, as curation counts them."""
-    from curate import count_distinct
+    from lemur_core.similarity.distinct import count_distinct
 
     return count_distinct([row.code for row in rows if row.code is not None and at_least(row.level, "executed")])
 

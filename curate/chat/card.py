@@ -2,7 +2,7 @@
 
 from curate.chat.result import Chat, Conversation
 from lemur_core.files.markdown import count, percent, plural, table
-from lemur_core.similarity.near import SHINGLE
+from lemur_core.similarity.text import SHINGLE
 from manifests.conversations.alike import THRESHOLD
 from manifests.conversations.samples import quantile, shown_turns
 from manifests.records import CHAT_KINDS

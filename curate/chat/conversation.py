@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from curate.chat.result import Conversation
 from curate.chat.subject import Subject
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 from manifests.records import ChatKind
 
 

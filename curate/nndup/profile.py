@@ -3,13 +3,13 @@
 import numpy as np
 
 from curate.corpus import Corpus
-from curate.feature_pool import map_codes
 from curate.nndup.decide import NnDupOptions, NnDupResult, curate_nndup
 from curate.nndup.features import NnDupFeatures, nndup_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome, RowDecision
 from curate.score import row_scores
 from lemur_core.files.progress import progress
+from lemur_core.similarity.pool import map_codes
 
 
 def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:

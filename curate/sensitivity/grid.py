@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from curate.corpus import Corpus
-from curate.exact_join import ExactPairs, exact_pairs
 from curate.feature_table import FeatureTable
-from curate.lexical import LexicalIndex
-from curate.minhash import Banding
-from curate.near import Near, NearestMemory, NearIndex, nearer
-from curate.recall import Recall, enough_effort
 from curate.records import Records
 from curate.select import Verdict, select
-from curate.structural import StructuralIndex
 from lemur_core.files.progress import progress
+from lemur_core.similarity.index import LexicalIndex, Near, NearestMemory, NearIndex, StructuralIndex, nearer
+from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
+from lemur_core.similarity.minhash import Banding
 
 LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
 #: None stands for no structural stage.
@@ -69,7 +66,7 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
     group: dict[int, str | None] = {
         code: prefix if prefix in apart else None for code, prefix in records.prefixes.items()
     }
-    index_of_structure = StructuralIndex(features, 1.0)
+    index_of_structure = StructuralIndex(features.elements, 1.0)
     points, recalls = [], {}
     with progress("grid", len(lexical) * len(structural), "points") as advance:
         for tau in lexical:
@@ -96,7 +93,7 @@ def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, thres
 
 
 class _JoinedIndex:
-    """Kept shingle sets, asked for the most similar one, when all pairs are known (see `curate.near.NearIndex`)."""
+    """Kept shingle sets, asked for the most similar one, when all pairs are known (see `NearIndex`)."""
 
     stage = "lexical"
 
@@ -145,7 +142,7 @@ def _point(
 
 
 class _NothingNear:
-    """A stage that is switched off (see `curate.near.NearIndex`)."""
+    """A stage that is switched off (see `NearIndex`)."""
 
     stage = "structural"
     threshold = math.inf

@@ -16,9 +16,9 @@ from curate.rows import Source
 from curate.sensitivity.grid import LEXICAL_GRID, STRUCTURAL_GRID, Grid, GridPoint, decide_grid
 from curate.sensitivity.page import sensitivity_page, write_figure
 from curate.sources.parents import parents_of
-from curate.tokens import Detail
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.similarity.tokens import Detail
 from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 

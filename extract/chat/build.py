@@ -16,7 +16,7 @@ from extract.chat.write import write
 from extract.spec.groups import design_key
 from extract.spec.neutral import LIMIT
 from lemur_core.files.progress import progress
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 from manifests.conversations.draw import Draw
 from manifests.records import SpecChatKind
 

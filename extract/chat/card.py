@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from extract.chat.result import Chat
 from lemur_core.files.markdown import code_span, count, percent, plural, table
-from lemur_core.similarity.near import SHINGLE
+from lemur_core.similarity.text import SHINGLE
 from manifests.conversations.alike import THRESHOLD
 from manifests.conversations.samples import quantile, shown_turns
 from manifests.records import SPLITS

@@ -16,7 +16,7 @@ from extract.chat.rights import Rights, read_rights
 from extract.chat.specify import FACTS, NAMES, spec_facts
 from extract.chat.tables import DROPS, TABLES
 from extract.chat.wording import LAYERS
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import CHAT_ROLES, Spec, SpecChatDrop, SpecChatRow

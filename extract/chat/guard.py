@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from extract.spec.neutral import repeated, source_of
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 
 
 def repeats(texts: Iterable[str], code: str) -> list[bool]:

@@ -11,8 +11,8 @@ from manifests.manifest import Measured
 from manifests.records import Block
 
 if TYPE_CHECKING:
-    from curate import Distinct
     from extract.folder import RunFacts
+    from lemur_core.similarity.distinct import Distinct
 
 _CAPTIONS = {
     "sources": "Highest rung of each source's classes, as shares; beside the name, how many classes it has.",

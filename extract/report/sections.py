@@ -10,8 +10,8 @@ from manifests.manifest import Measured
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:
-    from curate import Distinct
     from extract.folder import RunFacts
+    from lemur_core.similarity.distinct import Distinct
 
 #: The rung that the paper calls "validated and executable".
 VALIDATED: Level = "executed"

@@ -11,7 +11,7 @@ from extract.spec import SPECS
 from extract.spec.make import design_text, line_of, make_spec
 from extract.spec.neutral import repeated, source_of
 from lemur_core.files.progress import progress
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 from manifests.records import Block, Spec
 
 #: What a spec states as the table does.

@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import connected_components
 
 from extract.spec.neutral import design_of
 from extract.spec.outline import pieces_of
-from lemur_core.similarity.near import Numbers, near_pairs, shingles
+from lemur_core.similarity.text import Numbers, near_pairs, shingles
 from manifests.records import Spec, Split
 
 #: Jaccard of two classes' texts from which they are related.

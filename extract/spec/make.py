@@ -11,7 +11,7 @@ from extract.spec.notation import value_of_text
 from extract.spec.outline import Outline, outline_of
 from extract.spec.summary import summary_of
 from extract.spec.worked import positional_names, worked_of
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 from manifests.records import Block, Observed, Spec, SpecArguments
 
 #: What can be left out of a spec, in the order in which it is tried, and what then stands for it.

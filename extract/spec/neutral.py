@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 
 #: Tokens in a row that would be a passage of the source.
 LIMIT = 8

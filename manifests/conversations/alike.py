@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from lemur_core.similarity.near import near_pairs, shingles
+from lemur_core.similarity.text import near_pairs, shingles
 from manifests.records import SPLITS
 
 #: Jaccard of the shingles of two texts from which they are near.

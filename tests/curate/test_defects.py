@@ -16,9 +16,9 @@ import pytest
 
 from curate.counts import count_decisions
 from curate.features import Features, code_features
-from curate.outline import outline_tree
 from curate.snapshot import write_snapshot_tables
-from curate.tokens import region_tokens
+from lemur_core.similarity.outline import outline_tree
+from lemur_core.similarity.tokens import region_tokens
 
 Network = Callable[..., str]
 

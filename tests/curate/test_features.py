@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate import feature_pool
-from curate.feature_pool import map_codes
 from curate.feature_store import FeatureStore
 from curate.features import MAX_CODE_BYTES, Features, code_features
+from lemur_core.similarity import pool
+from lemur_core.similarity.pool import map_codes
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
 
@@ -236,7 +236,7 @@ def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_code_that_kills_its_worker_is_told(deadly: Any, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    monkeypatch.setattr(feature_pool, "_CHUNK_CODES", 2)
+    monkeypatch.setattr(pool, "_CHUNK_CODES", 2)
     codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(9)]
     codes[3] = (bytes([3]), "KILL = 1\n")
     codes[8] = (bytes([8]), "y = 'KILL'\n")

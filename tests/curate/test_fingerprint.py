@@ -6,8 +6,8 @@ import warnings
 import pytest
 
 from curate.features import Features, code_features
-from curate.fingerprint import SEQUENCE_CALLS, fingerprint
-from curate.outline import outline_tree
+from lemur_core.similarity.fingerprint import SEQUENCE_CALLS, fingerprint
+from lemur_core.similarity.outline import outline_tree
 
 
 def fp(source: str):  # type: ignore[no-untyped-def]

@@ -371,7 +371,7 @@ def test_no_leakage_in_large_corpora(pool: Pool, curated: Any, drawn: list[Row],
     """Where the exact join would take too long, groups are found by LSH, and are the same."""
     rows = with_codes(drawn, pool)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("curate.exact_join.MAX_SETS", 2)
+        patch.setattr("lemur_core.similarity.join.MAX_SETS", 2)
         large = curated(rows, **chosen)
     check_all(large, pool)
     assert large.kept == curated(rows, **chosen).kept

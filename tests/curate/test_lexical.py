@@ -7,13 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import curate.exact_join
-from curate.exact_join import exact_pairs
-from curate.lexical import LexicalIndex, buckets, jaccard
-from curate.lsh_links import linked_by_lsh
-from curate.minhash import Banding, banding_for, signature
-from curate.near import Near
-from curate.recall import measure_recall
+from lemur_core.similarity import join
+from lemur_core.similarity.index import LexicalIndex, Near
+from lemur_core.similarity.join import exact_pairs, linked_by_lsh, measure_recall
+from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
 
 
 class Sets:
@@ -127,7 +124,7 @@ def test_a_join_beyond_the_budget_asks_a_sample(monkeypatch: pytest.MonkeyPatch)
     features: Any = Sets([[*base, 100 + i] for i in range(40)])
     everything = np.arange(40)
     cost = 40 * 40 + 40  # one column that all share, forty of one set each
-    monkeypatch.setattr(curate.exact_join, "BUDGET", cost // 4)
+    monkeypatch.setattr(join, "BUDGET", cost // 4)
     found = exact_pairs(features, everything, 0.9)
     assert found.sets == 40
     assert found.asked == 10
@@ -141,7 +138,7 @@ def test_a_join_beyond_the_budget_asks_a_sample(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_join_of_too_many_sets_samples_them(monkeypatch: pytest.MonkeyPatch) -> None:
     features: Any = Sets([[*range(50), 100 + i] for i in range(30)])
-    monkeypatch.setattr(curate.exact_join, "MAX_SETS", 8)
+    monkeypatch.setattr(join, "MAX_SETS", 8)
     found = exact_pairs(features, np.arange(30), 0.9)
     assert (found.asked, found.against, found.sets, found.whole) == (8, 8, 30, False)
     assert len(found.a) == 8 * 7 // 2

@@ -11,12 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from curate import exact_join
-from curate.lexical import LexicalIndex
-from curate.minhash import Banding
 from curate.options import CurateOptions
 from curate.pipeline import curate
-from curate.recall import enough_effort
 from curate.records import build_records
 from curate.select import select
 from curate.sensitivity import (
@@ -27,8 +23,11 @@ from curate.sensitivity import (
 )
 from curate.sensitivity.grid import _text_index
 from curate.sources import open_source
-from curate.structural import StructuralIndex
 from lemur_core.files.errors import UserError
+from lemur_core.similarity import join
+from lemur_core.similarity.index import LexicalIndex, StructuralIndex
+from lemur_core.similarity.join import enough_effort
+from lemur_core.similarity.minhash import Banding
 from manifests.manifest import Manifest, read_manifest
 
 Row = dict[str, Any]
@@ -101,7 +100,7 @@ def test_pairs_from_the_join_and_from_lsh_decide_alike(
     base = curated(rows)
     records = build_records(base.corpus, base.options)
     joined = decide_grid(base.corpus, records, LEXICAL_GRID, STRUCTURAL_GRID)
-    monkeypatch.setattr(exact_join, "BUDGET", 1)
+    monkeypatch.setattr(join, "BUDGET", 1)
     proposed = decide_grid(base.corpus, records, LEXICAL_GRID, STRUCTURAL_GRID)
     assert {recall.sets_asked for recall in proposed.recalls.values()} == {1}
     assert all(recall.sets_asked == recall.sets > 20 for recall in joined.recalls.values())
@@ -113,14 +112,14 @@ def test_pairs_from_the_join_and_from_lsh_decide_alike(
 def test_both_indexes_name_the_same_nearest(rows: list[Row], curated: Callable[..., Any], tau: float | str) -> None:
     base = curated(rows)
     features, order = base.corpus.features, build_records(base.corpus, base.options).order
-    truth = exact_join.exact_pairs(features, np.unique(features.shingle_set[order]), 0.5)
+    truth = join.exact_pairs(features, np.unique(features.shingle_set[order]), 0.5)
     if isinstance(tau, str):
         tau = float(truth.jaccard.max())
     recall = enough_effort(features, truth, tau)
     joined = _text_index(features, truth, recall, tau)
     proposed = LexicalIndex(features, tau, Banding(recall.bands, recall.rows))
     assert type(joined) is not LexicalIndex
-    structural = StructuralIndex(features, 0.95)
+    structural = StructuralIndex(features.elements, 0.95)
     verdicts = select(order, features, joined, structural)
     structural.clear()
     assert verdicts == select(order, features, proposed, structural)

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.near import Near
-from curate.structural import StructuralIndex, set_jaccard
+from lemur_core.similarity.index import Near, StructuralIndex, set_jaccard
 
 
 class Fingerprints:
@@ -35,7 +34,7 @@ def fingerprints(draw: st.DrawFn) -> Fingerprints:
 )
 def test_nearest_is_that_of_brute_force(features: Any, threshold: float, data: st.DataObject) -> None:
     sets = [frozenset(elements.tolist()) for elements in features.elements]
-    index = StructuralIndex(features, threshold)
+    index = StructuralIndex(features.elements, threshold)
     for _ in range(2):
         index.clear()
         kept: list[tuple[int, int]] = []
@@ -61,14 +60,14 @@ def test_thresholds_are_reached_by_equality() -> None:
     for size in range(1, 60):
         for shared in range((size + 1) // 2, size + 1):
             features: Any = Fingerprints([tuple(range(size)), tuple(range(shared))])
-            index = StructuralIndex(features, shared / size)
+            index = StructuralIndex(features.elements, shared / size)
             index.keep(0, 5)
             assert index.nearest(1) == Near(5, shared / size)
 
 
 def test_empty_fingerprints_are_near_to_nothing() -> None:
     features: Any = Fingerprints([(), (1, 2)])
-    index = StructuralIndex(features, 0.5)
+    index = StructuralIndex(features.elements, 0.5)
     index.keep(0, 0)
     assert index.nearest(0) is None
     assert index.nearest(1) is None
@@ -80,7 +79,7 @@ def test_empty_fingerprints_are_near_to_nothing() -> None:
 def test_few_pairs_are_verified() -> None:
     """Prefix filtering: sets that share only what is frequent are not compared."""
     features: Any = Fingerprints([(*range(20), *range(1000 + 20 * i, 1020 + 20 * i)) for i in range(50)])
-    index = StructuralIndex(features, 0.9)
+    index = StructuralIndex(features.elements, 0.9)
     for place in range(50):
         assert index.nearest(place) is None
         index.keep(place, place)

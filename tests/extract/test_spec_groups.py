@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from extract.spec.groups import Place, place_specs
 from extract.spec.make import make_spec
-from lemur_core.similarity.near import near_pairs, shingles
+from lemur_core.similarity.text import near_pairs, shingles
 from manifests.records import Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from extract.search.command import candidate_of
 from extract.spec.make import line_of, make_spec
 from extract.spec.neutral import LIMIT, repeated, source_of
-from lemur_core.similarity.words import tokens_of
+from lemur_core.similarity.text import tokens_of
 from manifests.records import Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from curate.outline import Outline
+from lemur_core.similarity.outline import Outline
 
 #: Tokens a shingle, as published.
 SHINGLE_TOKENS = 10

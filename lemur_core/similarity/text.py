@@ -1,5 +1,6 @@
-"""Which of many texts are nearly the same: exact Jaccard of their sets of shingles, all pairs compared."""
+"""Texts of any kind, prose or code: their tokens, their shingles, and which of many are nearly the same."""
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,14 +8,22 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from lemur_core.similarity.words import tokens_of
-
 #: Tokens a shingle.
 SHINGLE = 5
 
 _BLOCK = 256
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def tokens_of(text: str) -> list[str]:
+    r"""The matches of `\w+|[^\w\s]`: words, numbers and single signs, in order, without white space.
+
+    It needs no tokenizer of any model. A byte-pair tokenizer gives other numbers: it splits long names, and counts
+    indentation and line breaks.
+    """
+    return _TOKEN.findall(text)
 
 
 def shingles(text: str) -> Numbers:

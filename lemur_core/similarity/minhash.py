@@ -10,15 +10,21 @@ Datasets", section 3.4 (bands).
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
 
 #: Permutations a signature, as published.
 PERMUTATIONS = 256
 
 #: The greatest chance that LSH may miss a pair whose Jaccard is just at the threshold.
 MISS_CHANCE = 1e-7
+
+#: How far below the threshold the MinHash estimate may lie for the exact Jaccard to be worked out.
+ESTIMATE_MARGIN = 0.15
 
 _BLOCK = 32
 
@@ -32,6 +38,17 @@ def signature(shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         permuted += _TERMS[part, None]
         result[part] = permuted.min(axis=1) >> np.uint64(32)
     return result
+
+
+class ShingleSets(Protocol):
+    """Shingle sets 0..n-1 with their signatures: what is compared."""
+
+    signatures: npt.NDArray[np.uint32]  # shape (n, 256)
+    set_sizes: IntArray
+
+    def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
+        """The sorted distinct shingle hashes of one set."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,37 @@ def band_keys(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArr
         keys = (keys ^ cut[:, :, row]) * _MIX
         keys ^= keys >> np.uint64(29)
     return keys
+
+
+def jaccard(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> float:
+    """Exact Jaccard similarity of two sets given as sorted distinct numbers; 0 when either is empty."""
+    if not len(a) or not len(b):
+        return 0.0
+    if len(a) > len(b):
+        a, b = b, a
+    places = np.searchsorted(b, a)
+    places[places == len(b)] = 0
+    shared = int(np.count_nonzero(b[places] == a))
+    return shared / (len(a) + len(b) - shared)
+
+
+def buckets(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArray[np.int32]:
+    """LSH buckets of all sets, shape (sets, bands); -1 where a set shares its band with no other."""
+    count = len(signatures)
+    table = np.full((count, banding.bands), -1, np.int32)
+    step = 100_000
+    keys = np.concatenate(
+        [band_keys(signatures[i : i + step], banding) for i in range(0, count, step)]
+        or [np.empty((0, banding.bands), np.uint64)]
+    )
+    used = 0
+    for band in range(banding.bands):
+        _, inverse, sizes = np.unique(keys[:, band], return_inverse=True, return_counts=True)
+        shared = sizes > 1
+        number = np.where(shared, np.cumsum(shared) - 1 + used, -1)
+        table[:, band] = number[inverse]
+        used += int(shared.sum())
+    return table
 
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

@@ -1,16 +1,16 @@
-"""How many of some codes are structurally distinct, by the fingerprints and the threshold that curation uses."""
+"""How many of some codes are structurally distinct, by the fingerprints that curation compares."""
 
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from curate.feature_pool import map_codes
-from curate.feature_table import FeatureTable
-from curate.fingerprint import fingerprint
-from curate.outline import CONTRACT_FUNCTIONS, CallOutline, Outline
-from curate.structural import StructuralIndex
+from lemur_core.similarity.fingerprint import fingerprint
+from lemur_core.similarity.index import StructuralIndex
+from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, CallOutline, Outline
+from lemur_core.similarity.pool import map_codes
 
 #: The structural threshold of profile `strict`.
 THRESHOLD = 0.95
@@ -38,17 +38,17 @@ def count_distinct(codes: Sequence[str], *, threshold: float = THRESHOLD, jobs: 
     Args: threshold: Jaccard of fingerprints' elements from which two codes are near.
     """
     digests: dict[bytes, int] = {}
-    features = FeatureTable(0)
+    elements: list[npt.NDArray[np.uint64]] = []
     whole = 0
     for found in _structures(codes, jobs):
         if isinstance(found, str) or not found[1]:
             continue
         whole += 1
-        if digests.setdefault(found[0], len(digests)) == len(features.elements):
-            features.elements.append(np.frombuffer(found[1], np.uint64))
-    index = StructuralIndex(features, threshold)
+        if digests.setdefault(found[0], len(digests)) == len(elements):
+            elements.append(np.frombuffer(found[1], np.uint64))
+    index = StructuralIndex(elements, threshold)
     kept = 0
-    for item in range(len(features.elements)):
+    for item in range(len(elements)):
         if index.nearest(item) is None:
             index.keep(item, kept)
             kept += 1

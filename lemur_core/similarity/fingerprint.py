@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from curate.outline import CallOutline, Outline, last_name
+from lemur_core.similarity.outline import CallOutline, Outline, last_name
 
 #: Keywords whose numbers describe an architecture, as published.
 SIZE_KEYWORDS = frozenset(

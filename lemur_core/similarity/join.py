@@ -1,0 +1,223 @@
+"""Joins of shingle sets: all near pairs exactly, the recall of LSH against them, and links by LSH alone."""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from lemur_core.similarity.minhash import (
+    ESTIMATE_MARGIN,
+    PERMUTATIONS,
+    Banding,
+    IntArray,
+    ShingleSets,
+    banding_for,
+    buckets,
+    jaccard,
+)
+
+#: Multiply-adds that a join may take; a corpus that needs more is measured on a sample of its sets.
+BUDGET = 2_000_000_000
+
+#: Sets whose shingles may be in memory at once; of a larger corpus a random sample of this many is joined.
+MAX_SETS = 20_000
+
+_BLOCK = 512
+_LINK_BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPairs:
+    """All pairs (a, b), a < b, of distinct shingle sets with a Jaccard at or above a threshold."""
+
+    a: IntArray
+    b: IntArray
+    jaccard: npt.NDArray[np.float64]
+    asked: int  # sets whose pairs with `against` others were worked out
+    against: int
+    sets: int  # sets there are; the join is whole when all three are equal
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all pairs, not those of a sample."""
+        return self.asked == self.sets
+
+    def at_least(self, threshold: float) -> "ExactPairs":
+        """Those of the pairs that reach a higher threshold."""
+        at = self.jaccard >= threshold
+        return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.asked, self.against, self.sets)
+
+
+def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, seed: int = 0) -> ExactPairs:
+    """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.
+
+    Shingles that occur in exactly the same sets become one weighted column, which leaves about an eighth of them.
+    Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (`whole` tells).
+    """
+    total = len(sets)
+    if not total:
+        nothing = np.empty(0, np.int64)
+        return ExactPairs(nothing, nothing, np.empty(0), 0, 0, 0)
+    # in the order of their content, so that a sample does not depend on how sets are numbered
+    sets = sets[np.lexsort(shingle_sets.signatures[sets][:, :4].T)]
+    if total > MAX_SETS:
+        sets = sets[np.sort(np.random.default_rng(seed).permutation(total)[:MAX_SETS])]
+    incidence, weights = _incidence(shingle_sets, sets)
+    sizes = shingle_sets.set_sizes[sets]
+    count = len(sets)
+    frequency = np.diff(incidence.tocsc().indptr).astype(np.float64)
+    cost = float((frequency**2).sum())
+    asked = count if cost <= BUDGET else max(1, int(count * BUDGET / cost))
+    rows = np.arange(count) if asked == count else np.sort(np.random.default_rng(seed).permutation(count)[:asked])
+    weighted = incidence @ sp.diags_array(weights)
+    transposed = incidence.T.tocsr()
+    found: list[tuple[IntArray, IntArray, npt.NDArray[np.float64]]] = []
+    for start in range(0, asked, _BLOCK):
+        block = rows[start : start + _BLOCK]
+        shared = (weighted[block] @ transposed).tocoo()
+        a, b = block[shared.row], shared.col.astype(np.int64)
+        similarity = shared.data / (sizes[a] + sizes[b] - shared.data)
+        once = (a < b) | ~np.isin(b, rows) if asked < count else a < b
+        chosen = once & (a != b) & (similarity >= threshold)
+        one, other = sets[a[chosen]], sets[b[chosen]]
+        found.append((np.minimum(one, other), np.maximum(one, other), similarity[chosen]))
+    a, b, similarity = (np.concatenate(column) for column in zip(*found, strict=True))
+    return ExactPairs(a, b, similarity, asked, count, total)
+
+
+def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[np.float64], npt.NDArray[np.float64]]:
+    """Sets by column groups, and the number of shingles that each group stands for."""
+    values = np.concatenate([shingle_sets.shingles(int(item)) for item in sets])
+    owners = np.repeat(np.arange(len(sets)), shingle_sets.set_sizes[sets])
+    shingles, column = np.unique(values, return_inverse=True)
+    marks = np.random.default_rng(0).integers(0, 2**63, len(sets), dtype=np.uint64)
+    mark = np.zeros(len(shingles), np.uint64)
+    np.add.at(mark, column, marks[owners])  # equal sums: the same sets, but for a chance of 2**-63
+    _, first, group, size = np.unique(mark, return_index=True, return_inverse=True, return_counts=True)
+    representative = np.zeros(len(shingles), bool)
+    representative[first] = True
+    chosen = representative[column]
+    entries = (np.ones(int(chosen.sum())), (owners[chosen], group[column[chosen]]))
+    return sp.csr_array(entries, shape=(len(sets), len(first))), size.astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Recall of the proposals: `found` of `pairs` pairs of distinct shingle sets at or above the threshold.
+
+    `sets_asked` of `sets` were joined with `sets_against` (fewer than all only where the join would take too long).
+    """
+
+    bands: int
+    rows: int
+    miss_chance: float  # at the threshold, for one pair
+    pairs: int
+    found: int
+    sets_asked: int
+    sets_against: int
+    sets: int
+
+    @property
+    def recall(self) -> float:
+        """found / pairs; 1.0 when there is nothing to find."""
+        return self.found / self.pairs if self.pairs else 1.0
+
+    def facts(self) -> dict[str, object]:
+        """For the manifest."""
+        return {**asdict(self), "recall": self.recall}
+
+
+def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Banding, threshold: float) -> Recall:
+    """Count the true pairs that share a bucket and pass the estimate filter."""
+    table = buckets(shingle_sets.signatures, banding)
+    together = ((table[truth.a] == table[truth.b]) & (table[truth.a] >= 0)).any(axis=1)
+    signatures = shingle_sets.signatures
+    estimate = np.count_nonzero(signatures[truth.a] == signatures[truth.b], axis=1) / PERMUTATIONS
+    found = int(np.count_nonzero(together & (estimate >= threshold - ESTIMATE_MARGIN)))
+    return Recall(
+        bands=banding.bands,
+        rows=banding.rows,
+        miss_chance=banding.miss_chance(threshold),
+        pairs=len(truth.a),
+        found=found,
+        sets_asked=truth.asked,
+        sets_against=truth.against,
+        sets=truth.sets,
+    )
+
+
+def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float) -> Recall:
+    """LSH's recall on the true pairs, with the least effort that misses none of them.
+
+    Args:
+        truth: all pairs at or above this threshold, perhaps with others below it.
+    """
+    truth = truth.at_least(threshold)
+    effort = 0
+    while True:
+        banding = banding_for(threshold, effort=effort)
+        measured = measure_recall(shingle_sets, truth, banding, threshold)
+        if measured.found == measured.pairs or banding.rows == 1:
+            return measured
+        effort += 1
+
+
+def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> tuple[IntArray, IntArray]:
+    """Pairs of places in `sets`, each of Jaccard >= threshold, whose components are those of all such pairs.
+
+    LSH proposes (a pair at the threshold is missed at most once in ten million), the exact Jaccard decides; pairs that
+    are connected already are not worked out, and the likeliest come first.
+    """
+    signatures = shingle_sets.signatures[sets]
+    table = buckets(signatures, banding_for(threshold))
+    owners, bands = np.nonzero(table >= 0)
+    shape = (len(sets), int(table.max(initial=-1)) + 1)
+    incidence = sp.csr_array((np.ones(len(owners), np.int32), (owners, table[owners, bands])), shape=shape)
+    transposed = incidence.T.tocsr()
+    group = _Groups(len(sets))
+    left: list[int] = []
+    right: list[int] = []
+    for start in range(0, len(sets), _LINK_BLOCK):
+        shared = (incidence[start : start + _LINK_BLOCK] @ transposed).tocoo()
+        a, b = shared.row + start, shared.col
+        roots = group.roots()
+        apart = (a > b) & (roots[a] != roots[b])
+        a, b = a[apart], b[apart]
+        estimate = np.concatenate(
+            [
+                np.count_nonzero(signatures[a[i : i + 50_000]] == signatures[b[i : i + 50_000]], axis=1)
+                for i in range(0, len(a), 50_000)
+            ]
+            or [np.empty(0, np.int64)]
+        )
+        likely = np.flatnonzero(estimate >= (threshold - ESTIMATE_MARGIN) * PERMUTATIONS)
+        for place in likely[np.argsort(-estimate[likely], kind="stable")].tolist():
+            first, second = int(a[place]), int(b[place])
+            if group.root(first) == group.root(second):
+                continue
+            if jaccard(shingle_sets.shingles(int(sets[first])), shingle_sets.shingles(int(sets[second]))) >= threshold:
+                group.join(first, second)
+                left.append(first)
+                right.append(second)
+    return np.array(left, np.int64), np.array(right, np.int64)
+
+
+class _Groups:
+    """Union-find over 0..n-1."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def root(self, item: int) -> int:
+        parent = self._parent
+        while parent[item] != item:
+            parent[item] = parent[parent[item]]
+            item = parent[item]
+        return item
+
+    def roots(self) -> IntArray:
+        return np.array([self.root(item) for item in range(len(self._parent))], np.int64)
+
+    def join(self, a: int, b: int) -> None:
+        self._parent[self.root(a)] = self.root(b)
