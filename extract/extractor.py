@@ -23,9 +23,8 @@ from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder, Hints
 from extract.index import Index, Policy
 from extract.modules import Library, Module
-from extract.originals import Environment, environments
 from extract.registry import Registries
-from extract.runtime import Runtime, runtime_for
+from extract.runtime import Runtime, original_folders, runtime_for
 from extract.runtime_names import RUNTIME_NAMES
 from extract.select import Selected, Selection, select
 from extract.sources import Source, open_available, open_source
@@ -260,8 +259,9 @@ class BlockExtractor:
     def _compare(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, Comparison]:
         """Compare what runs forward with the originals of each source that can be imported here."""
         running = [item for item in emitted if at_least(verdicts[item.found.block].level, "forward")]
-        places = environments([s for s in self.sources if any(item.found.module.source is s for item in running)])
-        pairs = [self._pair(item, verdicts[item.found.block], places) for item in running]
+        sources = {item.found.module.source.name: item.found.module.source for item in running}
+        folders = {name: original_folders(source) for name, source in sources.items()}
+        pairs = [self._pair(item, verdicts[item.found.block], folders) for item in running]
         found: dict[str, Comparison] = {}
         with progress("compare", len(pairs), "blocks") as advance:
             for comparison in compare_all(
@@ -274,7 +274,7 @@ class BlockExtractor:
         self.not_compared = Counter(c.detail[:_REASON] for c in found.values() if c.fidelity is None)
         return found
 
-    def _pair(self, item: Emitted, verdict: Verdict, places: Mapping[str, Environment]) -> Pair:
+    def _pair(self, item: Emitted, verdict: Verdict, folders: Mapping[str, tuple[Path, ...]]) -> Pair:
         assert verdict.arguments is not None
         module = item.found.module
         companions = [
@@ -288,7 +288,7 @@ class BlockExtractor:
             code=item.code,
             module=item.found.qualname.rpartition(".")[0],
             origin=self.library.packages(module.source),
-            folders=places[module.source.name].folders,
+            folders=folders[module.source.name],
             arguments=json.loads(verdict.arguments),
             digest=module.source.digest,
             companions=tuple(companions),

@@ -1,26 +1,42 @@
 """The declared runtime of blocks: a folder with the distributions that they require and this interpreter lacks.
 
-Wheels only, fetched by `pip download` with the user's own settings, and unpacked: none of their code is run. The folder
-is kept in the cache under the digest of what it holds. It is for the end of `sys.path` inside the sandbox, where
-nothing in it can take the place of what the interpreter has.
+Wheels only, fetched by pip and unpacked: none of their code is run. The folder is kept in the cache under the digest of
+what it holds. It is for the end of `sys.path` inside the sandbox, where nothing in it can take the place of what the
+interpreter has. The originals that blocks are compared with are had in the same way, each source's apart.
 """
 
 import hashlib
 import importlib.metadata
+import io
+import json
 import os
+import re
 import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import zipfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from extract.runtime_wheels import Distribution, fetch_wheel, files_folder, runtime_cache
-from extract.sources.store import workspace
+from extract.sources import Source
+from extract.sources.archive import is_plain, is_safe, module_path
+from extract.sources.contents import Facts, read_facts
+from extract.sources.store import place, read_record, record, workspace
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip import AbsentError, download
+from lemur_core.files.progress import note
 
 #: What every block may import; never fetched, and not looked for in what other distributions need.
 GIVEN = frozenset({"numpy", "torch", "torchvision", "triton"})
@@ -30,6 +46,19 @@ _HEADLESS = {
     "opencv-contrib-python": "opencv-contrib-python-headless",
     "opencv-python": "opencv-python-headless",
 }
+
+#: Bounds on one distribution: the wheel, and what it unpacks to.
+MAX_WHEEL_BYTES = 300 << 20
+MAX_UNPACKED_BYTES = 600 << 20
+_MAX_MEMBERS = 50_000
+_TOO_LARGE = f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB or {_MAX_MEMBERS:,} files, the limits"
+_MAX_SECONDS = 600.0
+_COMPILE_SECONDS = 300.0
+#: For how long the index's answer that there is no wheel is taken as still true.
+_ABSENT_SECONDS = 24 * 3600.0
+
+#: Part of the cache's path: a change of how wheels are unpacked must not meet older folders.
+_FORMAT = "v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +99,43 @@ def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
         tuple(sorted(collected.unavailable.items())),
         tuple(sorted(collected.present)),
     )
+
+
+def original_folders(source: Source) -> tuple[Path, ...]:
+    """Folders for the beginning of `sys.path` from which the classes of a source are imported, with what they need.
+
+    A released package is had from its wheel, any other source from its own files. What the declared runtime has (torch,
+    torchvision) is imported from there, without folders: it is what everything runs on.
+    """
+    name, _, version = source.name.partition("@")
+    if name in GIVEN:
+        return ()
+    if source.kind == "package":
+        runtime = runtime_for([f"{name}=={version}"])
+        if runtime.folder is not None and any(item.partition("==")[0] == name for item in runtime.installed):
+            return (runtime.folder,)
+    needed = runtime_for(source.requires).folder
+    return (source.root,) if needed is None else (source.root, needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A released distribution, unpacked; `digest` is the SHA-256 of its wheel."""
+
+    name: str
+    version: str
+    digest: str
+    requires: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """The name of its folder."""
+        return f"{self.name}-{self.version}-{self.digest[:16]}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie, as they would in `site-packages`."""
+        return _cache("distributions") / self.id / "files"
 
 
 @dataclass(slots=True)
@@ -128,7 +194,7 @@ class _Collected:
             self.specifiers[name] = specifier
             return older
         try:
-            found = fetch_wheel(name, specifier, cached_only=bool(self.offline))
+            found = _fetch_wheel(name, specifier, cached_only=bool(self.offline))
         except RetryableError as error:
             self.offline = str(error)
             self.unavailable.setdefault(name, f"{error}{because}")
@@ -179,29 +245,130 @@ def _merge(distributions: Sequence[Distribution]) -> Path:
     Raises: UserError if it cannot be written.
     """
     digest = hashlib.sha256("\n".join(distribution.id for distribution in distributions).encode()).hexdigest()
-    target = runtime_cache("folders") / digest[:32]
+    target = _cache("folders") / digest[:32]
     if target.is_dir():
         return target
     with workspace() as work:
-        try:
-            for distribution in distributions:
-                _link_files(files_folder(distribution), work / digest)
-            (work / digest).rename(target)
-        except OSError as error:
-            if not target.is_dir():  # else another process was faster
-                raise UserError(f"{target}: cannot be written: {error.strerror}; delete it and run again") from error
+        for distribution in distributions:
+            shutil.copytree(distribution.folder, work / digest, copy_function=_link, dirs_exist_ok=True)
+        place(work / digest, target)
     return target
 
 
-def _link_files(source: Path, target: Path) -> None:
-    for folder, _, names in os.walk(source):
-        inner = target / Path(folder).relative_to(source)
-        inner.mkdir(parents=True, exist_ok=True)
-        for name in sorted(names):
-            file = inner / name
-            if file.exists():
-                continue
-            try:
-                file.hardlink_to(Path(folder) / name)
-            except OSError:  # a file system without hard links
-                shutil.copyfile(Path(folder) / name, file)
+def _link(source: str, target: str) -> None:
+    if not os.path.lexists(target):
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(source, target)
+
+
+# --- one wheel --------------------------------------------------------------------------------------------------------
+
+
+def _cache(part: str) -> Path:
+    return cache_folder("runtime", _FORMAT, part)
+
+
+def _fetch_wheel(name: str, specifier: SpecifierSet, *, cached_only: bool = False) -> Distribution:
+    """The release that pip takes for a requirement, or took when it was asked first.
+
+    Raises: UserError, with a message that does not repeat the name, if there is no wheel for this interpreter, it is
+        too large or damaged; RetryableError if the index cannot be reached.
+    """
+    wanted = f"{name}{specifier}"
+    pick = _cache("picks") / f"{hashlib.sha256(f'{wanted}|{_interpreter()}'.encode()).hexdigest()[:32]}.json"
+    cached = _read_pick(pick)
+    if cached is not None:
+        return cached
+    absent = pick.with_suffix(".absent")
+    if absent.is_file() and time.time() - absent.stat().st_mtime < _ABSENT_SECONDS:
+        raise UserError(str(read_record(absent)))
+    if cached_only:
+        raise UserError("it is not in the cache")
+    note(f"fetching {wanted} for the runtime with pip download")
+    with workspace() as work:
+        try:
+            wheel = download(name, str(specifier), work, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1)
+        except AbsentError as error:
+            record(absent, str(error))
+            raise
+        distribution = _unpack(wheel, name, work)
+    record(pick, distribution.id)
+    return distribution
+
+
+def _interpreter() -> str:
+    return f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+
+
+def _read_pick(pick: Path) -> Distribution | None:
+    id_ = read_record(pick)
+    return None if id_ is None else _read_distribution(_cache("distributions") / str(id_))
+
+
+def _read_distribution(folder: Path) -> Distribution | None:
+    data = read_record(folder / "distribution.json")
+    return None if data is None else Distribution(**{**data, "requires": tuple(data["requires"])})
+
+
+def _unpack(wheel: Path, name: str, work: Path) -> Distribution:
+    """Put the files of a wheel into the cache, unless they are there."""
+    digest = sha256_file(wheel)
+    folder = work / "distribution"
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            facts = _read_metadata(archive)
+            if canonicalize_name(facts.name) != name:
+                raise UserError(f"what was fetched is {facts.name} {facts.version}; check the index settings of pip")
+            distribution = Distribution(name, str(Version(facts.version)), digest, facts.requires)
+            target = distribution.folder.parent
+            if _read_distribution(target) is not None:
+                return distribution
+            _extract(archive, folder / "files")
+    except (zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, ValueError) as error:
+        raise UserError(f"its wheel is not readable: {error}") from error
+    except OSError as error:
+        raise UserError(f"its wheel cannot be unpacked: {error.strerror or error}") from error
+    _compile(folder / "files")
+    _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()))
+    place(folder, target, lambda: _read_distribution(target) is not None)
+    return distribution
+
+
+def _read_metadata(archive: zipfile.ZipFile) -> Facts:
+    found = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+    if len(found) != 1 or archive.getinfo(found[0]).file_size > MAX_UNPACKED_BYTES // 100:
+        raise UserError("its wheel holds no readable METADATA")
+    return read_facts({found[0]: archive.read(found[0])})
+
+
+def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Write the modules and metadata of a wheel; scripts, headers and links are left out."""
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    if len(members) > _MAX_MEMBERS or sum(member.file_size for member in members) > MAX_UNPACKED_BYTES:
+        raise UserError(_TOO_LARGE)
+    for member in members:
+        path = module_path(member.filename)
+        if not is_safe(member.filename) or (path and not is_safe(path)):
+            raise UserError(f"its wheel holds the path {member.filename!r}, which leads out of its folder")
+        if path and is_plain(member):
+            with archive.open(member) as source:
+                _write(folder / path, source)  # which gives no more bytes than the archive's directory says
+
+
+def _write(file: Path, source: IO[bytes]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as out:
+        shutil.copyfileobj(source, out)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _compile(folder: Path) -> None:
+    """Write bytecode, so that not every job compiles anew; in a process of its own, since it reads foreign source."""
+    command = [sys.executable, "-P", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(folder)]
+    try:
+        subprocess.run(command, capture_output=True, check=False, timeout=_COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        note(f"{folder.parent.name}: its bytecode took too long; its modules are compiled when they are imported")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from extract.discover import Found
-from extract.sources.scope import compile_patterns
+from extract.sources.model import matches
 from lemur_core.files.errors import UserError
 
 
@@ -60,7 +60,7 @@ def _in_scope(item: Found, wanted: Selection) -> bool:
     source = item.module.source.name
     if wanted.repositories and not {source, source.partition("@")[0]} & set(wanted.repositories):
         return False
-    if wanted.paths and compile_patterns(wanted.paths).match(item.module.file.path) is None:
+    if wanted.paths and not matches(wanted.paths, item.module.file.path):
         return False
     names = (item.name, item.qualname)
     return not wanted.symbols or any(fnmatch.fnmatchcase(n, pattern) for pattern in wanted.symbols for n in names)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from curate.sources.lemur_stats import read_codes, read_stats, stat_files
 from lemur_core.files.atomic import atomic_file, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note
 
 #: The last release that carries both codes and statistics.
@@ -135,25 +134,15 @@ def _download(version: str, folder: Path) -> Path:
     size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
     note(f"fetching nn-dataset {version}{size} with pip download")
     part = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
-    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    command += ["--disable-pip-version-check", "--dest", str(part), f"nn-dataset=={version}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = sorted(part.glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            raise _explain(version, done.stderr)
-        target = folder / wheels[0].name
-        wheels[0].replace(target)
+        wheel = download("nn-dataset", f"=={version}", part)
+        target = folder / wheel.name
+        wheel.replace(target)
         return target
+    except AbsentError as error:
+        known = ", ".join(_with_codes())
+        raise UserError(f"nn-dataset {version}: no such release; releases with network codes: {known}") from error
+    except UserError as error:
+        raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _explain(version: str, stderr: str) -> UserError:
-    errors = [line for line in stderr.splitlines() if line.startswith("ERROR")] or stderr.splitlines()[-1:]
-    detail = errors[-1].removeprefix("ERROR:").strip() if errors else "pip said nothing"
-    if "No matching distribution" in detail and "from versions: none" not in stderr:
-        return UserError(
-            f"nn-dataset {version}: no such release; releases with network codes: {', '.join(_with_codes())}"
-        )
-    return RetryableError(f"nn-dataset {version} could not be fetched with pip: {detail}; check the network, run again")

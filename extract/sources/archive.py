@@ -5,12 +5,12 @@ import contextlib
 import gzip
 import io
 import lzma
+import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
 
 from extract.sources.contents import MAX_FILE_BYTES, check_bounds
 from lemur_core.files.errors import UserError
@@ -21,33 +21,18 @@ _MAX_UNPACKED_BYTES = 2 << 30
 _MAX_READ_BYTES = 64 << 20
 
 
-def _open_gzip(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path, "rb"))
+Opener = Callable[[Path], io.BufferedIOBase | io.RawIOBase]
+Choose = Callable[[list[str]], Iterable[str]]
 
-
-def _open_bzip2(path: Path) -> IO[bytes]:
-    return bz2.open(path, "rb")
-
-
-def _open_xz(path: Path) -> IO[bytes]:
-    return lzma.open(path, "rb")
-
-
-def _open_plain(path: Path) -> IO[bytes]:
-    return path.open("rb")
-
-
-_OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
-    ".tar.gz": _open_gzip,
-    ".tgz": _open_gzip,
-    ".tar.bz2": _open_bzip2,
-    ".tar.xz": _open_xz,
-    ".tar": _open_plain,
+_OPENERS: dict[str, Opener] = {
+    ".tar.gz": gzip.GzipFile,
+    ".tgz": gzip.GzipFile,
+    ".tar.bz2": bz2.BZ2File,
+    ".tar.xz": lzma.LZMAFile,
+    ".tar": io.FileIO,
 }
 _ZIPS = (".whl", ".zip")
-SDIST_SUFFIXES = (*_OPENERS, ".zip")
-
-Choose = Callable[[list[str]], Iterable[str]]
+_DATA_FOLDER = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(?P<rest>.+)")
 
 
 def read_archive(path: Path, choose: Choose) -> dict[str, bytes]:
@@ -77,13 +62,14 @@ def _read_zip(path: Path, choose: Choose) -> dict[str, bytes]:
         members = archive.infolist()
         _check_count(path, len(members))
         _check_names(path, (member.filename for member in members))
-        plain = {member.filename: member for member in members if not member.is_dir() and _is_plain(member)}
+        plain = {member.filename: member for member in members if not member.is_dir() and is_plain(member)}
         chosen = sorted(set(choose(list(plain))))
         check_bounds(path.name, (plain[name].file_size for name in chosen))
         return {name: _read_bounded(archive, plain[name]) for name in chosen}
 
 
-def _is_plain(member: zipfile.ZipInfo) -> bool:
+def is_plain(member: zipfile.ZipInfo) -> bool:
+    """Whether a member of a zip archive is a file, no link or device."""
     kind = member.external_attr >> 28  # the upper bits of a Unix mode: 0 where none was stored, 8 for a plain file
     return kind in (0, 8)
 
@@ -95,7 +81,7 @@ def _read_bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     return data
 
 
-def _read_tar(path: Path, opener: Callable[[Path], IO[bytes]], choose: Choose) -> dict[str, bytes]:
+def _read_tar(path: Path, opener: Opener, choose: Choose) -> dict[str, bytes]:
     with _open_tar(path, opener) as archive:
         members = list(_members(path, archive))
     _check_names(path, (member.name for member in members))
@@ -113,7 +99,7 @@ def _read_tar(path: Path, opener: Callable[[Path], IO[bytes]], choose: Choose) -
 
 
 @contextlib.contextmanager
-def _open_tar(path: Path, opener: Callable[[Path], IO[bytes]]) -> Iterator[tarfile.TarFile]:
+def _open_tar(path: Path, opener: Opener) -> Iterator[tarfile.TarFile]:
     with (
         opener(path) as file,
         _Bounded(path.name, file) as bounded,
@@ -131,14 +117,14 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 class _Bounded(io.RawIOBase):
     """A decompressed stream that ends in an error instead of filling memory or time."""
 
-    def __init__(self, where: str, file: IO[bytes]) -> None:
+    def __init__(self, where: str, file: io.BufferedIOBase | io.RawIOBase) -> None:
         self._where, self._file, self._left = where, file, _MAX_UNPACKED_BYTES
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        data = self._file.read(min(size, _MAX_READ_BYTES) if size >= 0 else _MAX_READ_BYTES)
+        data = self._file.read(min(size, _MAX_READ_BYTES) if size >= 0 else _MAX_READ_BYTES) or b""
         self._left -= len(data)
         if self._left < 0:
             raise UserError(f"{self._where}: unpacks to more than {_MAX_UNPACKED_BYTES:,} bytes; not a source of code")
@@ -172,3 +158,10 @@ def is_safe(name: str) -> bool:
         and not (len(name) > 1 and name[1] == ":")
         and all(ord(sign) >= 32 for sign in name)
     )
+
+
+def module_path(name: str) -> str:
+    """Where a member of a wheel is installed, below `site-packages`; "" for scripts, headers and other data."""
+    data = _DATA_FOLDER.fullmatch(name)
+    path = data["rest"] if data else name
+    return "" if path.partition("/")[0].endswith(".data") else path

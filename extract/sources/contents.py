@@ -1,18 +1,41 @@
-"""What was taken out of an archive, a commit or a folder: the Python files, and the few texts that describe them."""
+"""What is taken out of an archive, a commit or a folder: which files, their module names, and what describes them.
 
+Nothing is executed to learn name, version, licence or requirements: METADATA, PKG-INFO, pyproject.toml, requirement
+files and licence texts are read.
+"""
+
+import email.parser
+import email.policy
 import hashlib
+import re
+import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
-from extract.sources.layout import is_package, module_names
+from packaging.requirements import InvalidRequirement, Requirement
+
 from extract.sources.model import SourceFile
 from lemur_core.files.errors import UserError
+from manifests.license_metadata import find_license, license_of_fields
 from manifests.swhid import blob_sha1
 
 #: Bounds on what is taken; the largest source known, transformers, has 3,000 files and 60 MB.
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 32 << 20
 MAX_TOTAL_BYTES = 1 << 30
+
+
+#: Folders of code about the code: at any depth, and outside of packages (`torch.utils.benchmark` is a part of torch).
+_ASIDE = frozenset({"test", "tests", "node_modules"})
+_ASIDE_OUTSIDE = frozenset({"docs", "doc", "examples", "example", "benchmarks", "benchmark"})
+_FILES_ASIDE = frozenset({"setup.py", "conftest.py"})
+_INIT = "__init__.py"
+
+_LICENSE_NAME = re.compile(r"(?i)(?:(?:un)?licen[sc]e|copying)(?:[._-](?!py$)[a-z0-9.-]+)?")
+_REQUIREMENT_FILES = ("requirements/runtime.txt", "requirements.txt")
+_MAX_TEXT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +76,145 @@ def tree_digest(files: Iterable[SourceFile]) -> str:
     for file in sorted(files, key=lambda file: file.path):
         digest.update(f"{file.path} {file.blob}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+# --- which files are code, and under which names it imports them ------------------------------------------------------
+
+
+def keep_paths(paths: Iterable[str]) -> list[str]:
+    """The Python files among the paths that belong to the code itself, sorted.
+
+    Left out: tests, hidden folders, setup.py, conftest.py; outside of packages also documentation, examples, benchmarks
+    and `test_*.py` (`mmengine.model.test_time_aug` is no test); and what nobody can import: a
+    module that a package of the same name hides, a name that cannot be printed.
+    """
+    python = [path for path in paths if path.endswith(".py")]
+    packages = _package_folders(python)
+    return sorted({path for path in python if path.isprintable() and _is_kept(path, packages)})
+
+
+def _is_kept(path: str, packages: set[str]) -> bool:
+    folder, _, name = path.rpartition("/")
+    parts = folder.split("/") if folder else []
+    for depth, part in enumerate(parts):
+        outside = "/".join(parts[:depth]) not in packages
+        if part in _ASIDE or part.startswith(".") or (outside and part in _ASIDE_OUTSIDE):
+            return False
+    if name in _FILES_ASIDE or name.startswith(".") or path.removesuffix(".py") in packages:
+        return False
+    return not (name.startswith("test_") and folder not in packages)
+
+
+def module_names(paths: Iterable[str], within: str = "") -> dict[str, str]:
+    """Path to dotted module name, for kept paths; no two are equal.
+
+    A name starts at the outermost folder that is a package (`src/timm/…` and `projects/PointRend/point_rend/…` are
+    imported as `timm` and `point_rend`), unless something else has that package's name; else at the root.
+
+    Args: within: name of the package that the root itself is, or "".
+    """
+    ordered = list(paths)
+    if within:
+        return {path: _dotted(f"{within}/{path}") for path in ordered}
+    packages = _package_folders(ordered)
+    tops = {folder for folder in packages if not _above(folder) & packages}
+    names = Counter(top.rpartition("/")[2] for top in tops if "/" in top)
+    names.update({path.partition("/")[0].removesuffix(".py") for path in ordered})
+    start = {top: top.rfind("/") + 1 for top in tops if names[top.rpartition("/")[2]] == 1}
+    return {
+        path: _dotted(path[max((start.get(folder, 0) for folder in _above(path)), default=0) :]) for path in ordered
+    }
+
+
+def is_package(path: str) -> bool:
+    """Whether the file is the `__init__` of a package."""
+    return PurePosixPath(path).name == _INIT
+
+
+def _package_folders(paths: Iterable[str]) -> set[str]:
+    return {path.rpartition("/")[0] for path in paths if is_package(path)} - {""}
+
+
+def _above(path: str) -> set[str]:
+    """All folders above a path, the root aside."""
+    parts = path.split("/")
+    return {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+
+
+def _dotted(path: str) -> str:
+    parts = path.removesuffix(".py").split("/")
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts.pop()
+    return ".".join(parts)
+
+
+# --- what the metadata says -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Name and version are "" where no metadata states them."""
+
+    name: str
+    version: str
+    license: str
+    requires: tuple[str, ...]
+
+
+def is_text(path: str) -> bool:
+    """Whether a file of this path, relative to the root of a source, is one that `read_facts` can use."""
+    parts = PurePosixPath(path).parts
+    name = parts[-1]
+    if len(parts) == 1:
+        return bool(_LICENSE_NAME.fullmatch(name)) or name in ("PKG-INFO", "pyproject.toml", "requirements.txt")
+    if parts[0].endswith(".dist-info"):
+        return name == "METADATA" or bool(_LICENSE_NAME.fullmatch(name))
+    return path in _REQUIREMENT_FILES or (parts[-2].endswith(".egg-info") and name == "requires.txt")
+
+
+def read_facts(texts: Mapping[str, bytes]) -> Facts:
+    """Name, version, licence and requirements, from the best text that states each."""
+    decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
+    licenses = [text for path, text in decoded.items() if _LICENSE_NAME.fullmatch(PurePosixPath(path).name)]
+    project = _read_pyproject(decoded.get("pyproject.toml", ""))
+    header = next((text for path, text in decoded.items() if PurePosixPath(path).name in ("METADATA", "PKG-INFO")), "")
+    fields = email.parser.Parser(policy=email.policy.compat32).parsestr(header, headersonly=True)
+    stated = license_of_fields(
+        str(fields.get("License-Expression", "")),
+        str(fields.get("License", "")),
+        [value.removeprefix("License ::").strip() for value in map(str, fields.get_all("Classifier", []))],
+    )
+    requires = tuple(str(value) for value in fields.get_all("Requires-Dist", []))
+    return Facts(
+        str(fields.get("Name", "")),
+        str(fields.get("Version", "")),
+        find_license(stated, licenses),
+        requires or _requirements(project, decoded),
+    )
+
+
+def _read_pyproject(text: str) -> dict[str, object]:
+    try:
+        project = tomllib.loads(text).get("project", {})
+    except tomllib.TOMLDecodeError:  # a foreign file that is none of our business
+        return {}
+    return project if isinstance(project, dict) else {}
+
+
+def _requirements(project: Mapping[str, object], texts: Mapping[str, str]) -> tuple[str, ...]:
+    stated = project.get("dependencies")
+    if isinstance(stated, list):
+        return tuple(_valid(str(item) for item in stated))
+    egg = next((text for path, text in texts.items() if path.endswith(".egg-info/requires.txt")), None)
+    if egg is not None:
+        return tuple(_valid(egg.partition("\n[")[0].splitlines()))
+    listed = next((texts[path] for path in _REQUIREMENT_FILES if path in texts), "")
+    return tuple(_valid(line.partition(" #")[0] for line in listed.splitlines()))
+
+
+def _valid(lines: Iterable[str]) -> Iterable[str]:
+    for line in lines:
+        try:
+            yield str(Requirement(line.strip()))
+        except InvalidRequirement:  # a comment, an option of pip, a section
+            continue

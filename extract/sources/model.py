@@ -1,10 +1,11 @@
 """What a source is to all that comes after: a named, licensed list of Python files that never changes."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from extract.sources.scope import compile_patterns
 from lemur_core.files.errors import UserError
 from manifests.swhid import blob_sha1
 
@@ -59,10 +60,27 @@ class Source:
 
     def in_scope(self, path: str) -> bool:
         """Whether `paths` and `exclude` ask for the file of this path."""
-        return _in_scope(self.paths, self.exclude, path)
+        return not matches(self.exclude, path) and (not self.paths or matches(self.paths, path))
 
 
-def _in_scope(paths: tuple[str, ...], exclude: tuple[str, ...], path: str) -> bool:
-    if exclude and compile_patterns(exclude).match(path):
+def matches(patterns: Iterable[str], path: str) -> bool:
+    """Whether one of the patterns asks for a path with forward slashes.
+
+    A pattern is a file or a folder with all below it (`timm/layers`); `.py` may be left out (`models_mae`). It may hold
+    `*`, `?` and `[seq]` or `[!seq]` (within one name) and `**` (any number of folders).
+    """
+    parts = path.split("/")
+    return any(_matches([name for name in pattern.split("/") if name not in ("", ".")], parts) for pattern in patterns)
+
+
+def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    if not pattern:
+        return True
+    name, rest = pattern[0], pattern[1:]
+    if name == "**":
+        return any(_matches(rest, parts[skipped:]) for skipped in range(len(parts)))
+    if not parts:
         return False
-    return not paths or compile_patterns(paths).match(path) is not None
+    is_module = len(parts) == 1 and parts[0].endswith(".py")
+    fits = fnmatchcase(parts[0], name) or (is_module and fnmatchcase(parts[0].removesuffix(".py"), name))
+    return fits and _matches(rest, parts[1:])

@@ -1,19 +1,29 @@
-"""A source as written on the command line or in a corpus, opened."""
+"""Sources as written on the command line or in a corpus, opened: packages, git commits, and folders where they lie."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from extract.sources.folder import read_folder
+from extract.sources.contents import Contents, check_bounds, is_text, keep_paths, list_files, read_facts, tree_digest
 from extract.sources.git import find_commit
 from extract.sources.model import DEFAULT_PRIORITY, Source
 from extract.sources.package import PACKAGE_RE, find_package
 from extract.sources.store import Found, read_listing, tree_root
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
+from manifests.swhid import directory_swhid
+
+if TYPE_CHECKING:  # Pydantic and Arrow take longer to load than most sources
+    from manifests.corpus import Corpus, CorpusSource
 
 _FORMS = "a source is NAME or NAME@VERSION of a package, git+URL[@REVISION], or a folder (./NAME)"
+#: Folders without code of a source, beside hidden ones and environments.
+_NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+#: Sources fetched at once: most of the time is spent waiting for servers.
+_AT_ONCE = 4
 
 
 def open_source(
@@ -72,4 +82,134 @@ def _from_cache(found: Found, name: str | None) -> Source:
         digest=found.digest,
         swhid=found.swhid,
         requires=found.requires,
+    )
+
+
+# --- local folders ----------------------------------------------------------------------------------------------------
+
+
+def read_folder(spec: str) -> Source:
+    """The Python files of a folder; links are followed to files, not to folders.
+
+    Raises: UserError if it is no folder, cannot be read, or holds no Python code.
+    """
+    root = Path(spec).expanduser()
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "no such folder"
+        raise UserError(f"{spec}: {what}; name a folder of Python code, a package or git+URL")
+    root = root.resolve()
+    try:
+        contents = _read(root, spec)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    if not contents.python:
+        raise UserError(f"{spec}: holds no Python code (tests, docs, examples and benchmarks aside)")
+    facts = read_facts(contents.texts)
+    files = list_files(contents.python, within=root.name if "__init__.py" in contents.python else "")
+    return Source(
+        name=root.name or "root",
+        kind="folder",
+        version="",
+        origin="",
+        license=facts.license,
+        root=root,
+        files=files,
+        digest=tree_digest(files),
+        swhid=directory_swhid((file.path, file.blob) for file in files),
+        requires=facts.requires,
+    )
+
+
+def _read(root: Path, spec: str) -> Contents:
+    paths = list(_walk(root))
+    python, texts = keep_paths(paths), [path for path in paths if is_text(path)]
+    check_bounds(spec, ((root / path).stat().st_size for path in (*python, *texts)))
+    return Contents(
+        {path: (root / path).read_bytes() for path in python}, {path: (root / path).read_bytes() for path in texts}
+    )
+
+
+def _walk(root: Path) -> Iterator[str]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, below, names in os.walk(root, onerror=fail):
+        below[:] = sorted(name for name in below if not _is_aside(Path(folder, name)))
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file():
+                yield path.relative_to(root).as_posix()
+
+
+def _is_aside(folder: Path) -> bool:
+    """Whether a folder holds no code of this source: hidden, made by tools, or an environment."""
+    name = folder.name
+    return name.startswith(".") or name in _NOT_CODE or name.endswith(".egg-info") or (folder / "pyvenv.cfg").is_file()
+
+
+# --- corpora ----------------------------------------------------------------------------------------------------------
+
+
+def open_corpus(corpus: "Corpus", names: Collection[str] = ()) -> tuple[Source, ...]:
+    """The sources of a corpus, in its order; of those that cannot be had, the alternatives.
+
+    Args: names: those to open, by name or repository; all when empty.
+    Raises: UserError if a name is unknown, or neither a source nor its alternative can be opened.
+    """
+    chosen = _choose(corpus, names)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return tuple(pool.map(_open, chosen))
+
+
+def open_available(
+    corpus: "Corpus", names: Collection[str] = ()
+) -> tuple[tuple[Source, ...], tuple[tuple[str, str], ...]]:
+    """The sources of a corpus that can be had, and the (name, reason) of those that cannot.
+
+    Raises: UserError if a name is unknown.
+    """
+    chosen = _choose(corpus, names)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(_try_open, chosen))
+    opened = tuple(result for result in results if isinstance(result, Source))
+    return opened, tuple((e.name, str(r)) for e, r in zip(chosen, results, strict=True) if isinstance(r, UserError))
+
+
+def _try_open(entry: "CorpusSource") -> Source | UserError:
+    try:
+        return _open(entry)
+    except UserError as error:
+        return error
+
+
+def _choose(corpus: "Corpus", names: Collection[str]) -> "list[CorpusSource]":
+    known = {alias for entry in corpus.sources for alias in (entry.name, entry.repository)} - {""}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise UserError(
+            f"corpus {corpus.name}: no source {unknown[0]!r}; there are "
+            f"{', '.join(entry.name for entry in corpus.sources)}"
+        )
+    return [entry for entry in corpus.sources if not names or entry.name in names or entry.repository in names]
+
+
+def _open(entry: "CorpusSource") -> Source:
+    try:
+        return _open_at(entry, entry.source, entry.digest, entry.paths)
+    except UserError as error:
+        other = entry.alternative
+        if other is None:
+            raise
+        note(f"{error}; taking {other.source} instead")
+        try:
+            return _open_at(entry, other.source, other.digest, entry.paths if other.paths is None else other.paths)
+        except UserError as second:
+            raise UserError(f"{entry.name}: neither of its sources can be opened: {error}; {second}") from second
+
+
+def _open_at(
+    entry: "CorpusSource", source: str, digest: str | Collection[str] | None, paths: tuple[str, ...]
+) -> Source:
+    return open_source(
+        source, name=entry.name, digest=digest, priority=entry.priority, paths=paths, exclude=entry.exclude
     )

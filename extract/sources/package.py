@@ -1,5 +1,8 @@
 """A released package: from the cache, the running interpreter or the index, all three with the same result."""
 
+import base64
+import hashlib
+import importlib.metadata
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -7,19 +10,16 @@ from pathlib import Path
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
 
-from extract.sources.archive import is_safe, read_archive
-from extract.sources.contents import Contents
-from extract.sources.download import download, latest_version
-from extract.sources.installed import read_installed
-from extract.sources.layout import keep_paths
-from extract.sources.metadata import Facts, is_text, read_facts
+from extract.sources.archive import is_safe, module_path, read_archive
+from extract.sources.contents import Contents, Facts, is_text, keep_paths, read_facts
 from extract.sources.store import Found, keep_tree, read_found, record, store_folder, workspace
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip import AbsentError, download, latest_version
 from lemur_core.files.progress import note
 from manifests.swhid import directory_swhid
 
 PACKAGE_RE = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:(?:@|==)(?P<version>[^@/\\\s]+))?")
-_DATA_FOLDER = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(?P<rest>.+)")
+_NEAR = 6  # versions that are named where one is not there
 
 
 def find_package(spec: str, digests: Collection[str]) -> Found:
@@ -49,10 +49,10 @@ def find_package(spec: str, digests: Collection[str]) -> Found:
 
 
 def _check_version(spec: str, version: str) -> str:
-    try:
-        return str(Version(version))
-    except InvalidVersion as error:
-        raise UserError(f"{spec}: {version!r} is not a version; write NAME@VERSION, for example timm@1.0.20") from error
+    known = _version(version)
+    if known is None:
+        raise UserError(f"{spec}: {version!r} is not a version; write NAME@VERSION, for example timm@1.0.20")
+    return str(known)
 
 
 def _newest(name: str) -> str:
@@ -90,9 +90,42 @@ def _from_installed(name: str, version: str) -> Found | None:
 
 
 def _from_index(name: str, version: str) -> Found:
+    spec = f"{name}@{version}" if version else name
+    requirement = f"=={version}" if version else ""
+    note(f"fetching {name}{requirement} with pip download")
     with workspace() as work:
-        archive = download(name, version, work)
+        try:
+            archive = download(name, requirement, work, sdists=True)
+        except AbsentError as error:
+            if error.versions:
+                near = ", ".join(near_versions(version, error.versions))
+                raise UserError(f"{spec}: no such release; near ones: {near}") from error
+            spelling = f"check the spelling (a local folder is written ./{name})"
+            raise UserError(f"{spec}: no package of this name for this Python; {spelling}") from error
+        except RetryableError as error:
+            raise RetryableError(f"{spec}: {error}") from error
+        except UserError as error:
+            raise UserError(f"{spec}: {error}") from error
         return _keep(name, version, _read_release(archive))
+
+
+def near_versions(wanted: str, versions: Collection[str]) -> list[str]:
+    """The few versions around the wanted one, in order, the newest among them."""
+    ordered = sorted(version for version in map(_version, versions) if version is not None)
+    target = _version(wanted)
+    if target is None or not ordered:
+        return [str(version) for version in ordered[-_NEAR:]]
+    place = sum(version < target for version in ordered)
+    start = max(0, min(place - _NEAR // 2, len(ordered) - _NEAR))
+    chosen = ordered[start : start + _NEAR]
+    return [str(version) for version in (chosen if ordered[-1] in chosen else [*chosen[:-1], ordered[-1]])]
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 def _read_release(archive: Path) -> Contents:
@@ -102,9 +135,8 @@ def _read_release(archive: Path) -> Contents:
     def choose(names: list[str]) -> list[str]:
         strip = "" if archive.suffix == ".whl" else _common_folder(names)
         for name in names:
-            data = _DATA_FOLDER.fullmatch(name)
-            path = data["rest"] if data else name.removeprefix(strip).removeprefix("./")
-            if ".data/" not in path.partition("/")[0] + "/" and (is_safe(path) or not path):
+            path = module_path(name.removeprefix(strip).removeprefix("./"))
+            if is_safe(path):
                 renamed[name] = path
         wanted = {*keep_paths(renamed.values()), *filter(is_text, renamed.values())}
         return [name for name, path in renamed.items() if path in wanted]
@@ -140,10 +172,51 @@ def _keep(name: str, version: str, contents: Contents) -> Found:
 
 def _agreeing(where: str, name: str, version: str, facts: Facts) -> Facts:
     """The facts, if they are those of the release that was asked for."""
-    try:
-        fetched = Version(facts.version)
-    except InvalidVersion as error:
-        raise UserError(f"{where}: its metadata states no version ({facts.version!r}); use its repository") from error
+    fetched = _version(facts.version)
+    if fetched is None:
+        raise UserError(f"{where}: its metadata states no version ({facts.version!r}); use its repository")
     if canonicalize_name(facts.name) != name or (version and fetched.public != Version(version).public):
         raise UserError(f"{where}: what was fetched is {facts.name} {facts.version}; check the index settings of pip")
     return facts
+
+
+def read_installed(name: str, version: str) -> Contents | None:
+    """The files of an installed release.
+
+    Returns: None if another version or none is installed, it was not installed from an index (editable, from a folder
+        or a repository) or rebuilt (conda), or a kept file is missing or differs from the hash in its RECORD.
+    """
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    listed = distribution.files if _is_release(distribution, version) else None
+    if listed is None:
+        return None
+    hashes = {
+        file.as_posix(): file.hash.value if file.hash is not None and file.hash.mode == "sha256" else ""
+        for file in listed
+    }
+    python: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
+    plain = [path for path in hashes if not path.startswith(("/", "../"))]
+    for path in [*keep_paths(plain), *filter(is_text, plain)]:
+        try:
+            data = distribution.locate_file(path).read_bytes()  # type: ignore[attr-defined]
+        except OSError:
+            return None
+        if hashes[path] != _record_hash(data):
+            return None
+        (python if path.endswith(".py") else texts)[path] = data
+    return Contents(python, texts) if python else None
+
+
+def _is_release(distribution: importlib.metadata.Distribution, version: str) -> bool:
+    wanted = _version(version)
+    same = wanted is not None and wanted == _version(distribution.version)
+    rebuilt = (distribution.read_text("INSTALLER") or "").strip() == "conda"
+    return same and not rebuilt and not distribution.read_text("direct_url.json")
+
+
+def _record_hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

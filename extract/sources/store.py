@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -91,12 +91,20 @@ def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ..
             _write(folder / "files" / path, data, where)
         listing = [[file.path, file.module, file.is_package, file.blob] for file in files]
         _write(folder / "listing.json", json.dumps(listing).encode(), where, sync=True)
-        try:
-            folder.rename(target)
-        except OSError as error:
-            if read_listing(digest) is None:  # else another process was faster
-                raise UserError(f"{target}: cannot be written: {error.strerror}; delete it and run again") from error
+        place(folder, target, lambda: read_listing(digest) is not None)
     return digest, files
+
+
+def place(folder: Path, target: Path, is_whole: Callable[[], bool] | None = None) -> None:
+    """Give a finished folder its name in the cache, unless another process was faster.
+
+    Raises: UserError if it cannot have it, and what has it is not whole.
+    """
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if not (target.is_dir() if is_whole is None else is_whole()):
+            raise UserError(f"{target}: cannot be written: {error.strerror}; delete it and run again") from error
 
 
 def _write(path: Path, data: bytes, where: str, *, sync: bool = False) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from extract.originals import environment_of
 
 from extract import fidelity
 from extract.extractor import BlockExtractor
 from extract.fidelity import Comparison, Pair, compare, compare_all
 from extract.index import Index
-from extract.originals import environment_of
 from extract.probing.fidelity import digest
 from extract.sources import open_source
 from lemur_core.files.errors import UserError

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from extract.sources import open_source
-from extract.sources.git import GitSpec, parse_git
-from extract.sources.git_command import GitError, _explain
+from extract.sources.git import GitError, GitSpec, _explain, parse_git
 from extract.sources.store import store_folder
 from lemur_core.files.errors import RetryableError, UserError
 

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from extract.sources import open_source
-from extract.sources.download import near_versions
-from extract.sources.package import PACKAGE_RE
+from extract.sources.package import PACKAGE_RE, near_versions, read_installed
+from lemur_core.files import pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.swhid import blob_sha1, directory_swhid
 
@@ -124,7 +125,6 @@ def test_nothing_of_an_sdist_runs(make_sdist: Make, make_wheel: Make, marker: Pa
 
 def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
     """Each way to start a program is refused under the hook."""
-    script = Path(open_source.__code__.co_filename).with_name("pip_refusing.py")
     (tmp_path / "pip.py").write_text(
         "import os, subprocess, sys\n"
         "ways = {'Popen': lambda: subprocess.run([sys.executable, '-c', '']), 'system': lambda: os.system('true'),\n"
@@ -136,7 +136,7 @@ def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
         "    except PermissionError as error:\n        print(name, 'refused')\n"
         "    else:\n        print(name, 'ran')\n"
     )
-    command = [sys.executable, str(script), "pkg-", str(tmp_path / "result")]
+    command = [sys.executable, "-P", pip_guarded.__file__, "pkg-", str(tmp_path / "result"), "0"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -234,3 +234,106 @@ def test_no_option_can_be_smuggled_to_pip() -> None:
 def test_near_versions(wanted: str, near: list[str]) -> None:
     versions = ["1.4", "1.0", "1.1", "1.2", "1.3", "1.6", "1.7", "1.8", "2.0", "junk"]
     assert near_versions(wanted, versions) == near
+
+
+# --- the installed copy: taken only when it is the released one, and then with the same result ---
+
+INSTALLED = {
+    "pkg/__init__.py": "",
+    "pkg/layers/se.py": "import torch\n",
+    "tests/test_all.py": "",
+    "pkg/weights.pth": "x",
+}
+
+
+def test_the_same_source_both_ways(make_wheel: Make, install: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel("pkg", "1.0", INSTALLED, METADATA)
+    downloaded = open_source("pkg@1.0")
+    other = downloaded.root.parents[4] / "other"
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(other))
+    monkeypatch.setenv("PIP_FIND_LINKS", "/dev/null")
+    install("pkg", "1.0", INSTALLED, METADATA)
+    installed = open_source("pkg@1.0")
+    assert installed.root.is_relative_to(other)
+    assert replace(installed, root=downloaded.root) == downloaded
+    assert [installed.read(file) for file in installed.files] == [downloaded.read(file) for file in downloaded.files]
+
+
+def test_the_copy_in_the_cache_outlives_the_installed_one(install: Make) -> None:
+    site = install("pkg", "1.0", INSTALLED, METADATA)
+    source = open_source("pkg@1.0")
+    (site / "pkg/layers/se.py").write_text("changed\n")
+    assert source.read(source.files[1]) == b"import torch\n"
+
+
+def test_a_released_copy(install: Make) -> None:
+    install("pkg", "1.0", INSTALLED, METADATA, INSTALLER="pip\n")
+    contents = read_installed("pkg", "1.0.0")
+    assert contents is not None
+    assert list(contents.python) == ["pkg/__init__.py", "pkg/layers/se.py"]
+    assert list(contents.texts) == ["pkg-1.0.dist-info/METADATA"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "version"),
+    [
+        ({}, "1.1"),
+        ({"direct_url_JSON": '{"url": "file:///src/pkg", "dir_info": {"editable": true}}'}, "1.0"),
+        ({"INSTALLER": "conda\n"}, "1.0"),
+    ],
+)
+def test_another_version_or_a_copy_that_is_not_the_released_one(
+    install: Make, extra: dict[str, str], version: str
+) -> None:
+    install("pkg", "1.0", INSTALLED, METADATA, **extra)
+    assert read_installed("pkg", version) is None
+
+
+@pytest.mark.parametrize("damage", ["edited", "gone", "no hash", "no record"])
+def test_a_copy_that_differs_from_its_record(install: Make, damage: str) -> None:
+    site = install("pkg", "1.0", INSTALLED, METADATA)
+    record = site / "pkg-1.0.dist-info/RECORD"
+    assert read_installed("pkg", "1.0") is not None
+    if damage == "edited":
+        (site / "pkg/layers/se.py").write_text("import torch \n")
+    elif damage == "gone":
+        (site / "pkg/layers/se.py").unlink()
+    elif damage == "no hash":
+        lines = record.read_text().splitlines()
+        record.write_text(
+            "".join(("pkg/__init__.py,,\n" if line.startswith("pkg/__init__") else line + "\n") for line in lines)
+        )
+    else:
+        record.unlink()
+    assert read_installed("pkg", "1.0") is None
+
+
+def test_a_file_beside_the_package_is_not_the_package(install: Make) -> None:
+    site = install("pkg", "1.0", INSTALLED, METADATA)
+    (site / "pkg/added.py").write_text("")
+    contents = read_installed("pkg", "1.0")
+    assert contents is not None
+    assert "pkg/added.py" not in contents.python
+
+
+def test_an_edited_copy_is_fetched_instead(install: Make, make_wheel: Make) -> None:
+    site = install("pkg", "1.0", INSTALLED, METADATA)
+    (site / "pkg/layers/se.py").write_text("changed\n")
+    make_wheel("pkg", "1.0", INSTALLED, METADATA)
+    source = open_source("pkg@1.0")
+    assert source.read(source.files[1]) == b"import torch\n"
+
+
+def test_another_build_than_the_pinned_one_is_fetched_instead(install: Make, make_wheel: Make, cache: Path) -> None:
+    make_wheel("pkg", "1.0", INSTALLED, METADATA)
+    pinned = open_source("pkg@1.0").digest
+    for path in cache.rglob("*.json"):
+        path.unlink()
+    install("pkg", "1.0", {**INSTALLED, "pkg/version.py": "cuda = '12'\n"}, METADATA)
+    for tree in cache.rglob("trees/*"):
+        tree.rename(tree.with_name("gone"))
+    assert open_source("pkg@1.0", digest=pinned).digest == pinned
+
+
+def test_nothing_installed() -> None:
+    assert read_installed("no-such-package-here", "1.0") is None

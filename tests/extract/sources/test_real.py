@@ -8,11 +8,10 @@ import pytest
 
 from extract.sources import Source, open_corpus, open_source
 from extract.sources.contents import list_files, tree_digest
-from extract.sources.download import download
-from extract.sources.installed import read_installed
-from extract.sources.package import _read_release
+from extract.sources.package import _read_release, read_installed
 from extract.sources.store import workspace
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip import download
 from manifests.corpus import load_corpus
 
 pytestmark = pytest.mark.network
@@ -61,7 +60,7 @@ def test_the_installed_and_the_downloaded_release_are_one(tmp_path: Path) -> Non
         pytest.skip("torchvision was not installed from an index")
     try:
         with workspace() as work:
-            downloaded = _read_release(download("torchvision", version, work))
+            downloaded = _read_release(download("torchvision", f"=={version}", work))
     except UserError as error:
         pytest.skip(f"needs the package index: {error}")
     assert dict(installed.python).keys() == dict(downloaded.python).keys()

@@ -1,61 +1,30 @@
 """Runtimes of blocks, from an index that is a folder of wheels written here."""
 
-import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from extract import runtime_wheels
+import extract.runtime
 from extract.runtime import Runtime, runtime_for
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Job, Sandbox, Status
 
 Wheel = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+Files = Mapping[str, str]
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its only index."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    for key in [key for key in os.environ if key.startswith("PIP_")]:
-        monkeypatch.delenv(key)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
-@pytest.fixture
-def wheel(index: Path) -> Wheel:
+def wheel(make_wheel: Callable[..., Path]) -> Wheel:
     def make(
-        name: str,
-        version: str = "1.0",
-        files: Mapping[str, str] | None = None,
-        needs: tuple[str, ...] = (),
-        tag: str = "py3-none-any",
+        name: str, version: str = "1.0", files: Files | None = None, needs: Sequence[str] = (), **more: str
     ) -> Path:
-        path = index / f"{name}-{version}-{tag}.whl"
-        info = f"{name}-{version}.dist-info"
-        metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {n}" for n in needs)]
-        with zipfile.ZipFile(path, "w") as archive:
-            for member, text in (files or {f"{name}.py": f"VERSION = {version!r}\n"}).items():
-                archive.writestr(member, text)
-            archive.writestr(f"{info}/METADATA", "\n".join([*metadata, ""]))
-            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-            archive.writestr(f"{info}/RECORD", "")
-        return path
+        metadata = "".join(f"Requires-Dist: {need}\n" for need in needs)
+        return make_wheel(name, version, files or {f"{name}.py": f"VERSION = {version!r}\n"}, metadata, **more)
 
     return make
 
@@ -71,10 +40,10 @@ def names(runtime: Runtime) -> set[str]:
 
 
 def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(wanted: str, work: Path) -> Path:
-        raise AssertionError(f"asked pip for {wanted}")
+    def refuse(name: str, *_: object, **__: object) -> Path:
+        raise AssertionError(f"asked pip for {name}")
 
-    monkeypatch.setattr(runtime_wheels, "_download", refuse)
+    monkeypatch.setattr(extract.runtime, "download", refuse)
 
 
 def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
@@ -220,16 +189,16 @@ def test_links_and_scripts_are_left_out(index: Path, wheel: Wheel) -> None:
 
 
 def test_the_bound_on_the_wheel(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel("large", files={"large.py": "x" * 50_000})
-    monkeypatch.setattr(runtime_wheels, "MAX_WHEEL_BYTES", 20_000)
+    wheel("large", files={"large.py": str(list(range(20_000)))})
+    monkeypatch.setattr(extract.runtime, "MAX_WHEEL_BYTES", 20_000)
     assert "more than 0 MiB" in reasons(runtime_for(["large"]))["large"]
 
 
 def test_the_bound_on_what_it_unpacks_to(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel("large", files={"large.py": "x" * 50_000})
-    monkeypatch.setattr(runtime_wheels, "MAX_UNPACKED_BYTES", 40_000)
+    monkeypatch.setattr(extract.runtime, "MAX_UNPACKED_BYTES", 40_000)
     assert "unpacks to more" in reasons(runtime_for(["large"]))["large"]
-    monkeypatch.setattr(runtime_wheels, "MAX_UNPACKED_BYTES", 60_000)
+    monkeypatch.setattr(extract.runtime, "MAX_UNPACKED_BYTES", 60_000)
     assert runtime_for(["large"]).installed == ("large==1.0",)
 
 

@@ -1,11 +1,12 @@
 """Run as a script: pip, unable to start any program, so that fetching an sdist cannot run the sdist's build code.
 
-    python -P pip_refusing.py STEM RESULT PIP-ARGUMENT...
+    python -P pip_guarded.py STEM RESULT MAX_BYTES PIP-ARGUMENT...
 
 `pip download` of an sdist always asks its build backend for metadata, in a process of its own. Here that process is
 refused by an audit hook, which code of the same interpreter cannot take away. The archive is on disk by then: if one
 whose file name starts with STEM was opened, its path is written to the file RESULT and pip ends at once with exit code
 77, before it cleans up. A wheel needs no other process. `keyring` may run: pip asks it for the user's password.
+No file of more than MAX_BYTES can be written (0: any size).
 
 Source: https://docs.python.org/3/library/audit_events.html
 """
@@ -29,7 +30,7 @@ def _normal(name: str) -> str:
 
 def main() -> None:
     """Install the hook and become pip."""
-    stem, result = _normal(sys.argv[1]), sys.argv[2]
+    stem, result, max_bytes = _normal(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     opened = ""
 
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
@@ -47,8 +48,12 @@ def main() -> None:
                 os._exit(EXIT_ARCHIVE)
             raise PermissionError(f"{event}: pip may not start programs here")
 
+    if max_bytes:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     sys.addaudithook(refuse)
-    sys.argv = ["pip", *sys.argv[3:]]
+    sys.argv = ["pip", *sys.argv[4:]]
     runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 

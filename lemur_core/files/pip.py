@@ -1,0 +1,101 @@
+"""Released packages, fetched by pip with the user's own index settings; none of their code is run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip_guarded import EXIT_ARCHIVE
+
+_SCRIPT = Path(__file__).with_name("pip_guarded.py")
+_UNREACHABLE = re.compile(
+    r"Retrying|Max retries|Connection|ProxyError|[Tt]imed out|SSLError|IncompleteRead|HTTP error 5"
+)
+_VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
+
+
+class AbsentError(UserError):
+    """The index offers nothing that may be taken here; asking again soon would not help.
+
+    Attributes: versions: the releases that it has, when none of them is what was asked for.
+    """
+
+    def __init__(self, message: str, versions: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.versions = versions
+
+
+def download(
+    name: str,
+    specifier: str,
+    folder: Path,
+    *,
+    sdists: bool = False,
+    max_bytes: int = 0,
+    max_seconds: float | None = None,
+    retries: int | None = None,
+) -> Path:
+    """The archive of the release that pip takes for a requirement, below an empty folder.
+
+    Args:
+        specifier: of versions, as in PEP 440: `==1.0`; "" is the newest release.
+        sdists: take an sdist where there is no wheel for this interpreter. It is fetched, never built.
+        max_bytes: of the archive; 0 is any size.
+        retries: of a connection; as the user's settings say when None.
+
+    Raises: AbsentError if there is no such package, version or wheel, or it is too large; RetryableError if the index
+        cannot be reached or takes too long; UserError with pip's own words otherwise. No message repeats the name.
+    """
+    archives, scratch, result = folder / "archives", folder / "scratch", folder / "result"
+    for each in (archives, scratch):
+        each.mkdir(exist_ok=True)
+    options = ["--quiet", "--no-deps", "--no-cache-dir", "--no-input", "--progress-bar", "off"]
+    options += [] if sdists else ["--only-binary", ":all:"]
+    options += [] if retries is None else ["--retries", str(retries)]
+    script = [str(_SCRIPT), f"{name}-", str(result), str(max_bytes)]
+    command = [*script, "download", *options, "--disable-pip-version-check", "--dest", str(archives), name + specifier]
+    try:
+        done = _run(command, scratch, max_seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RetryableError(f"pip took more than {max_seconds:.0f} s to fetch it; run again") from error
+    if sdists and done.returncode == EXIT_ARCHIVE and result.is_file():
+        return Path(result.read_text(encoding="utf-8"))
+    fetched = sorted(archives.iterdir())
+    if done.returncode != 0 or not fetched:
+        raise _explain(done.stderr, sdists, max_bytes)
+    return fetched[0]
+
+
+def latest_version(name: str, scratch: Path) -> str | None:
+    """The newest release that pip would take; None if it cannot tell."""
+    done = _run(["-m", "pip", "index", "versions", "--disable-pip-version-check", name], scratch)
+    match = re.match(r"\S+ \(([^)]+)\)", done.stdout)
+    return match[1] if done.returncode == 0 and match else None
+
+
+def _run(arguments: list[str], scratch: Path, max_seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
+    environment.pop("PIP_REQUIRE_VIRTUALENV", None)
+    command = [sys.executable, "-P", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False, cwd=scratch, env=environment,
+        timeout=max_seconds,
+    )  # fmt: skip
+
+
+def _explain(stderr: str, sdists: bool, max_bytes: int) -> UserError:
+    match = _VERSIONS.search(stderr)
+    versions = () if match is None or match[1] == "none" else tuple(match[1].split(", "))
+    if "File too large" in stderr:
+        return AbsentError(f"its archive has more than {max_bytes >> 20} MiB, the limit")
+    if not versions and _UNREACHABLE.search(stderr):
+        return RetryableError("the package index cannot be reached; check the network, run again")
+    if match is not None or "No matching distribution" in stderr:
+        what = "there is no such release" if sdists else "there is no wheel of it"
+        hint = "" if sdists else ", and an sdist is not built: that runs its code"
+        return AbsentError(f"{what} for this Python and platform{hint}", versions)
+    errors = [line for line in stderr.splitlines() if line.startswith("ERROR")] or stderr.splitlines()[-1:]
+    detail = errors[-1].removeprefix("ERROR:").strip() if errors else "it said nothing"
+    return UserError(f"pip could not fetch it: {detail}; `pip download` may tell more")
