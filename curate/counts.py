@@ -7,7 +7,7 @@ from typing import Any
 from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.outcome import Outcome
-from curate.runs.result import RunResult, category_left_out
+from curate.runs.check import RunResult, category_left_out
 from manifests.records import SPLITS
 
 STAGES = ("invalid", "filter", "repeat", "exact", "lexical", "structural")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.chat.result import Chat
-from curate.runs.result import RunResult
+from curate.runs.check import RunResult
 
 
 @dataclass(frozen=True, slots=True)

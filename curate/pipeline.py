@@ -15,12 +15,12 @@ from curate.outcome import Outcome
 from curate.report.page import write_report
 from curate.rows import Source
 from curate.runs.check import Check, RunChecker
-from curate.runs.store import run_versions
 from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
 from curate.sources.parents import parents_of
 from curate.strict import curate_strict
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
+from lemur_core.sandbox.cached import run_versions
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 
 

@@ -10,8 +10,7 @@ from curate.options import CurateOptions, matching_prefix
 from curate.outcome import Outcome, RowDecision
 from curate.records import Records, build_records
 from curate.rescue import Rescue, Select, Support, rescue
-from curate.runs.check import Check
-from curate.runs.require import choose_running
+from curate.runs.check import Check, choose_running
 from curate.select import Verdict, select
 from curate.split import assign_splits, group_names, leak_groups
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex

@@ -16,7 +16,7 @@ from curate.counts import count_runs
 from curate.feature_store import FeatureStore
 from curate.feature_table import FeatureTable
 from curate.options import LEAK_THRESHOLD
-from curate.runs.result import RunResult
+from curate.runs.check import RunResult
 from curate.snapshot import CONFIGS
 from curate.split import assign_splits, group_names, leak_groups
 from lemur_core.similarity.index import StructuralIndex, set_jaccard

@@ -1,23 +1,18 @@
-"""Experiments on network codes in the sandbox, each made once: answers are kept by everything they depend on."""
+"""Experiments on network codes in the sandbox, each made once."""
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
 
+from curate.runs.check import LIMITS, answer_of, open_box
 from curate.runs.contract import Case
-from curate.runs.store import RunStore, Told, outcome_key
-from curate.runs.trials import LIMITS, Trial, TrialRunner, reason_of
 from lemur_core.files.progress import progress
-from lemur_core.sandbox import Limits, Outcome, Status
-
-#: Changes with what is measured or told: answers that were kept under another version are not used.
-CHAT_PROBE_VERSION = 3
+from lemur_core.sandbox import Job, Limits
 
 #: Twice those of one run: a network is run with two seeds.
 CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
 
+Answer = dict[str, Any]
 Method = Literal["measure", "train_step"]
 
 
@@ -34,17 +29,15 @@ class Lab:
     """Answers experiments. A context manager; its sandbox starts with the first one that was never made before."""
 
     def __init__(self, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = CHAT_LIMITS) -> None:
-        self._runner = TrialRunner(jobs=jobs, unsafe=unsafe, limits=limits)
-        self._store = RunStore()
+        self._box = open_box(["curate.chat.probe:measure"], jobs=jobs, unsafe=unsafe, limits=limits)
 
-    def __enter__(self) -> "Lab":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._store.close()
-        self._runner.close()
+    def __exit__(self, *error: object) -> None:
+        self._box.__exit__(*error)
 
-    def make(self, experiments: Sequence[Experiment], what: str, method: Method = "measure") -> list[Told]:
+    def make(self, experiments: Sequence[Experiment], what: str, method: Method = "measure") -> list[Answer]:
         """The answers of `curate.chat.probe`, in order.
 
         Args:
@@ -52,26 +45,11 @@ class Lab:
 
         Raises: UserError if no sandbox can be had.
         """
-        keys = [self._key(experiment, method) for experiment in experiments]
-        answers = [self._store.get(key) for key in keys]
-        new = [place for place, answer in enumerate(answers) if answer is None]
-        if new:
-            trials = [Trial(place, experiments[place].case, experiments[place].prm) for place in new]
-            with progress(what, len(new), "networks") as advance:
-                entry = f"curate.chat.probe:{method}"
-                for number, outcome in self._runner.run(trials, lambda place: experiments[place].code, entry):
-                    answers[new[number]] = answer = _told(outcome)
-                    self._store.put(keys[new[number]], answer)
-                    advance(1)
-        return [answer for answer in answers if answer is not None]
-
-    def _key(self, experiment: Experiment, method: Method) -> str:
-        code = hashlib.sha256(experiment.code.encode()).hexdigest()
-        return outcome_key(code, experiment.case, experiment.prm, self._runner.limits, method, CHAT_PROBE_VERSION)
-
-
-def _told(outcome: Outcome) -> Told:
-    if outcome.status is Status.OK:
-        assert isinstance(outcome.value, dict)
-        return outcome.value
-    return {"runs": False, "category": outcome.status.value, "error": reason_of(outcome), "missing": ""}
+        entry = f"curate.chat.probe:{method}"
+        jobs = (Job(str(place), entry, asdict(experiment)) for place, experiment in enumerate(experiments))
+        answers: dict[str, Answer] = {}
+        with progress(what, len(experiments), "networks") as advance:
+            for outcome in self._box.run(jobs):
+                answers[outcome.key] = answer_of(outcome)
+                advance(1)
+        return [answers[str(place)] for place in range(len(experiments))]

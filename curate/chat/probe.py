@@ -6,9 +6,8 @@ from typing import Any
 import torch
 
 from curate.chat.recorder import Recorder, recording
-from curate.runs.faults import describe
-from curate.runs.probe import run_network
 from lemur_core.sandbox.foreign import NETWORK
+from lemur_core.sandbox.net import NetError, run_network
 
 #: Of torch.nn: holders of modules, which are no layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})
@@ -23,7 +22,7 @@ def measure(payload: dict[str, Any]) -> dict[str, Any]:
     """Construct a network, run it forward and tell what it consists of, as far as that is so with another seed too.
 
     Args:
-        payload: of `curate.runs.probe.run_network`.
+        payload: of `lemur_core.sandbox.net.run_network`.
 
     Returns: its answer; with `runs` true also the fields of a `curate.chat.facts.Facts`. The category is `not_measured`
         where chance decides what the network consists of.
@@ -77,7 +76,8 @@ def _stepped(payload: dict[str, Any]) -> dict[str, Any]:
         net.train()
         net.learn([(inputs, labels)])
     except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is told)
-        return {"runs": False, "category": "step_failed", "error": describe(error, "one training step"), "missing": ""}
+        told = NetError.of(error, "step_failed", "one training step").detail
+        return {"runs": False, "category": "step_failed", "error": told, "missing": ""}
     return answer
 
 
@@ -156,7 +156,7 @@ def _training(net: Any, prm: dict[str, Any]) -> dict[str, Any]:
     try:
         net.train_setup(prm)
     except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is told)
-        return {"optimizers": [], "losses": [], "setup_error": describe(error, "train_setup(prm)")}
+        return {"optimizers": [], "losses": [], "setup_error": NetError.of(error, "", "train_setup(prm)").detail}
     held = [*vars(net).values(), *net.children()]
     held += [item for value in held if isinstance(value, tuple | list) for item in value]
     optimizers = {type(value).__name__ for value in held if isinstance(value, torch.optim.Optimizer)}

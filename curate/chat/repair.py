@@ -2,11 +2,10 @@
 
 from curate.chat.conversation import No, Talk, no_file
 from curate.chat.faults import Fault, faults
-from curate.chat.lab import Lab
+from curate.chat.lab import Answer, Lab
 from curate.chat.subject import Subject
 from curate.chat.text import fence
 from curate.chat.wording import SYSTEMS, call_line
-from curate.runs.store import Told
 from manifests.conversations.draw import Draw
 
 #: Faults that are tried on one record.
@@ -58,7 +57,7 @@ def _plan(subject: Subject, draw: Draw) -> list[Fault]:
     return plan[:ATTEMPTS]
 
 
-def _talk(subject: Subject, draw: Draw, fault: Fault, code: str, told: Told) -> Talk:
+def _talk(subject: Subject, draw: Draw, fault: Fault, code: str, told: Answer) -> Talk:
     error = f"{told['category']}: {told['error']}"
     user = [draw.pick(_REQUESTS, "request"), "", fence(code), "", call_line(subject), ""]
     user += [draw.pick(_ERRORS, "error"), "", _fence_text(error)]

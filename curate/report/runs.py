@@ -8,7 +8,7 @@ from curate.outcome import Outcome
 from curate.report.facts import Facts
 from curate.report.records import WHOLE_TABLE
 from curate.report.sections import LONG_TABLE
-from curate.runs.result import RunResult
+from curate.runs.check import RunResult
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 
 _MEANING = {

@@ -4,6 +4,9 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Our own packages, which foreign code cannot import.
+OWN_PACKAGES = ("curate", "extract", "lemur", "lemur_core", "manifests", "train")
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -57,6 +60,7 @@ class Outcome:
 
     `peak_bytes` is the largest resident set of the process, the preloaded libraries that it touched included. `stdout`
     and `stderr` are the last kilobytes of what was printed: never evidence of anything, foreign code wrote them.
+    `reused`: known from an earlier run, with status, value and error alone.
     """
 
     key: str
@@ -67,6 +71,7 @@ class Outcome:
     stdout_tail: str = ""
     stderr_tail: str = ""
     peak_bytes: int = 0
+    reused: bool = False
 
 
 def read_report(text: str) -> tuple[Status, object, str]:

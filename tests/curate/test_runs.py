@@ -1,16 +1,14 @@
 """Whether networks run: what LEMUR hands them, the trial in the sandbox, what is kept of outcomes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
-from curate.runs import trials
-from curate.runs.check import RunChecker
+from curate.runs.check import RunChecker, RunResult, category_left_out, reason_to_leave_out
 from curate.runs.contract import Case, case_of
-from curate.runs.result import RunResult, category_left_out, reason_to_leave_out
-from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.foreign import one_line
 
 Row = dict[str, Any]
@@ -193,90 +191,59 @@ def test_a_second_check_starts_no_sandbox(
     checked: tuple[dict[str, RunResult], Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, corpus, shown = checked
-    monkeypatch.setattr(trials, "Sandbox", None)
+    monkeypatch.setattr(cached, "Sandbox", None)
     with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
         assert list(check(shown).values()) == list(results.values())
         assert check.ran == 0
 
 
-def test_other_hyperparameters_are_another_trial(
-    checked: tuple[dict[str, RunResult], Any, Any], curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Scripted:
+    """In the place of the sandbox: everything runs; keeps the jobs that it was given."""
+
+    def __init__(self) -> None:
+        self.started: list[Job] = []
+
+    def __call__(self, **_: object) -> "Scripted":
+        return self
+
+    def __enter__(self) -> "Scripted":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        for job in jobs:
+            self.started.append(job)
+            yield Outcome(job.key, Status.OK, {"runs": True})
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    made = Scripted()
+    monkeypatch.setattr(cached, "Sandbox", made)
+    return made
+
+
+def test_other_hyperparameters_are_another_trial(curated: Callable[..., Any], scripted: Scripted) -> None:
     corpus = curated([row(RUNS, prm=LARGE)]).corpus
-    started: list[Job] = []
-    monkeypatch.setattr(trials, "Sandbox", scripted(started, [Status.OK]))
     with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
         assert check({0: 0}) == {0: RunResult(True)}
-    assert started[0].payload["prm"] == {"lr": 0.1, "transform": "norm_64", "batch": 2}
+    assert scripted.started[0].payload["prm"] == {"lr": 0.1, "transform": "norm_64", "batch": 2}
 
 
 def test_a_package_that_was_installed_since_is_tried_again(
-    checked: tuple[dict[str, RunResult], Any, Any], monkeypatch: pytest.MonkeyPatch
+    checked: tuple[dict[str, RunResult], Any, Any], scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, corpus, shown = checked
     code = list(shown)[list(TRIALS).index("no package")]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "no_such_package_anywhere" or None)
-    monkeypatch.setattr(trials, "Sandbox", scripted([], [Status.OK]))
     with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
         assert check({code: shown[code]})[code] == RunResult(True)
 
 
-# --- failures of resources ----------------------------------------------------------------------------------------------
-
-
-def scripted(started: list[Job], statuses: list[Status]) -> type:
-    """A sandbox that gives these outcomes, in turn."""
-
-    class Scripted:
-        def __init__(self, **_: object) -> None:
-            pass
-
-        def __enter__(self) -> "Scripted":
-            return self
-
-        def close(self) -> None:
-            pass
-
-        def run(self, jobs: Any) -> Iterator[Outcome]:
-            for job in jobs:
-                started.append(job)
-                status = statuses.pop(0)
-                yield Outcome(job.key, status, {"runs": True} if status is Status.OK else None, "told why\n  frame")
-
-    return Scripted
-
-
-@pytest.mark.parametrize(
-    ("statuses", "result", "pauses"),
-    [
-        ([Status.CRASHED, Status.OK, Status.OK], RunResult(True), [2.0]),
-        ([Status.TIMEOUT, Status.OK, Status.OUT_OF_MEMORY, Status.OK], RunResult(True), [2.0, 4.0]),
-        ([Status.TIMEOUT, Status.OK, Status.CRASHED, Status.TIMEOUT], RunResult(False, "timeout: told why"), [2.0, 4.0]),
-        ([Status.OVER_LIMIT, Status.OK], RunResult(False, "over_limit: told why"), []),
-    ],
-)  # fmt: skip
-def test_only_failures_of_resources_are_tried_again(
-    curated: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    statuses: list[Status],
-    result: RunResult,
-    pauses: list[float],
-) -> None:
-    """The first of two networks fails; the second does not wait for its retries, which come at the end."""
-    rows = [row(f"{RUNS}# {pauses} {result.runs} 1\n"), row(f"{RUNS}# {pauses} {result.runs} 2\n", nn="other")]
-    corpus, started, waited, script = curated(rows).corpus, [], [], list(statuses)
-    monkeypatch.setattr(trials, "Sandbox", scripted(started, script))
-    monkeypatch.setattr("time.sleep", waited.append)
-    with RunChecker(corpus, jobs=1) as check:
-        assert check({0: 0, 1: 1}) == {0: result, 1: RunResult(True)}
-    assert waited == pauses
-    assert [job.key for job in started] == ["0", "1", *["0"] * len(pauses)]
-    assert not script
-
-
 def test_what_loops_or_takes_all_memory_ends(curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "ATTEMPTS", 2)
-    monkeypatch.setattr(trials, "_BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
     corpus = curated([row(LOOPS), row(GREEDY)]).corpus
     limits = Limits(wall_seconds=60, cpu_seconds=1, memory_bytes=2**30)
     with RunChecker(corpus, jobs=2, limits=limits) as check:
@@ -284,10 +251,3 @@ def test_what_loops_or_takes_all_memory_ends(curated: Callable[..., Any], monkey
     assert loops == RunResult(False, "timeout: used more than 1 seconds of CPU")
     assert greedy.category == "out_of_memory"
     assert greedy.runs is False
-
-
-def test_workers_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 2**18}[name])
-    assert trials._workers(8, Limits(memory_bytes=2 * 2**30)) == 2
-    assert trials._workers(1, Limits(memory_bytes=2 * 2**30)) == 1
-    assert trials._workers(8, Limits(memory_bytes=6 * 2**30)) == 1

@@ -3,10 +3,9 @@
 import pytest
 
 from curate.chat.facts import Facts, read_facts
-from curate.chat.lab import Experiment, Lab
+from curate.chat.lab import Answer, Experiment, Lab
 from curate.chat.stages import stage
 from curate.runs.contract import Case
-from curate.runs.store import Told
 
 CASE = Case((2, 3, 8, 8), (4,))
 BUILT = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
@@ -47,7 +46,7 @@ PARTS = f"""{HEAD}        self.criterion = nn.CrossEntropyLoss()
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Told]:
+def answers() -> dict[str, Answer]:
     codes = {"drawn": DRAWN, "detects": DETECTS, "parts": PARTS}
     with Lab(jobs=1) as lab:
         told = lab.make([Experiment(code, CASE, {}) for code in codes.values()], "tests")
@@ -55,17 +54,17 @@ def answers() -> dict[str, Told]:
 
 
 @pytest.fixture
-def parts(answers: dict[str, Told]) -> Facts:
+def parts(answers: dict[str, Answer]) -> Facts:
     return read_facts(answers["parts"])
 
 
-def test_a_drawn_architecture_is_not_measured(answers: dict[str, Told]) -> None:
+def test_a_drawn_architecture_is_not_measured(answers: dict[str, Answer]) -> None:
     told = answers["drawn"]
     assert (told["runs"], told["category"]) == (False, "not_measured")
     assert told["error"].startswith("chance decides its parameters: 9650 with one seed, ")
 
 
-def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Told]) -> None:
+def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Answer]) -> None:
     facts = read_facts(answers["detects"])
     assert facts.parameters == 16
     assert facts.multiply_adds == 2 * 8 * 8 * 3 * 4, "the same with both seeds"

@@ -1,0 +1,170 @@
+"""The sandbox that remembers: what is run, what is run again, and what an outcome is kept by; with one that answers as told."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
+from lemur_core.sandbox.cached import ATTEMPTS, PASSING, CachedSandbox, code_digest, reason_of, workers_within_memory
+
+ENTRY = "lemur_core.sandbox.net:run_network"
+
+
+class Answers:
+    """In the place of the sandbox: gives prepared statuses, the last one of a job again and again."""
+
+    def __init__(self) -> None:
+        self.prepared: dict[str, list[Status]] = {}
+        self.ran: list[str] = []
+        self.opened: list[dict[str, Any]] = []
+
+    def __call__(self, **options: Any) -> "Answers":
+        self.opened.append(options)
+        return self
+
+    def __enter__(self) -> "Answers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        for job in jobs:
+            self.ran.append(job.key)
+            waiting = self.prepared.get(job.key, [Status.OK])
+            status = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+            yield Outcome(job.key, status, {"of": job.key}, "" if status is Status.OK else "why", seconds=1.0)
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
+    made = Answers()
+    monkeypatch.setattr(cached, "Sandbox", made)
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
+    return made
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr("time.sleep", found.append)
+    return found
+
+
+def ask(keys: Iterable[str], **options: Any) -> list[Outcome]:
+    with CachedSandbox(**options) as box:
+        return list(box.run(Job(key, ENTRY, {"code": key}) for key in keys))
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
+def test_what_may_be_passing_is_tried_again(answers: Answers, pauses: list[float], status: Status) -> None:
+    """At the end, when all else is done, after pauses that grow."""
+    answers.prepared["a"] = [status]
+    runs = ATTEMPTS if status in PASSING else 1
+    found = ask("ab", back_off=0.5)
+    assert answers.ran == ["a", "b", *"a" * (runs - 1)]
+    assert pauses == [1.0, 2.0][: runs - 1]
+    assert {(one.key, one.status) for one in found} == {("a", status), ("b", Status.OK)}
+    assert len(answers.opened) == 1
+
+
+def test_an_attempt_that_comes_through_ends_the_retries(answers: Answers, pauses: list[float]) -> None:
+    answers.prepared["a"] = [Status.CRASHED, Status.TIMEOUT, Status.OK]
+    assert [one.status for one in ask("a")] == [Status.OK]
+    assert pauses == [2.0, 4.0]
+    answers.prepared["b"] = [Status.OUT_OF_MEMORY]
+    assert ask("b", passing=frozenset({Status.TIMEOUT}))[0].status is Status.OUT_OF_MEMORY
+    answers.prepared["c"] = [Status.TIMEOUT]
+    assert ask("c", attempts=1)[0].status is Status.TIMEOUT
+    assert len(pauses) == 2
+
+
+def test_a_second_time_nothing_runs(answers: Answers) -> None:
+    answers.prepared["b"] = [Status.ERROR]
+    first = ask("abc")
+    answers.ran.clear(), answers.opened.clear()
+    assert ask("cba") == [replace(one, reused=True, seconds=0.0) for one in reversed(first)]
+    assert answers.opened == []
+    assert ask([]) == []
+
+
+def test_only_what_is_new_runs_and_the_order_holds(answers: Answers) -> None:
+    ask("bd")
+    answers.ran.clear()
+    assert [one.key for one in ask("abcde")] == list("abcde")
+    assert answers.ran == ["a", "c", "e"]
+
+
+def test_what_is_not_usable_any_more_runs_again(answers: Answers) -> None:
+    answers.prepared["b"] = [Status.ERROR]
+    ask("ab")
+    answers.ran.clear()
+    answers.prepared.clear()
+    found = ask("ab", usable=lambda _job, outcome: outcome.status is Status.OK)
+    assert answers.ran == ["b"]
+    assert [(one.status, one.reused) for one in found] == [(Status.OK, True), (Status.OK, False)]
+    assert ask("b")[0].status is Status.OK  # the better outcome has taken the place of the first
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"key": "another"}, False),
+        ({"payload": {"code": "y"}}, True),
+        ({"entry": "curate.chat.probe:measure"}, True),
+        ({"limits": Limits(cpu_seconds=1)}, True),
+        ({"limits": Limits()}, False),
+    ],
+)
+def test_what_an_outcome_is_kept_by(changes: dict[str, Any], differs: bool) -> None:
+    job = Job("a", ENTRY, {"code": "x"})
+    with CachedSandbox() as box:
+        assert (box.key_of(job) != box.key_of(replace(job, **changes))) == differs
+
+
+def test_an_outcome_is_kept_by_our_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what an entry imports, however: nothing else counts."""
+    texts = {"probe": "from train import parts\nimport train.more.deep\n", "parts": "", "more/deep": "", "other": ""}
+    for name, text in texts.items():
+        (tmp_path / "train" / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / f"{name}.py").write_text(text)
+    monkeypatch.setattr(cached, "_ROOT", tmp_path)
+    digests = [code_digest.__wrapped__("train.probe:run")]
+    for name in texts:
+        (tmp_path / "train" / f"{name}.py").write_text(f"{texts[name]}# changed\n")
+        digests.append(code_digest.__wrapped__("train.probe:run"))
+    assert len(set(digests)) == len(texts)
+    assert digests[-1] == digests[-2]
+
+
+def test_a_damaged_store_is_dropped_with_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sandbox").mkdir()
+    (tmp_path / "sandbox" / "outcomes.sqlite").write_bytes(b"no database" * 100)
+    assert ask("a")[0].status is Status.OK
+    assert "outcomes.sqlite is damaged and was dropped" in capsys.readouterr().err
+
+
+def test_a_store_that_cannot_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **_: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    with pytest.raises(UserError, match=r"unable to open database file; set LEMUR_CURATOR_CACHE"):
+        ask("a")
+
+
+def test_the_reason_is_one_line() -> None:
+    assert reason_of(Outcome("a", Status.ERROR, error="KeyError: /home/x/y.py\n  frame")) == "KeyError: y.py"
+    assert reason_of(Outcome("a", Status.ERROR)) == "the sandbox gave no reason"
+
+
+def test_workers_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 2**18}[name])
+    assert workers_within_memory(8, Limits(memory_bytes=2 * 2**30)) == 2
+    assert workers_within_memory(1, Limits(memory_bytes=2 * 2**30)) == 1
+    assert workers_within_memory(8, Limits(memory_bytes=6 * 2**30)) == 1
