@@ -19,12 +19,13 @@ from curate.options import LEAK_THRESHOLD
 from curate.runs.check import RunResult
 from curate.snapshot import CONFIGS
 from curate.split import assign_splits, group_names, leak_groups
+from curate.structural import StructuralIndex, set_jaccard
 from lemur_core.similarity.index import StructuralIndex, set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from lemur_core.similarity.minhash import Banding, jaccard
+from manifests.checks import Check, check_description, check_files, check_table, found_check
 from manifests.manifest import Manifest, read_manifest
 from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat
-from manifests.verify import Check, check_description, check_files, check_table, found_check
 
 _TABLES = (
     ("data/records/*.parquet", LemurRecord),

@@ -25,11 +25,11 @@ from extract.spec.check import check_spec_tables
 from extract.spec.folder import read_lines
 from extract.spec.table import TABLES as SPEC_TABLES
 from extract.verify_code import check_code
+from manifests.checks import Check, check_description, check_files, check_table, found_check
 from manifests.manifest import Manifest
 from manifests.parts import REQUIREMENTS, TABLE
 from manifests.records import LEVELS, Block, Spec
 from manifests.swhid import Swhid
-from manifests.verify import Check, check_description, check_files, check_table, found_check
 
 #: Checks that must hold before specs and conversations are read as a data set.
 _BEFORE = frozenset({"digests", "ids", "requirements", "specs"})

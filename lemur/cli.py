@@ -2,12 +2,14 @@
 
 import errno
 import importlib.metadata
+import json
 import os
 import signal
 import stat
 import sys
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -16,6 +18,9 @@ import extract.cli
 import manifests.cli
 import train.cli
 from lemur_core.files.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from manifests.checks import Check
 
 app = typer.Typer(
     name="lemur",
@@ -28,14 +33,104 @@ app = typer.Typer(
 app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
 app.add_typer(train.cli.app)
-app.add_typer(manifests.cli.app)
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
+def _root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Show the version and exit.")
+) -> None:
     if version:
         print(f"lemur-curator {importlib.metadata.version('lemur-curator')}")
         raise typer.Exit
+    context.obj = _verify_folder  # `publish` publishes only what passes it
+
+
+def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
+    from lemur.folders import verify_folder
+
+    return verify_folder(folder, jobs=jobs)
+
+
+@app.command(rich_help_panel="Any folder")
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
+) -> None:
+    """Re-read a finished folder: digests, schemas, counts, guarantees. Exit 1 when any fails."""
+    from lemur.folders import verify_folder
+
+    checks = verify_folder(folder, jobs=jobs)
+    if as_json:
+        print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
+    else:
+        for check in checks:
+            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")
+    failed = sum(not check.ok for check in checks)
+    if failed:
+        print(f"lemur: {folder}: {failed} of {len(checks)} checks failed", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel="Any folder")
+def trace(
+    wanted: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A network, block, conversation or run; of a run, also net.", show_default=False
+        ),
+    ],
+    folders: Annotated[
+        list[Path],
+        typer.Option(
+            "--in", metavar="DIR", help="The folder that it is in, then those that was made from.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
+) -> None:
+    """Follow one row of a finished folder back to the lines of the release that its code is from."""
+    from lemur.folders import trace as trace_row
+
+    chain = trace_row(wanted, folders)
+    if as_json:
+        print(json.dumps([link.to_json() for link in chain], indent=2))
+        return
+    for link in chain:
+        print("\n".join(link.lines()))
+
+
+@app.command(rich_help_panel="The whole way, small")
+def run(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.")] = Path(
+        "lemur-run"
+    ),
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="CIFAR-10 as for train run, or synthetic; default: from the Hub."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Of the training run.")] = 2,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Images to train on; default: 5,000 at most.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Draws splits, requests, weights, order.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes and threads; default: all cores.")
+    ] = None,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without walls. Only for code you trust.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make every stage again.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """Extract, curate, assemble, train shortly and verify. Run again, it goes on, and makes only what has changed."""
+    from lemur.pipeline.command import run_pipeline
+    from lemur.pipeline.stages import quick_plan
+
+    plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
+    run_pipeline(plan, out, force=force, as_json=as_json)
+
+
+app.add_typer(manifests.cli.app)
 
 
 class _Interrupted(BaseException):

@@ -26,7 +26,6 @@ from manifests.folder import CROISSANT, Table
 from manifests.licenses import NOASSERTION
 from manifests.manifest import Output
 from manifests.records import arrow_schema
-from manifests.verify import Check, found_check
 
 _VERSION = "http://mlcommons.org/croissant/1.1"
 _SPLITS = "splits"
@@ -90,8 +89,8 @@ def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> 
     _write(target, stated)
 
 
-def check_croissant(folder: Path, tables: Sequence[Table]) -> Check:
-    """The file is valid, and lists the folder's tables, with their columns and the digests that their files have."""
+def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
+    """What is wrong with the file: not valid, or not the tables, columns and digests that the folder has."""
     try:
         stated = json.loads((folder / CROISSANT).read_text(encoding="utf-8"))
         with warnings.catch_warnings():
@@ -99,7 +98,7 @@ def check_croissant(folder: Path, tables: Sequence[Table]) -> Check:
             metadata = mlc.Metadata.from_json(mlc.Context(), stated)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, mlc.ValidationError) as error:
         said = [line.strip(" -") for line in str(error).splitlines()]
-        return found_check(CROISSANT, [": ".join(said[:2]) or type(error).__name__], "")
+        return [": ".join(said[:2]) or type(error).__name__]
     listed = {item.content_url: item.sha256 for item in metadata.file_objects}
     files = {path.relative_to(folder).as_posix(): path for table in tables for path in table.paths(folder)}
     wrong = [f"{name} is not listed" for name in sorted(files.keys() - listed.keys())]
@@ -118,7 +117,7 @@ def check_croissant(folder: Path, tables: Sequence[Table]) -> Check:
         columns = [name for path in table.paths(folder)[:1] for name in pq.read_schema(path).names]
         if {*sets[table.config]} - {"split"} != {*columns} - {"split"}:
             wrong.append(f"{table.config} has other columns: {', '.join(columns)}")
-    return found_check(CROISSANT, wrong, f"{len(files)} files of {len(tables)} tables as they are")
+    return wrong
 
 
 def _write(path: Path, stated: Mapping[str, Any]) -> None:

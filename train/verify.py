@@ -11,10 +11,10 @@ from typing import Any
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
+from manifests.checks import Check, check_files, found_check
+from manifests.inlined import inlined_blocks
 from manifests.manifest import Manifest, read_manifest
 from manifests.records import TrainingRecord
-from manifests.trace_network import inlined_blocks
-from manifests.verify import Check, check_files, found_check
 from train.history import EpochFigures, read_history
 from train.plan import HISTORY
 from train.run_folder import IDENTITY, NET, RECORD

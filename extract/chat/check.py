@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from lemur_core.similarity.words import tokens_of
 
 from extract.chat.guard import guarded_text
 from extract.chat.result import count_chat, pair_id
@@ -17,10 +18,10 @@ from extract.chat.specify import FACTS, NAMES, spec_facts
 from extract.chat.tables import DROPS, TABLES
 from extract.chat.wording import LAYERS
 from lemur_core.similarity.text import tokens_of
+from manifests.checks import Check, check_table, found_check
 from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import CHAT_ROLES, Spec, SpecChatDrop, SpecChatRow
-from manifests.verify import Check, check_table, found_check
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)

@@ -1,1 +1,1 @@
-"""`lemur run`: the whole way once, on small real input; each part is made only when something before it changed."""
+"""`lemur run`: the whole pipeline once, on small real input; a stage is made only when something before it changed."""

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lemur.pipeline.making import BLOCKS, SNAPSHOT
-from lemur.pipeline.plan import Plan
-from lemur.pipeline.runner import run_stages
-from lemur.pipeline.stage import Done
-from lemur.pipeline.stages import plan_stages
-from lemur.pipeline.telling import network_facts
+from lemur.pipeline.runner import Done, run_stages
+from lemur.pipeline.stages import BLOCKS, SNAPSHOT, Plan, network_facts, plan_stages
 
 _WIDTH = 1_000  # where there is no terminal: nothing is folded
 
 
-def run_whole(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
-    """Walk the whole way and print what came of it.
+def run_pipeline(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
+    """Run every stage that needs it and print what came of it.
 
     Raises: UserError that names the stage.
     """
@@ -30,7 +26,7 @@ def run_whole(plan: Plan, out: Path, *, force: bool = False, as_json: bool = Fal
 
 
 def summary(done: Sequence[Done], out: Path) -> dict[str, Any]:
-    """The whole way as JSON can hold it."""
+    """The run as JSON can hold it."""
     stages = [
         {
             "stage": one.stage.name,
@@ -38,7 +34,7 @@ def summary(done: Sequence[Done], out: Path) -> dict[str, Any]:
             "why": one.why,
             "seconds": one.seconds,
             "where": [str(out / name) for name in one.stage.outputs],
-            "counts": dict(one.told.counts),
+            "counts": dict(one.summary.counts),
         }
         for one in done
     ]
@@ -58,7 +54,7 @@ def print_table(done: Sequence[Done], out: Path) -> None:
     table.add_column("where", overflow="fold")
     for one in done:
         seconds = "kept" if one.why is None else f"{one.seconds:,.1f}"
-        table.add_row(one.stage.name, seconds, one.told.text, str(out / one.stage.outputs[0]))
+        table.add_row(one.stage.name, seconds, one.summary.text, str(out / one.stage.outputs[0]))
     width = None if sys.stdout.isatty() else _WIDTH
     Console(file=sys.stdout, width=width, markup=False, highlight=False).print(table)
 

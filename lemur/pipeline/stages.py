@@ -1,28 +1,110 @@
-"""The stages of `lemur run`, in their order, and what decides each."""
+"""The stages of `lemur run`: what decides each, how it is made, and what it holds; small on purpose, real all through.
 
+Each is one call of the package that does it, as its command makes it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from lemur.pipeline.checking import CHECKS, make_checks, tell_checks
-from lemur.pipeline.making import (
-    BLOCKS,
-    NETWORK,
-    NETWORK_FACTS,
-    RUN,
-    SNAPSHOT,
-    find_data,
-    make_blocks,
-    make_network,
-    make_run,
-    make_snapshot,
-    recipe_facts,
-)
-from lemur.pipeline.plan import Plan
-from lemur.pipeline.runner import in_stage
-from lemur.pipeline.stage import Stage
-from lemur.pipeline.telling import tell_blocks, tell_network, tell_run, tell_snapshot
-from lemur_core.files.errors import UserError
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.sources import open_sources
+from extract.extractor import Options, extract_to
+from extract.select import Selection
+from lemur.folders import verify_folder
+from lemur.pipeline.runner import Stage, Summary, in_stage
+from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.markdown import plural
+from manifests.checks import Check, found_check
+from manifests.corpus import load_corpus
+from manifests.manifest import read_manifest
+from manifests.records import Ingredient, TrainingRecord
+from train.assemble import assemble
+from train.commands import resources, run_text, train_to
+from train.data import load_cifar10
+from train.data.opening import open_source
+from train.recipe import Recipe, find_recipe
+from train.run import Network
 
-_BASE = ("manifests", "lemur_core")
+BLOCKS, SNAPSHOT, RUN = "blocks", "snapshot", "run"
+NETWORK, NETWORK_FACTS, CHECKS = "network.py", "network.json", "checks.json"
+RECORD = "record.json"
+
+CORPUS = "quick"
+RECIPE = "preact_se"
+#: Where the recipe's residual block stands, which the corpus leaves out.
+_RECIPE_PATHS = ("timm/models/resnetv2.py",)
+_RECIPE_SOURCE = "timm"
+
+#: Prefixes of a few dozen networks of LEMUR that build and run fast, and the blocks.
+_INCLUDE = ("rl", "ResNet", "AlexNet", "block")
+_RECORDS = ("lemur@2.1.0",)
+
+HUB = "hf://datasets/uoft-cs/cifar10"
+EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
+_MEMORY_GIB = 8.0
+_GROUND = ("manifests", "lemur_core")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All choices of one run of the pipeline.
+
+    Args:
+        sources: looked at beside the corpus; whichever of them has a corpus source's name stands in for it.
+        paths: of the sources, whose classes become blocks; all when empty.
+        records: sources of LEMUR records, curated together with the blocks.
+        include: prefixes of the records that are looked at.
+        changes: to the recipe, `part__key` to value.
+        images: to train on; None for as many as there are, at most IMAGES.
+        held_out: training images to validate on, at most.
+    """
+
+    corpus: str | None
+    sources: tuple[str, ...]
+    paths: tuple[str, ...]
+    records: tuple[str, ...] = _RECORDS
+    include: tuple[str, ...] = _INCLUDE
+    chat: bool = True
+    recipe: str = RECIPE
+    changes: Mapping[str, object] = field(default_factory=lambda: {"training__epochs": EPOCHS})
+    data: str = HUB
+    images: int | None = None
+    held_out: int = HELD_OUT
+    seed: int = 0
+    jobs: int | None = None
+    unsafe: bool = False
+
+
+def quick_plan(
+    *,
+    data: str | None = None,
+    epochs: int = EPOCHS,
+    images: int | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    unsafe: bool = False,
+) -> Plan:
+    """The plan of `lemur run`: corpus `quick` with what the recipe needs, a slice of LEMUR, a short training run."""
+    corpus = load_corpus(CORPUS)
+    whole = next(source.source for source in corpus.sources if source.name == _RECIPE_SOURCE)
+    paths = tuple(path for source in corpus.sources for path in source.paths)
+    return Plan(
+        corpus=CORPUS,
+        sources=(whole,),  # named by itself it has no paths of its own, so that those below are all in scope
+        paths=(*paths, *_RECIPE_PATHS),
+        changes={"training__epochs": epochs},
+        data=data or HUB,
+        images=images,
+        seed=seed,
+        jobs=jobs,
+        unsafe=unsafe,
+    )
 
 
 def plan_stages(plan: Plan) -> list[Stage]:
@@ -30,50 +112,218 @@ def plan_stages(plan: Plan) -> list[Stage]:
 
     Raises: UserError if there are no such images or no such recipe.
     """
-    recipe = recipe_facts(plan)
+    recipe = _recipe(plan)
     try:
         data = find_data(plan)
     except UserError as error:
         raise in_stage("run", error) from error
     corpus = {"corpus": plan.corpus, "sources": plan.sources, "paths": plan.paths}
-    slice_ = {"records": plan.records, "include": plan.include, "chat": plan.chat, "seed": plan.seed}
-    short = {"seed": plan.seed, "data": data, "images": plan.images, "held_out": plan.held_out, "recipe": recipe}
+    records = {"records": plan.records, "include": plan.include, "chat": plan.chat, "seed": plan.seed}
+    network = {"recipe": recipe.to_json()}
+    run = {"seed": plan.seed, "data": data, "images": plan.images, "held_out": plan.held_out, **network}
+    ours = {"extract": ("extract", *_GROUND), "curate": ("curate", *_GROUND), "train": ("train", *_GROUND)}
     return [
-        Stage("blocks", (BLOCKS,), partial(make_blocks, plan), tell_blocks, (), ("extract", "curate", *_BASE), corpus),
+        Stage("blocks", (BLOCKS,), partial(make_blocks, plan), _blocks_summary, (), ours["extract"], corpus),
         Stage(
             "snapshot",
             (SNAPSHOT,),
             partial(make_snapshot, plan),
-            tell_snapshot,
+            _snapshot_summary,
             ("blocks",),
-            ("curate", *_BASE),
-            slice_,
+            ours["curate"],
+            records,
         ),
         Stage(
             "network",
             (NETWORK, NETWORK_FACTS),
             partial(make_network, plan),
-            tell_network,
+            _network_summary,
             ("blocks",),
-            ("train", *_BASE),
-            {"recipe": recipe},
+            ours["train"],
+            network,
         ),
         Stage(
             "run",
             (RUN,),
             partial(make_run, plan),
-            tell_run,
+            _run_summary,
             ("network", "blocks"),
-            ("train", *_BASE),
-            short,
+            ours["train"],
+            run,
             resumes=True,
         ),
         Stage(
             "verify",
             (CHECKS,),
             partial(make_checks, plan.jobs),
-            tell_checks,
+            _checks_summary,
             ("blocks", "snapshot", "network", "run"),
-            ("extract", "curate", "train", *_BASE),
+            ("extract", "curate", "train", *_GROUND),
         ),
     ]
+
+
+def find_data(plan: Plan) -> str:
+    """The digest of the images, before anything else is done: who has none learns so at once.
+
+    Raises: UserError if there are none, with a way on without them.
+    """
+    try:
+        return open_source(plan.data).sha256
+    except UserError as error:
+        more = "" if plan.data.startswith("synthetic") else "; --data synthetic goes the way on generated images"
+        raise (RetryableError if isinstance(error, RetryableError) else UserError)(f"{error}{more}") from error
+
+
+def make_blocks(plan: Plan, out: Path) -> None:
+    """Extract the corpus and what the recipe needs; each closed file gets its spec."""
+    options = Options(
+        corpus=plan.corpus,
+        sources=plan.sources,
+        selection=Selection(paths=plan.paths),
+        jobs=plan.jobs,
+        unsafe=plan.unsafe,
+    )
+    extract_to(out / BLOCKS, options, force=True)
+
+
+def make_snapshot(plan: Plan, out: Path) -> None:
+    """Curate a slice of LEMUR together with the blocks, with conversations."""
+    options = CurateOptions(
+        include=plan.include, chat=plan.chat, seed=plan.seed, unsafe_no_sandbox=plan.unsafe and plan.chat
+    )
+    source = open_sources([*plan.records, str(out / BLOCKS)])
+    curate(source, out / SNAPSHOT, options, jobs=plan.jobs, force=True)
+
+
+def make_network(plan: Plan, out: Path) -> None:
+    """Assemble the recipe from the blocks: the network's file, and beside it what a run has to know of it."""
+    built = assemble(_recipe(plan), out / BLOCKS, unsafe=plan.unsafe)
+    parts = [part.model_dump(mode="json") for part in built.ingredients]
+    facts = {"name": built.name, "prm": built.prm, "ingredients": parts}
+    _write(out / NETWORK_FACTS, json.dumps(facts, indent=2) + "\n")
+    _write(out / NETWORK, built.code)
+
+
+def make_run(plan: Plan, out: Path) -> None:
+    """Train that file shortly, evaluate it on the test images, and write its files for LEMUR.
+
+    Raises: UserError if the run did not come to its end, with the reason.
+    """
+    facts = network_facts(out)
+    network = Network(
+        name=facts["name"],
+        code=(out / NETWORK).read_text(encoding="utf-8"),
+        prm=facts["prm"],
+        ingredients=tuple(Ingredient.model_validate(part) for part in facts["ingredients"]),
+        assembled=True,
+    )
+    data = load_cifar10(plan.data)
+    there = len(data.train_labels)
+    held_out = min(plan.held_out, there // 4)
+    record = train_to(
+        out / RUN,
+        network,
+        _recipe(plan),
+        seed=plan.seed,
+        data=data,
+        held_out=held_out,
+        images=min(IMAGES, there - held_out) if plan.images is None else plan.images,
+        resources=resources(plan.jobs, _MEMORY_GIB, None, unsafe=plan.unsafe, device="cpu"),
+        force=True,
+        library=out / BLOCKS,
+    )
+    if record.status != "ok":
+        raise UserError(run_text(record, out / RUN))
+
+
+def make_checks(jobs: int | None, out: Path) -> None:
+    """Verify the extraction, the snapshot and the run, and write what was checked.
+
+    Raises: UserError if a check fails.
+    """
+    found = {name: verify_folder(out / name, jobs=jobs) for name in (BLOCKS, SNAPSHOT, RUN)}
+    found[RUN] = [*found[RUN], check_network(out)]
+    for folder, checks in found.items():
+        failed = [check for check in checks if not check.ok]
+        if failed:
+            raise UserError(
+                f"{out / folder}: {len(failed)} of {len(checks)} checks failed: {failed[0].name}: {failed[0].detail};"
+                " run again with --force"
+            )
+    rows = [{"folder": name, "check": c.name, "detail": c.detail} for name, checks in found.items() for c in checks]
+    _write(out / CHECKS, json.dumps(rows, indent=2) + "\n")
+
+
+def check_network(out: Path) -> Check:
+    """The network beside the run is what was trained, and its blocks are those that the record names."""
+    record, facts = _read_record(out), network_facts(out)
+    wrong = []
+    if sha256_file(out / NETWORK) != record.code_sha256:
+        wrong.append(f"{NETWORK} is not the network of the record")
+    if [part.model_dump(mode="json") for part in record.ingredients] != facts["ingredients"]:
+        wrong.append("its blocks are not those of the record")
+    return found_check(NETWORK, wrong, f"is what was trained, with {plural(len(record.ingredients), 'found block')}")
+
+
+def network_facts(out: Path) -> dict[str, Any]:
+    """Name, hyperparameters and blocks of the network."""
+    facts: dict[str, Any] = json.loads((out / NETWORK_FACTS).read_text(encoding="utf-8"))
+    return facts
+
+
+# -- what each stage's outputs hold, read from the outputs themselves -----------------------------
+
+
+def _blocks_summary(out: Path) -> Summary:
+    counts = read_manifest(out / BLOCKS).counts
+    reached = counts["reached"]
+    found = {"classes": counts["blocks"], "executed": reached["executed"], "backward": reached["backward"]}
+    classes = plural(found["classes"], "class", "classes")
+    return Summary(found, f"{classes}: {found['executed']:,} execute, {found['backward']:,} learn")
+
+
+def _snapshot_summary(out: Path) -> Summary:
+    counts = read_manifest(out / SNAPSHOT).counts
+    found = {"rows": counts["rows"]["input"], "kept": counts["rows"]["kept"]}
+    text = f"{found['kept']:,} of {counts['codes']:,} codes kept"
+    if "chat" in counts:
+        found["conversations"] = counts["chat"]["rows"]
+        text += f", {plural(found['conversations'], 'conversation')}"
+    return Summary({**found, "codes": counts["codes"]}, text)
+
+
+def _network_summary(out: Path) -> Summary:
+    facts = network_facts(out)
+    blocks = [part["block"] for part in facts["ingredients"]]
+    return Summary({"name": facts["name"], "blocks": blocks}, f"{facts['name']}, {plural(len(blocks), 'found block')}")
+
+
+def _run_summary(out: Path) -> Summary:
+    """What the short training run came to; its data and how short it was stand beside the accuracy."""
+    record = _read_record(out)
+    names = ("name", "data", "seed", "epochs", "train_images", "val_accuracy", "test_accuracy")
+    images = f"{plural(record.epochs, 'epoch')} of {record.train_images:,} images"
+    test = "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.1f} %"
+    return Summary({name: getattr(record, name) for name in names}, f"{test} of the test images, short run: {images}")
+
+
+def _checks_summary(out: Path) -> Summary:
+    rows = json.loads((out / CHECKS).read_text(encoding="utf-8"))
+    folders = list(dict.fromkeys(row["folder"] for row in rows))
+    return Summary({"checks": len(rows), "folders": folders}, f"{len(rows)} checks hold: {', '.join(folders)}")
+
+
+def _read_record(out: Path) -> TrainingRecord:
+    return TrainingRecord.model_validate_json((out / RUN / RECORD).read_text(encoding="utf-8"))
+
+
+def _recipe(plan: Plan) -> Recipe:
+    """The recipe with its changes. Raises: UserError if it is none."""
+    recipe = find_recipe(plan.recipe)
+    return recipe.changed(**plan.changes) if plan.changes else recipe
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_file(path) as part:
+        part.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
+from manifests.kinds import Verifier
 from manifests.manifest import read_manifest
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import Published, publish
@@ -20,6 +21,7 @@ def run_publish(
     folder: Path,
     repo_id: str,
     *,
+    verify: Verifier,
     revision: str,
     tag: str | None,
     private: bool,
@@ -47,6 +49,7 @@ def run_publish(
     done = publish(
         folder,
         repo_id,
+        verify=verify,
         revision=revision,
         tag=tag,
         private=private,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
+from manifests.kinds import Verifier
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.publish.changes import Changes, LocalFile, RemoteFile, compare, local_file
 from manifests.publish.hub import Hub
@@ -15,7 +16,6 @@ from manifests.publish.screen import check_digests, check_findings, screen
 from manifests.publish.seen import last_seen, see
 from manifests.publish.staged import IGNORES, Staged, Withheld, staged
 from manifests.publish.upload import commit
-from manifests.verify import verify_folder
 
 _FEW = 3
 
@@ -48,6 +48,7 @@ def publish(
     folder: Path,
     repo_id: str,
     *,
+    verify: Verifier,
     revision: str = "main",
     tag: str | None = None,
     private: bool = False,
@@ -60,6 +61,7 @@ def publish(
     """Put a finished folder on a dataset repository of the Hub, in one commit or not at all.
 
     Args:
+        verify: all checks of the folder; one that fails forbids publishing.
         revision: the branch; made from `main` when it is missing.
         tag: a name for the commit.
         private: make the repository private, when it is made; else it is what its owner's settings say.
@@ -76,7 +78,7 @@ def publish(
     check_names(repo_id, revision, tag)
     check_digests(not_secret)
     manifest = read_manifest(folder)
-    failed = [check for check in verify_folder(folder) if not check.ok]
+    failed = [check for check in verify(folder) if not check.ok]
     if failed:
         raise UserError(
             f"{folder}: {failed[0].name}: {failed[0].detail}; `lemur verify` tells more, make the folder anew"

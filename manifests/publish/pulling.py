@@ -6,13 +6,13 @@ from pathlib import Path
 
 from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
+from manifests.checks import check_files
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.publish.hub import Hub
 from manifests.publish.names import check_repository
 from manifests.publish.remote import KIND, list_files
 from manifests.publish.seen import see
 from manifests.publish.staged import ATTRIBUTES
-from manifests.verify import check_files
 
 _AGAIN = "what was fetched is kept"
 

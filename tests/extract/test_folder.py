@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from extract.folder import code_columns, code_paths, read_block, read_manifest_of, read_rows
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from manifests.checks import check_table
 from manifests.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
-from manifests.verify import check_table
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 

@@ -27,11 +27,11 @@ from extract.verify import verify
 from extract.verify_code import import_faults, undefined_in
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from manifests.checks import Check
 from manifests.croissant import restate_croissant
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, arrow_schema
-from manifests.verify import Check
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))

@@ -17,8 +17,8 @@ import lemur_core.files.atomic
 from lemur_core.files.atomic import atomic_file, atomic_folder, check_free, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
+from manifests.checks import check_files
 from manifests.manifest import Input, Manifest, Measured, list_outputs, read_manifest, write_manifest
-from manifests.verify import check_files
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
 

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from manifests.checks import check_table
 from manifests.folder import ROWS_PER_FILE, Table, card_yaml, offered_tables, write_tables
 from manifests.manifest import Manifest
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
 from manifests.schemas import FOLDER, schema_texts
-from manifests.verify import check_table
 
 API = {
     "nn": "string", "task": "string?", "dataset": "string?", "metric": "string?", "epoch": "int64?",

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from lemur.folders import trace, verify_folder
 from lemur_core.files.errors import UserError
+from manifests.inlined import inlined_blocks
 from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
-from manifests.trace import trace
-from manifests.trace_network import inlined_blocks
-from manifests.verify import verify_folder
 from train.choosing import Chosen
 from train.data import Cifar10
 from train.heading import header, provenance

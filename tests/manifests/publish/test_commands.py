@@ -5,16 +5,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
-from manifests.publish import Hub, publish, pull
-from manifests.publish.command import run_publish
-from manifests.verify import verify_folder
+from manifests.publish import Hub, command, pull
+from manifests.publish import publish as publish_checked
+
+publish = partial(publish_checked, verify=verify_folder)
+run_publish = partial(command.run_publish, verify=verify_folder)
 
 TOKEN = "hf_" + "W" * 34
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself

@@ -2,14 +2,18 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
-from manifests.publish import Hub, Published, publish, pull
-from manifests.verify import verify_folder
+from manifests.publish import Hub, Published, pull
+from manifests.publish import publish as publish_checked
+
+publish = partial(publish_checked, verify=verify_folder)
 
 REPO = "owner/data"
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
@@ -283,18 +287,15 @@ def test_what_is_written_while_it_is_asked_for_does_not_leave(
 
 
 def test_a_folder_that_is_replaced_while_it_is_checked(
-    server: Any, hub: Hub, sample: Path, finished: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    server: Any, hub: Hub, sample: Path, finished: Callable[..., Path]
 ) -> None:
-    from manifests.publish import publishing
-
-    def verify_then_replace(folder: Path) -> list[Any]:
+    def verify_then_replace(folder: Path, *, jobs: int | None = None) -> list[Any]:
         checks = verify_folder(folder)
         change(sample, finished)
         return checks
 
-    monkeypatch.setattr(publishing, "verify_folder", verify_then_replace)
     with pytest.raises(UserError, match=r"manifest.json was written anew meanwhile; run again"):
-        publish(sample, REPO, hub=hub)
+        publish_checked(sample, REPO, verify=verify_then_replace, hub=hub)
     assert not server.requests
 
 

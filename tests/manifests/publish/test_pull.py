@@ -4,14 +4,19 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
+from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.publish import Hub, publish, pull
+from manifests.publish import Hub, pull
+from manifests.publish import publish as publish_checked
+
+publish = partial(publish_checked, verify=verify_folder)
 
 REPO = "owner/data"
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself

@@ -4,6 +4,7 @@ import json
 import runpy
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.card import CONFIGS
+from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
+from manifests.checks import check_description, check_table
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.parts import without_source
-from manifests.publish import Hub, publish, pull
+from manifests.publish import Hub, pull
+from manifests.publish import publish as publish_checked
 from manifests.publish.staged import Staged, staged
 from manifests.records import Block
-from manifests.verify import check_description, check_table
+
+publish = partial(publish_checked, verify=verify_folder)
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself

@@ -1,6 +1,5 @@
 """A block of an extraction folder, or a conversation about one, traced to the lines of the release that it is from."""
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from extract.show import find_block
+from extract.verify import verify
 from lemur_core.files.errors import UserError
+from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text
 from manifests.manifest import read_manifest
 from manifests.parts import REQUIREMENTS, TABLE
-from manifests.trace import Link, Traced, lines_text
-from manifests.trace_chat import find_conversation
 
 _CHAT = ("id", "task", "block", "others")
 
@@ -34,7 +34,7 @@ def find(folder: Path, wanted: str) -> Traced:
 
 
 def _block(folder: Path, wanted: str) -> Traced:
-    found = importlib.import_module("extract.show").find_block(folder, wanted)  # this package imports no other
+    found = find_block(folder, wanted)
     row, entry, needs = found.row, found.needs or {}, _needs(folder)
     stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
     sources = {**needs.get("sources", {}), **stated}
@@ -93,3 +93,7 @@ def _needs(folder: Path) -> dict[str, Any]:
 def _damaged(folder: Path, error: Exception) -> UserError:
     detail = str(error).splitlines()[0]
     return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")
+
+
+#: The folders that `lemur extract` writes.
+KINDS = {"extraction": FolderKind(verify, find, find_code)}

@@ -1,4 +1,4 @@
-"""A training run, traced through the blocks in its network to the lines that each was copied from."""
+"""A training run, traced through the blocks in its network to the lines that each was copied from; a run of a study."""
 
 import difflib
 from pathlib import Path
@@ -6,11 +6,14 @@ from typing import Any
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from manifests.inlined import Inlined, inlined_blocks
+from manifests.kinds import FolderKind, Link, Traced, lines_text, manifest_link
+from manifests.manifest import FILE_NAME, read_manifest
 from manifests.records import Ingredient, TrainingRecord
-from manifests.trace import Link, Traced, lines_text
-from manifests.trace_network import Inlined, inlined_blocks
+from train.verify import verify
 
 _RECORD, _NET = "record.json", "net.py"
+_RUNS = "runs"  # of a study: each lies in a folder of its own below it
 _NEAR = 5
 
 
@@ -83,3 +86,43 @@ def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
     except (OSError, ValueError) as error:  # ValidationError and UnicodeDecodeError are ValueErrors
         detail = str(error).splitlines()[0]
         raise UserError(f"{folder}: damaged run: {detail}; run `lemur verify`, or train it anew") from error
+
+
+def find_in_study(folder: Path, wanted: str) -> Traced:
+    """The run whose folder has this name; `NAME/BLOCK` is one block of its network.
+
+    Raises: UserError if nothing is called so, with near names.
+    """
+    runs = [path.name for path in _runs(folder)]
+    name, _, block = wanted.partition("/")
+    if name not in runs:
+        near = difflib.get_close_matches(name, runs, _NEAR, 0.3) or runs[:_NEAR]
+        raise UserError(
+            f"{wanted}: no run of this {read_manifest(folder).kind} is called so; near names: {', '.join(near)}"
+        )
+    run = folder / _RUNS / name
+    return _with_manifest(folder, run, find(run, block or "net"))
+
+
+def find_code_in_study(folder: Path, sha256: str) -> Traced | None:
+    """The first run whose network has this digest, or a block of it."""
+    for run in _runs(folder):
+        found = find_code(run, sha256)
+        if found is not None:
+            return _with_manifest(folder, run, found)
+    return None
+
+
+def _with_manifest(folder: Path, run: Path, found: Traced) -> Traced:
+    of_run = Link("in", run.relative_to(folder).as_posix(), {})
+    return Traced((of_run, *found.links, manifest_link(run, read_manifest(run))), found.codes)
+
+
+def _runs(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / _RUNS).glob("*") if (path / FILE_NAME).is_file())
+
+
+_STUDY = FolderKind(verify, find_in_study, find_code_in_study)
+
+#: The folders that `lemur train` writes.
+KINDS = {"run": FolderKind(verify, find, find_code), "ablation": _STUDY, "search": _STUDY}

@@ -1,6 +1,5 @@
-"""The checks of a finished folder: those that hold for every folder, and who knows those of its kind."""
+"""The checks of a finished folder that hold for every kind: digests, and tables that have the columns of a record."""
 
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,17 +9,8 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from manifests.folder import CROISSANT, Configs, offered_tables
-from manifests.manifest import FILE_NAME, Manifest, read_manifest
+from manifests.manifest import FILE_NAME, Manifest
 from manifests.records import Record, arrow_schema
-
-#: Who checks a folder, by the kind that its manifest states; named, since this package imports none of them.
-_VERIFIERS = {
-    "snapshot": "curate.verify",
-    "extraction": "extract.verify",
-    "run": "train.verify",
-    "ablation": "train.verify",
-    "search": "train.verify",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +20,6 @@ class Check:
     name: str
     ok: bool
     detail: str
-
-
-def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:
-    """All checks of a finished folder, in a fixed order; digests alone for a kind without guarantees of its own.
-
-    Args: jobs: worker processes; all cores by default.
-    Raises: UserError if it holds no valid manifest.
-    """
-    manifest = read_manifest(folder)
-    if manifest.kind in _VERIFIERS:
-        checks: list[Check] = importlib.import_module(_VERIFIERS[manifest.kind]).verify(folder, jobs=jobs)
-        return checks
-    return [check_files(folder, manifest)]
 
 
 def check_files(folder: Path, manifest: Manifest) -> Check:
@@ -64,9 +41,12 @@ def check_description(folder: Path, manifest: Manifest, configs: Configs) -> lis
     rows = {item.path: item.rows or 0 for item in manifest.outputs}
     if CROISSANT not in rows:
         return []
-    from manifests.croissant import check_croissant
+    from manifests.croissant import croissant_faults
 
-    return [check_croissant(folder, offered_tables(configs, rows))]
+    tables = offered_tables(configs, rows)
+    files = sum(len(table.paths(folder)) for table in tables)
+    wrong = croissant_faults(folder, tables)
+    return [found_check(CROISSANT, wrong, f"{files} files of {len(tables)} tables as they are")]
 
 
 def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:

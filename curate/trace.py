@@ -1,7 +1,6 @@
 """One network of a snapshot, or a conversation about one, traced to the file of the release that its code is from."""
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.explain import explain
+from curate.verify import verify
 from lemur_core.files.errors import UserError
+from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text
 from manifests.manifest import Manifest, read_manifest
 from manifests.parts import REQUIREMENTS, TABLE
 from manifests.swhid import content_swhid
-from manifests.trace import Link, Traced, lines_text
-from manifests.trace_chat import find_conversation
 
 _CHAT = ("id", "task", "variant", "nn", "record", "license")
 #: Where the codes lie in a wheel of nn-dataset, a file for each network; as `curate.sources.lemur_stats` reads them.
@@ -55,7 +55,7 @@ def _read_errors(folder: Path) -> Iterator[None]:
 
 
 def _record(folder: Path, wanted: str) -> Traced:
-    facts = importlib.import_module("curate.explain").explain(folder, wanted).facts  # this package imports no other
+    facts = explain(folder, wanted).facts
     digest: str | None = facts["id"]
     code = _code(folder, digest) if digest is not None else None
     kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
@@ -102,3 +102,7 @@ def _code(folder: Path, digest: str) -> str | None:
                     code: str = file.read_row_group(group, columns=["nn_code"])["nn_code"][place].as_py()
                     return code
     return None
+
+
+#: The folders that `lemur curate` writes.
+KINDS = {"snapshot": FolderKind(verify, find, find_code)}

@@ -20,13 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemur.pipeline.command import run_whole
-from lemur.pipeline.making import NETWORK, NETWORK_FACTS, find_data, make_run
-from lemur.pipeline.plan import EPOCHS, Plan, quick_plan
-from lemur.pipeline.runner import run_stages
-from lemur.pipeline.stage import Done, Stage, Told
-from lemur.pipeline.stages import plan_stages
-from lemur.pipeline.state import STATE
+from lemur.pipeline.command import run_pipeline
+from lemur.pipeline.runner import STATE, Done, Stage, Summary, run_stages
+from lemur.pipeline.stages import EPOCHS, NETWORK, NETWORK_FACTS, Plan, find_data, make_run, plan_stages, quick_plan
 from lemur_core.files.atomic import atomic_file, atomic_folder
 from lemur_core.files.errors import RetryableError, UserError
 from train.data import load_cifar10
@@ -75,11 +71,11 @@ def small_way(count: int = 3, power: int = 2, title: str = "sum", hook: Hook = n
             part.write_text(f"{title} {sum(values)}")
         hook("total", "end")
 
-    def told(name: str, out: Path) -> Told:
-        return Told({"bytes": len((out / name).read_bytes())}, name)
+    def told(name: str, out: Path) -> Summary:
+        return Summary({"bytes": len((out / name).read_bytes())}, name)
 
-    def told_powers(out: Path) -> Told:
-        return Told({"files": len(list((out / "powers").glob("*.txt")))}, "powers")
+    def told_powers(out: Path) -> Summary:
+        return Summary({"files": len(list((out / "powers").glob("*.txt")))}, "powers")
 
     return [
         Stage("numbers", ("numbers.json",), numbers, partial(told, "numbers.json"), parameters={"count": count}),
@@ -126,7 +122,7 @@ def test_all_is_made_once_and_then_kept(tmp_path: Path, capsys: pytest.CaptureFi
     again = run_stages(small_way(), out)
     assert [one.why for one in again] == [None] * 3
     assert [one.seconds for one in again] == [0.0] * 3
-    assert [dict(one.told.counts) for one in again] == [dict(one.told.counts) for one in first]
+    assert [dict(one.summary.counts) for one in again] == [dict(one.summary.counts) for one in first]
     assert capsys.readouterr().err.count("nothing changed") == 3
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -237,9 +233,9 @@ def test_our_own_code_and_versions_count(tmp_path: Path, monkeypatch: pytest.Mon
     out = tmp_path / "out"
     run_stages(way(), out)
     assert made(run_stages(way(), out)) == []
-    monkeypatch.setattr("lemur.pipeline.digests._package_digest", lambda name: "other")
+    monkeypatch.setattr("lemur.pipeline.runner._digest_package", lambda name: "other")
     assert all(str(one.why).startswith("made again: code") for one in run_stages(way(), out))
-    monkeypatch.setattr("lemur.pipeline.digests._versions", lambda: {"torch": "other"})
+    monkeypatch.setattr("lemur.pipeline.runner._versions", lambda: {"torch": "other"})
     assert all(str(one.why).startswith("made again: versions") for one in run_stages(way(), out))
 
 
@@ -446,7 +442,7 @@ def test_images_that_are_not_there_are_told_first(tmp_path: Path) -> None:
 
 # --- the whole way, small -----------------------------------------------------------------------------------------------
 
-FIXTURES = Path(__file__).with_name("fixtures")
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def small_plan(folder: Path, **changes: Any) -> Plan:
@@ -498,7 +494,7 @@ def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(Stop):
         run_stages([*stages[:2], dataclasses.replace(stages[2], make=stop), *stages[3:]], out)
     capsys.readouterr()
-    run_whole(small_plan(tmp_path), out, as_json=True)
+    run_pipeline(small_plan(tmp_path), out, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert [(stage["stage"], stage["made"]) for stage in said["stages"]] == [
         ("blocks", False), ("snapshot", False), ("network", True), ("run", True), ("verify", True)
@@ -511,13 +507,13 @@ def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         "synthetic (smoke test only)", 1, 60
     )  # fmt: skip
     assert counts["verify"]["folders"] == ["blocks", "snapshot", "run"]
-    run_whole(small_plan(tmp_path, images=40), out)
+    run_pipeline(small_plan(tmp_path, images=40), out)
     told = capsys.readouterr()
     assert [line.split()[1] for line in told.out.splitlines()[2:5]] == ["kept"] * 3
     assert "short run: 1 epoch of 40 images" in told.out
     assert told.out.splitlines()[-4] == "next:"
     (out / "run" / "weights.pt").write_bytes(b"")
-    run_whole(small_plan(tmp_path, images=40), out, as_json=True)
+    run_pipeline(small_plan(tmp_path, images=40), out, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert [stage["stage"] for stage in said["stages"] if stage["made"]] == ["run", "verify"]
     assert (out / "run" / "weights.pt").stat().st_size > 0

@@ -1,0 +1,83 @@
+"""Any finished folder: its checks, and the chain from one of its rows back to source lines.
+
+The chain is read from finished folders alone. Parents are found among the given folders by the digest of their
+manifest, never by name, and asked for the same code by its SHA-256.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import curate.trace
+import extract.trace
+import train.trace
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article
+from manifests.checks import Check, check_files
+from manifests.kinds import FolderKind, Link, manifest_link
+from manifests.manifest import FILE_NAME, Manifest, Parent, read_manifest
+
+#: All kinds of folder whose rows and guarantees are known.
+KINDS: Mapping[str, FolderKind] = {**extract.trace.KINDS, **curate.trace.KINDS, **train.trace.KINDS}
+
+
+def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:
+    """All checks of a finished folder, in a fixed order; digests alone for a kind without guarantees of its own.
+
+    Args:
+        jobs: worker processes; all cores by default.
+
+    Raises: UserError if it holds no valid manifest.
+    """
+    manifest = read_manifest(folder)
+    kind = KINDS.get(manifest.kind)
+    return kind.verify(folder, jobs=jobs) if kind is not None else [check_files(folder, manifest)]
+
+
+def trace(wanted: str, folders: Sequence[Path]) -> list[Link]:
+    """The chain of one row, in order.
+
+    Args:
+        wanted: a network or record id of a snapshot, a block of an extraction, the id of a conversation; of a training
+            run `net`, the name of its network or one of its blocks; of a study a run in it.
+        folders: the folder that it is in, then those that may be among what that was made from.
+
+    Raises: UserError if a folder is not finished, or nothing is called so.
+    """
+    manifests = {folder: read_manifest(folder) for folder in folders}
+    first, manifest = folders[0], manifests[folders[0]]
+    digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
+    found = _kind(first, manifest).find(first, wanted)
+    links = [*found.links, manifest_link(first, manifest)]
+    return links + _follow(manifest.parents, found.codes, digests, depth=1)
+
+
+def _kind(folder: Path, manifest: Manifest) -> FolderKind:
+    if manifest.kind not in KINDS:
+        known = ", ".join(sorted(KINDS))
+        raise UserError(f"{folder}: holds {article(manifest.kind)}, whose rows have no chain; give one of {known}")
+    return KINDS[manifest.kind]
+
+
+def _follow(parents: Sequence[Parent], codes: Sequence[str], digests: Mapping[str, Path], *, depth: int) -> list[Link]:
+    """The links of the parents that are at hand, each with those of its own parents; the others are only named."""
+    links = []
+    for parent in parents:
+        facts: dict[str, Any] = {"kind": parent.kind, "sha256": parent.sha256}
+        folder = digests.get(parent.sha256)
+        if folder is None:
+            facts["followed"] = "no: none of the folders has this manifest; name the one that does with --in"
+            links.append(Link("parent", parent.name, facts, depth))
+            continue
+        manifest = read_manifest(folder)
+        kind = _kind(folder, manifest)
+        found = [traced for code in codes if (traced := kind.find_code(folder, code)) is not None]
+        facts["followed"] = f"{folder}: {len(found)} of {len(codes)} codes are in it"
+        links.append(Link("parent", parent.name, facts, depth))
+        if found:
+            links += [Link(link.what, link.name, link.facts, depth) for traced in found for link in traced.links]
+            links.append(manifest_link(folder, manifest, depth))
+            further = list(dict.fromkeys(code for traced in found for code in traced.codes))
+            links += _follow(manifest.parents, further, digests, depth=depth + 1)
+    return links

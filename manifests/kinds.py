@@ -1,0 +1,108 @@
+"""What a package knows of the kinds of folder that it writes: how one is checked, and how a row of it is traced back.
+
+Each of `extract`, `curate` and `train` states its kinds as `KINDS`; `lemur` puts them together.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import shown
+from manifests.checks import Check
+from manifests.manifest import FILE_NAME, Manifest
+
+_LABEL, _FACT = 11, 13  # columns
+_DIGITS = re.compile(r"[0-9a-f]{6,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of a chain back to source lines. `depth` counts the folders that were gone back through."""
+
+    what: str
+    name: str
+    facts: Mapping[str, Any]
+    depth: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"link": self.what, "name": self.name, "depth": self.depth, **self.facts}
+
+    def lines(self) -> list[str]:
+        """To print as they are: what it is and its name, then its facts, each on a line."""
+        stated = [(key, _text(value)) for key, value in self.facts.items() if value not in (None, "", [], {})]
+        facts = [f"  {key.replace('_', ' '):<{_FACT}} {text}" for key, text in stated]
+        return [shown(f"{'  ' * self.depth}{line}") for line in (f"{self.what:<{_LABEL}}{self.name}", *facts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What one folder knows of a row: its links, and the SHA-256 of the codes in it that its parents may hold."""
+
+    links: tuple[Link, ...]
+    codes: tuple[str, ...]
+
+
+class Verifier(Protocol):
+    """All checks of one kind of folder."""
+
+    def __call__(self, folder: Path, *, jobs: int | None = None) -> list[Check]:
+        """The checks, in a fixed order. Raises: UserError if it holds no valid manifest."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """One kind of finished folder.
+
+    Attributes:
+        verify: all its checks.
+        find: what is called so in the folder. Raises UserError with near names if nothing is.
+        find_code: what has the code of this SHA-256 there.
+    """
+
+    verify: Verifier
+    find: Callable[[Path, str], Traced]
+    find_code: Callable[[Path, str], Traced | None]
+
+
+def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> Link:
+    """The manifest of a folder, as a link."""
+    facts = {"kind": manifest.kind, "sha256": sha256_file(folder / FILE_NAME), "versions": manifest.versions}
+    return Link("manifest", str(folder / FILE_NAME), facts, depth)
+
+
+def lines_text(first: int, last: int) -> str:
+    """`7` or `7-9`."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict[str, Any] | None:
+    """These columns of the conversation whose id is, or begins with, these digits; `id` must be among them.
+
+    Raises: UserError if several ids begin so; OSError or pyarrow.ArrowException if a table cannot be read.
+    """
+    if not _DIGITS.fullmatch(wanted.lower()):
+        return None
+    found: list[dict[str, Any]] = []
+    for path in sorted((folder / "data" / "chat").glob("*.parquet")):
+        table = pq.read_table(path, columns=list(columns))
+        found += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
+    if len(found) > 1:
+        raise UserError(f"{wanted!r} begins {len(found)} ids of conversations; give more digits")
+    return found[0] if found else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
