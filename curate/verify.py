@@ -19,7 +19,6 @@ from curate.options import LEAK_THRESHOLD
 from curate.runs.check import RunResult
 from curate.snapshot import CONFIGS
 from curate.split import assign_splits, group_names, leak_groups
-from curate.structural import StructuralIndex, set_jaccard
 from lemur_core.similarity.index import StructuralIndex, set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from lemur_core.similarity.minhash import Banding, jaccard

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from lemur_core.similarity.words import tokens_of
 
 from extract.chat.guard import guarded_text
 from extract.chat.result import count_chat, pair_id
