@@ -16,11 +16,11 @@ from typing import Any
 
 from lemur_core.sandbox import Job, Sandbox
 from train.assemble import assemble
-from train.confined import PRELOAD, Resources
 from train.data import load_cifar10
+from train.job import TrainingJob
 from train.loop import Loop
-from train.plan import Plan
 from train.recipe import Recipe, load_recipe
+from train.run import PRELOAD, Resources
 
 ENTRY = "benchmarks.training:compare"
 _WARM = 3
@@ -29,7 +29,7 @@ _WARM = 3
 def compare(payload: dict[str, object]) -> dict[str, object]:
     """The entry of the job: seconds of our steps, of their data, and of bare steps, in turns."""
     rounds, steps = int(str(payload["rounds"])), int(str(payload["steps"]))
-    loop = Loop(Plan(**payload["plan"]), Path.cwd())  # type: ignore[arg-type]
+    loop = Loop(TrainingJob(**payload["job"]), Path.cwd())  # type: ignore[arg-type]
     loop.build()
     for _ in range(_WARM):
         loop.step()
@@ -68,7 +68,7 @@ def main() -> None:
     resources = Resources(threads=given.threads).checked()
     data = load_cifar10(given.data)
     code, prm = _network(given, recipe)
-    plan = Plan(
+    job = TrainingJob(
         code=code,
         prm=prm,
         recipe=recipe.to_json(),
@@ -87,7 +87,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         box = stack.enter_context(Sandbox(preload=PRELOAD, entries=entries, readable=[data.folder], workers=1))
-        payload = {"plan": plan.to_payload(), "rounds": given.rounds, "steps": given.steps}
+        payload = {"job": job.to_payload(), "rounds": given.rounds, "steps": given.steps}
         (outcome,) = box.run([Job("compare", ENTRY, payload, resources.limits(), scratch=str(Path(scratch).resolve()))])
     if not isinstance(outcome.value, dict):
         raise SystemExit(f"the run failed: {outcome.status}: {outcome.error}")

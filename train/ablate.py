@@ -16,12 +16,10 @@ from train.assemble import assemble
 from train.data import Cifar10
 from train.figures import draw_differences
 from train.fitting import Fitter
-from train.identity import count_images
-from train.many import Planned, check_study, open_study, open_trainers
 from train.paired import Difference, paired_difference
 from train.recipe import Recipe
-from train.run import Network, Resources
-from train.sealing import reopen_study, seal_study
+from train.run import Network, Resources, count_images
+from train.study import StudyRun, check_study, close_study, open_study, open_trainers
 from train.variants import FULL, folder_name, variants
 
 RECORDS = "records.jsonl"
@@ -87,9 +85,8 @@ def ablate(
         "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
     }
     open_study(out, plan, force=force)
-    reopen_study(out, plan)
     planned = [
-        Planned(f"{folder_name(name)}-seed{seed}", nets[name], recipes[name], seed, held_out, images)
+        StudyRun(f"{folder_name(name)}-seed{seed}", nets[name], recipes[name], seed, held_out, images)
         for seed in seeds
         for name in recipes
     ]
@@ -103,7 +100,7 @@ def ablate(
     _write(out, rows, records, data)
     every = [record for _, record in runs]
     library = folder if any(net.ingredients for net in nets.values()) else None
-    seal_study(out, plan, every, library, data, watch, {RECORDS: len(every)})
+    close_study(out, plan, every, library, data, watch, {RECORDS: len(every)})
     note(f"ablation: {len(runs)} runs of {len(recipes)} variants -> {out}")
     return rows
 

@@ -245,8 +245,7 @@ def run_(
     from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
     from train.commands import network_in, resources, run_text, train_to
     from train.data import load_cifar10
-    from train.identity import count_images
-    from train.run import Network
+    from train.run import Network, count_images
 
     given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value, step_limit=step_limit)
     cifar10 = load_cifar10(data)

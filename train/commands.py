@@ -20,8 +20,7 @@ from train.history import read_history
 from train.lemur_files import LEMUR, can_enter, can_enter_from, check_storable, trained_with, write_lemur_files
 from train.recipe import Recipe
 from train.run import Network, Resources, train_once
-from train.run_folder import RECORD
-from train.sealing import complete_run
+from train.run_folder import RECORD, complete_run
 
 #: Where an assembled network's file states its hyperparameters.
 PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)

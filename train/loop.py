@@ -14,8 +14,13 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
 from train.augment import AlternatingFlip, Augment, measure_pixels
-from train.checkpoint import (
-    NAME,
+from train.data import open_cache, split
+from train.device import choose_place, compute_the_same_twice, keep_freed_memory, seed_everything, stable_seed
+from train.job import (
+    CHECKPOINT,
+    WEIGHTS,
+    ProgressWriter,
+    TrainingJob,
     load_checkpoint,
     loose_buffers,
     put_back,
@@ -24,13 +29,9 @@ from train.checkpoint import (
     tensors_only,
     weights_digest,
 )
-from train.data import open_cache, split
-from train.evaluate import Measured, evaluate
-from train.ledger import DivergedError, Ledger
+from train.metrics import DivergedError, Measured, RunMetrics, evaluate
 from train.network import check_output, construct, load_network, place_of
-from train.optimise import make_average, make_optimizer, make_schedule
-from train.plan import WEIGHTS, Plan, Reporter
-from train.process import choose_place, compute_the_same_twice, keep_freed_memory, seed_everything, stable_seed
+from train.optimizer import make_average, make_optimizer, make_schedule
 
 #: Which training images are held out does not depend on the seed of a run, so that runs can be compared.
 SPLIT_SEED = 0
@@ -44,12 +45,12 @@ class TimeIsUpError(Exception):
 
 def train(payload: dict[str, object]) -> dict[str, object]:
     """The entry of the job: train, evaluate, and say how it ended; the working folder gets what is to be kept."""
-    plan = Plan(**payload)  # type: ignore[arg-type]
-    faulthandler.dump_traceback_later(plan.step_limit, exit=True, file=_STDERR)
+    job = TrainingJob(**payload)  # type: ignore[arg-type]
+    faulthandler.dump_traceback_later(job.step_limit, exit=True, file=_STDERR)
     loop: Loop | None = None
     status, error, found = "ok", None, {}
     try:
-        loop = Loop(plan, Path.cwd())
+        loop = Loop(job, Path.cwd())
         loop.build()
         loop.train()
         found = loop.finish()
@@ -77,28 +78,29 @@ def _first_line(error: BaseException) -> str:
 class Loop:
     """The state of a run. `build`, `train` and `finish` are the run; `step` alone is what a benchmark times."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, job: TrainingJob, folder: Path) -> None:
         self._started = time.monotonic()
-        self._plan, self._folder, self._training = plan, folder, plan.training
-        self._place = choose_place(plan.device)
+        self._job, self._folder, recipe = job, folder, job.read_recipe()
+        self._training = recipe.training
+        self._place = choose_place(job.device)
         keep_freed_memory()
-        torch.set_num_threads(plan.threads)
+        torch.set_num_threads(job.threads)
         compute_the_same_twice()
-        self._data = open_cache(Path(plan.data))
-        rows, self._held = split(len(self._data.train_labels), plan.held_out, SPLIT_SEED)
-        fewer = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SPLIT_SEED))[: plan.images]
+        self._data = open_cache(Path(job.data))
+        rows, self._held = split(len(self._data.train_labels), job.held_out, SPLIT_SEED)
+        fewer = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SPLIT_SEED))[: job.images]
         self._rows = rows[fewer.sort().values]
         self.batch = min(self._training.batch_size, len(self._rows))
         self._steps_an_epoch = len(self._rows) // self.batch
         self.steps = self._steps_an_epoch * self._training.epochs
         self._size = int(self._data.train_images.shape[-1])
         self._pixels = measure_pixels(self._data.train_images, self._rows)
-        self._augment = Augment(plan.augmentation, self._pixels, self._size, self.steps)
+        self._augment = Augment(recipe.augmentation, self._pixels, self._size, self.steps)
         self._flip: AlternatingFlip | None = None
-        if plan.augmentation.flip == "alternate":
-            self._flip = AlternatingFlip(len(self._data.train_labels), stable_seed(plan.seed, "flip"))
-        self._ledger = Ledger(self._steps_an_epoch, self.batch, self._place.device)
-        self._report = Reporter(folder)
+        if recipe.augmentation.flip == "alternate":
+            self._flip = AlternatingFlip(len(self._data.train_labels), stable_seed(job.seed, "flip"))
+        self._metrics = RunMetrics(self._steps_an_epoch, self.batch, self._place.device)
+        self._report = ProgressWriter(folder)
         self._notes: list[str] = []
         self._parameters: int | None = None
         self._kept_before = 0  # epochs that an earlier part of this run left
@@ -110,11 +112,11 @@ class Loop:
 
         Raises: NetworkError, and whatever the network raises.
         """
-        network = load_network(self._plan.code, self._plan.prm)
+        network = load_network(self._job.code, self._job.prm)
         for warm in (True, False):
             self._tick()
-            seed_everything(self._plan.seed, "network")
-            self._net = construct(network, self.batch, self._size, self._plan.prm, self._place.device)
+            seed_everything(self._job.seed, "network")
+            self._net = construct(network, self.batch, self._size, self._job.prm, self._place.device)
             self._net.train()
             self._optimizer = make_optimizer(self._net.parameters(), self._training)
             if warm:
@@ -131,8 +133,8 @@ class Loop:
 
         Raises: DivergedError, TimeIsUpError, and whatever the network raises.
         """
-        self._report.epochs(self._ledger.history)
-        while self._ledger.steps < self.steps:
+        self._report.epochs(self._metrics.history)
+        while self._metrics.steps < self.steps:
             for _ in range(self._steps_an_epoch):
                 self._check_time()
                 self.step()
@@ -151,7 +153,7 @@ class Loop:
         with self._place.autocast():
             outputs = self._net(images)
         loss = self._loss(outputs, targets)
-        self._ledger.note(loss, outputs, targets)
+        self._metrics.note(loss, outputs, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._training.clip_norm:
             clip_grad_norm_(self._net.parameters(), self._training.clip_norm)
@@ -159,8 +161,8 @@ class Loop:
         self._schedule.step()
         if self._ema is not None:
             self._ema.update_parameters(self._net)
-        self._ledger.end_step(time.perf_counter() - started, loaded - started)
-        self._report.step(lambda: {**self.figures(), "loss": self._ledger.last_loss}, self.batch)
+        self._metrics.end_step(time.perf_counter() - started, loaded - started)
+        self._report.step(lambda: {**self.figures(), "loss": self._metrics.last_loss}, self.batch)
 
     def bare_step(self, images: Tensor, labels: Tensor) -> None:
         """Forward and backward of the same network, and nothing else: what a step is compared with."""
@@ -170,7 +172,7 @@ class Loop:
         self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
 
     def finish(self) -> dict[str, object]:
-        """Read the test images, once, if the plan says so, and write the weights.
+        """Read the test images, once, if the job says so, and write the weights.
 
         Returns: what else than `figures` is known now.
         Raises: DivergedError if a weight is no number.
@@ -185,22 +187,22 @@ class Loop:
             if bool(wrong.any()):
                 raise DivergedError(f"{name} is not finite after the last epoch")
         accuracy = None
-        if self._plan.tested:
+        if self._job.tested:
             accuracy = self._measure(self._data.test_images, self._data.test_labels).accuracy
         save_whole(kept, self._folder / WEIGHTS)
         return {"test_accuracy": accuracy, "weights_sha256": weights_digest(kept)}
 
     def figures(self) -> dict[str, object]:
         """How far the run is."""
-        last = self._ledger.history[-1] if self._ledger.history else {}
+        last = self._metrics.history[-1] if self._metrics.history else {}
         return {
-            "epochs": len(self._ledger.history),
-            "steps": self._ledger.steps,
+            "epochs": len(self._metrics.history),
+            "steps": self._metrics.steps,
             "parameters": self._parameters,
             "train_loss": last.get("train_loss"),
             "val_accuracy": last.get("val_accuracy"),
-            "train_seconds": self._ledger.train_seconds,
-            "data_seconds": self._ledger.data_seconds,
+            "train_seconds": self._metrics.train_seconds,
+            "data_seconds": self._metrics.data_seconds,
             "device": self._place.describe(),
             "precision": self._place.precision,
             "notes": self._notes,
@@ -220,7 +222,7 @@ class Loop:
         return self._place.move(images), torch.randint(0, 10, (self.batch,)).to(self._place.device)
 
     def _resume(self) -> None:
-        state, note = load_checkpoint(self._folder / NAME, self._plan.key)
+        state, note = load_checkpoint(self._folder / CHECKPOINT, self._job.key)
         self._notes += [note] if note else []
         if state is None:
             return
@@ -231,21 +233,21 @@ class Loop:
             self._ema.load_state_dict(state["ema"])
         for module, loose in zip(self._modules(), state["loose"], strict=True):
             put_back(module, loose)
-        self._ledger.from_state(state["ledger"])
-        self._kept_before = len(self._ledger.history)
+        self._metrics.from_state(state["ledger"])
+        self._kept_before = len(self._metrics.history)
 
     def _load(self) -> tuple[Tensor, Tensor]:
         """The batch of the next step."""
-        epoch, number = divmod(self._ledger.steps, self._steps_an_epoch)
+        epoch, number = divmod(self._metrics.steps, self._steps_an_epoch)
         if number == 0:
-            order = torch.Generator().manual_seed(stable_seed(self._plan.seed, "order", epoch))
+            order = torch.Generator().manual_seed(stable_seed(self._job.seed, "order", epoch))
             self._order = self._rows[torch.randperm(len(self._rows), generator=order)]
-        seed_everything(self._plan.seed, "step", epoch, number)
+        seed_everything(self._job.seed, "step", epoch, number)
         rows = self._order[number * self.batch : (number + 1) * self.batch]
         images, labels = self._data.train_images[rows], self._data.train_labels[rows]
         if self._flip is not None:
             images = self._flip(images, rows, epoch)
-        images, targets = self._augment(images, labels, self._ledger.steps)
+        images, targets = self._augment(images, labels, self._metrics.steps)
         return self._place.move(images), targets.to(self._place.device)
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -253,11 +255,11 @@ class Loop:
 
     def _end_epoch(self) -> None:
         """Validate, and keep what the epoch came to."""
-        self._ledger.settle()
+        self._metrics.settle()
         measured = None
         if len(self._held):
             measured = self._measure(self._data.train_images[self._held], self._data.train_labels[self._held])
-        self._ledger.end_epoch(float(self._schedule.get_last_lr()[0]), measured)
+        self._metrics.end_epoch(float(self._schedule.get_last_lr()[0]), measured)
         self._tick()
         state = {
             "net": self._net.state_dict(),
@@ -265,10 +267,10 @@ class Loop:
             "optimizer": self._optimizer.state_dict(),
             "schedule": self._schedule.state_dict(),
             "ema": self._ema.state_dict() if self._ema is not None else None,
-            "ledger": self._ledger.to_state(),
+            "ledger": self._metrics.to_state(),
         }
-        save_checkpoint(self._folder / NAME, self._plan.key, state)
-        self._report.epochs(self._ledger.history)
+        save_checkpoint(self._folder / CHECKPOINT, self._job.key, state)
+        self._report.epochs(self._metrics.history)
 
     def _modules(self) -> list[nn.Module]:
         """What holds weights: the network, and their averages where the recipe has them."""
@@ -281,14 +283,14 @@ class Loop:
         return evaluate(self._final(), images, labels, pixels=self._pixels, place=self._place, tick=self._tick)
 
     def _check_time(self) -> None:
-        limit = self._plan.time_limit
+        limit = self._job.time_limit
         if limit is not None and time.monotonic() - self._started >= limit:
-            self._ledger.settle()
-            kept = len(self._ledger.history)
+            self._metrics.settle()
+            kept = len(self._metrics.history)
             words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
             more = "" if kept > self._kept_before else ", and the next needs a longer limit"
             raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
 
     def _tick(self) -> None:
         """Put off the end that comes when nothing is finished within the limit, even if a lock is held for good."""
-        faulthandler.dump_traceback_later(self._plan.step_limit, exit=True, file=_STDERR)
+        faulthandler.dump_traceback_later(self._job.step_limit, exit=True, file=_STDERR)

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
-from manifests.records import TrainingRecord
 from train.contract import lemur_digest
 from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, can_enter, read_trials
-from train.run_folder import RECORD
+from train.run_folder import read_record
 from train.transforms import transform_module, transform_named
 
 _CODE_TABLES = ("nn", "transform", "metric")
@@ -110,7 +109,7 @@ def _why_no_trials(run: Path) -> str:
     if (run / LEMUR).is_dir():
         return ""
     try:
-        record: TrainingRecord = TrainingRecord.model_validate_json((run / RECORD).read_bytes())
+        record = read_record(run)
     except (OSError, ValueError):
         return f"{run}: is not the folder of a whole training run; give one that `lemur train run` wrote"
     if can_enter(record):

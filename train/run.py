@@ -2,31 +2,139 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from lemur_core.sandbox import Outcome, Sandbox
-from lemur_core.sandbox.processes import remove_folder
+from lemur_core.files.workers import available_cores
+from lemur_core.sandbox import PRELOAD as COMMON
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from manifests.manifest import Stopwatch
-from manifests.records import TrainingRecord
-from train.confined import Resources, box_for, run_plan
+from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10
-from train.display import Progress, Report, watching
-from train.history import StepFigures, read_history
-from train.identity import AssembledNetwork, Network, canonical_json, count_images, identify
-from train.plan import Plan
+from train.history import Progress, Report, StepFigures, read_history, read_progress, watching
+from train.job import TrainingJob
 from train.recipe import Recipe
-from train.recording import can_go_on, make_record, write_result
-from train.run_folder import RESULT, finished, open_scratch, own_folder, put_in_place
-from train.sealing import seal_run
+from train.run_folder import (
+    canonical_json,
+    finished,
+    open_scratch,
+    own_folder,
+    put_in_place,
+    write_result,
+    write_run_manifest,
+)
 
-__all__ = ["Network", "Resources", "train_once"]
+if TYPE_CHECKING:
+    from train.assemble import Assembled
+
+ENTRY = "train.loop:train"
+PRELOAD = (*COMMON, "torchvision.transforms.v2")
+
+_NO_LIMIT = 10.0 * 365 * 86400  # seconds
+_GRACE = 600.0  # seconds for evaluation and files, after the time limit
+_FILE_BYTES, _SCRATCH_BYTES = 4 * 2**30, 16 * 2**30
+_NO_MEMORY_LIMIT = 2**46  # a GPU's driver reserves far more addresses than it uses
+_STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
+_FRAME = re.compile(r'File "net\.py", line (\d+) in (\S+)')
+_ENDED = ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died")
+_NOT_RECORDED = ("held_out", "tested", "device")  # the record tells the device that was found
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network by LEMUR's contract: its file, and what it is constructed with. `assembled`: from a recipe's slots."""
+
+    name: str
+    code: str
+    prm: Mapping[str, Any]
+    ingredients: tuple[Ingredient, ...] = ()
+    assembled: bool = False
+
+    @classmethod
+    def of(cls, made: "Assembled") -> "Network":
+        """The network of an assembled recipe."""
+        return cls(made.name, made.code, made.prm, made.ingredients, assembled=True)
+
+    def trained_by(self, recipe: Recipe) -> str:
+        """The recipe as JSON; for a network that was not made by it, without model and slots."""
+        known = json.loads(recipe.to_json())
+        return canonical_json(known if self.assembled else {**known, "model": None, "slots": None})
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a run may use. Nothing of it changes what is computed, but for threads and device: the order of sums.
+
+    `memory_bytes` is what the process may take beside its libraries (not counted on a GPU); `time_limit`, in seconds,
+    ends the run after a step, to go on another time; `step_limit` ends it when nothing gets done for so long.
+    """
+
+    threads: int | None = None
+    device: str = "auto"
+    memory_bytes: int = 8 * 2**30
+    time_limit: float | None = None
+    step_limit: float = 600.0
+    unsafe: bool = False
+
+    def checked(self) -> "Resources":
+        """The same, with the number of threads and the device told.
+
+        Raises: UserError for values out of range, or a device that is not there or out of reach.
+        """
+        for name in ("threads", "time_limit", "step_limit"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UserError(f"{name.replace('_', ' ')}: {value}; it must be above 0")
+        device = _choose_device(self.device, unsafe=self.unsafe)
+        return replace(self, threads=self.threads or available_cores(), device=device)
+
+    def limits(self) -> Limits:
+        """The walls' limits: the last resort, behind those that the process keeps itself."""
+        wall = _NO_LIMIT if self.time_limit is None else self.time_limit + 2 * self.step_limit + _GRACE
+        threads = 64 + 4 * (self.threads or 1)
+        return Limits(
+            wall_seconds=wall,
+            cpu_seconds=min(_NO_LIMIT, wall * threads),
+            memory_bytes=self.memory_bytes if self.device == "cpu" else _NO_MEMORY_LIMIT,
+            threads=threads if self.device == "cpu" else 4096,
+            file_bytes=_FILE_BYTES,
+            scratch_bytes=_SCRATCH_BYTES,
+        )
+
+
+def open_sandbox(data: Path, resources: Resources) -> Sandbox:
+    """A sandbox for training runs on the images in that cache folder; several runs may share it, one after another.
+
+    Args: resources: as `Resources.checked` gives them.
+    """
+    assert resources.device != "auto"
+    environment = {}
+    if resources.device == "cuda":
+        environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS need not compute the same twice
+    return Sandbox(
+        preload=PRELOAD,
+        entries=[ENTRY],
+        readable=[data],
+        workers=1,
+        environment=environment,
+        unsafe=resources.unsafe,
+    )
 
 
 def train_once(
-    net: Network | AssembledNetwork,
+    net: "Network | Assembled",
     recipe: Recipe,
     *,
     seed: int,
@@ -35,7 +143,7 @@ def train_once(
     held_out: int = 5000,
     images: int | None = None,
     tested: bool = True,
-    resources: Resources = Resources(),  # noqa: B008 (frozen)
+    resources: Resources = Resources(),
     force: bool = False,
     keep_failed: bool = False,
     report: Report | Literal["stderr"] | None = "stderr",
@@ -56,8 +164,8 @@ def train_once(
         force: replace another run in `out`, or the same one if it failed.
         keep_failed: take the same run as it is also where it failed.
         report: called about twice a second with how far it is; None is silent.
-        box: a sandbox to run in, made by `train.confined.open_box`, opened when it is needed and left open for the
-            next run; by default one of its own.
+        box: a sandbox to run in, made by `open_sandbox`, opened when it is needed and left open for the next run; by
+            default one of its own.
 
     Raises: UserError if the arguments do not go together, or `out` holds something else.
     """
@@ -65,16 +173,28 @@ def train_once(
     network = net if isinstance(net, Network) else Network.of(net)
     resources = resources.checked()
     trained = count_images(data, held_out, images)
-    identity = identify(network, recipe, seed, data, held_out, trained, resources.device, tested)
+    identity = {  # all that decides what a run comes to, but for the number of threads
+        "code_sha256": _sha256(network.code),
+        "prm": canonical_json(dict(network.prm)),
+        "recipe_sha256": _sha256(network.trained_by(recipe)),
+        "seed": seed,
+        "data_sha256": data.sha256,
+        "held_out": held_out,
+        "train_images": trained,
+        "tested": tested,
+        "device": resources.device,
+        "torch": torch.__version__,
+        "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
+    }
     found = finished(out, identity, force=force, keep_failed=keep_failed)
     if found is not None:
         if report is not None:
             note(f"{out}: the same run is there already; not trained again")
-        seal_run(out, data, watch, just_trained=False)
+        write_run_manifest(out, data, watch, just_trained=False)
         return found
     with own_folder(out) as partial:
         scratch = open_scratch(partial, identity, quiet=report is None)
-        plan = Plan(
+        job = TrainingJob(
             code=network.code,
             prm=dict(network.prm),
             recipe=recipe.to_json(),
@@ -87,42 +207,143 @@ def train_once(
             threads=resources.threads or 1,
             time_limit=resources.time_limit,
             step_limit=resources.step_limit,
-            key=hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
+            key=_sha256(canonical_json(identity)),
         )
-        outcome = _run(network.name, recipe, plan, scratch, resources, report, box)
-        record = make_record(network, recipe, identity, data.label, scratch, outcome, resources)
+        outcome = _run(network.name, recipe, job, scratch, resources, report, box)
+        record = _record(network, recipe, identity, data.label, scratch, outcome, resources)
+        said = outcome.value if isinstance(outcome.value, dict) else {}
+        weights_sha256 = said.get("weights_sha256")
         try:
-            write_result(partial, network, record, identity, outcome)
-            seal_run(partial / RESULT, data, watch)
+            digest = weights_sha256 if isinstance(weights_sha256, str) else None
+            write_run_manifest(write_result(partial, network.code, record, identity, digest), data, watch)
         except OSError as error:
-            said = f"{partial}: the result cannot be written: {error.strerror}"
-            raise UserError(f"{said}; mend that, and the same command goes on from there") from error
-        if not can_go_on(outcome):
+            reason = f"{partial}: the result cannot be written: {error.strerror}"
+            raise UserError(f"{reason}; mend that, and the same command goes on from there") from error
+        if not _can_go_on(outcome):
             put_in_place(partial, out)
-            remove_folder(partial)
     return record
+
+
+def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
+    """How many images are trained on.
+
+    Raises: UserError if there are not as many.
+    """
+    there = len(data.train_labels)
+    if not 0 <= held_out < there:
+        raise UserError(f"held out: {held_out:,} of {there:,} images; hold out at least 0, and fewer than there are")
+    if images is not None and not 1 <= images <= there - held_out:
+        raise UserError(f"images: {images:,}, but {there - held_out:,} are left to train on; give at most those")
+    return there - held_out if images is None else images
 
 
 def _run(
     name: str,
     recipe: Recipe,
-    plan: Plan,
+    job: TrainingJob,
     scratch: Path,
     resources: Resources,
     report: Report | Literal["stderr"] | None,
     box: Sandbox | None,
 ) -> Outcome:
-    epochs, batch = recipe.training.epochs, min(recipe.training.batch_size, plan.images)
+    """Run the job to its end in that folder, and show how far it is."""
+    epochs, batch = recipe.training.epochs, min(recipe.training.batch_size, job.images)
     done = tuple(read_history(scratch))
     if done and report is not None:
         note(f"{name}: goes on after epoch {len(done)} of {epochs}")
-    empty = Progress(name, epochs, epochs * (plan.images // batch), StepFigures(), done, batch)
+    empty = Progress(name, epochs, epochs * (job.images // batch), StepFigures(), done, batch)
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(box_for(box, Path(plan.data), resources))
+        if box is None:
+            box = stack.enter_context(open_sandbox(Path(job.data), resources))
+        elif not box.is_open:
+            box.__enter__()
         if report is not None:
             stack.enter_context(watching(scratch, empty, None if report == "stderr" else report))
-        outcome = run_plan(opened, plan, scratch, resources.limits())
+        limits = resources.limits()
+        (outcome,) = box.run([Job("run", ENTRY, job.to_payload(), limits, scratch=str(scratch.resolve()))])
     notes = outcome.value.get("notes") if isinstance(outcome.value, dict) else None
     for line in notes if report is not None and isinstance(notes, list) else []:
         note(f"{name}: {str(line)[:300]}")
     return outcome
+
+
+def _record(
+    network: Network,
+    recipe: Recipe,
+    identity: Mapping[str, Any],
+    label: str,
+    scratch: Path,
+    outcome: Outcome,
+    resources: Resources,
+) -> TrainingRecord:
+    """The record, from what the process said, else from what it left; a foreign hand may have been in both."""
+    known = {
+        "name": network.name,
+        "ingredients": network.ingredients,
+        **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
+        "recipe": network.trained_by(recipe),
+        "data": label,
+        "peak_bytes": outcome.peak_bytes,
+    }
+    history, now = read_history(scratch), read_progress(scratch)
+    last = history[-1] if history else None
+    left = {
+        "epochs": len(history),
+        "steps": max(now.steps, last.steps if last else 0),
+        "parameters": now.parameters,
+        "train_loss": last.train_loss if last else None,
+        "val_accuracy": last.val_accuracy if last else None,
+        "train_seconds": max(now.train_seconds, sum(epoch.seconds for epoch in history)),
+        "data_seconds": max(now.data_seconds, sum(epoch.data_seconds for epoch in history)),
+        "device": f"{resources.device}, {resources.threads} threads",
+        "precision": "float32",
+        "test_accuracy": None,
+    }
+    if outcome.status == Status.OK and isinstance(outcome.value, dict):
+        said = {key: outcome.value[key] for key in (*left, "status", "error") if key in outcome.value}
+        with contextlib.suppress(ValidationError):
+            return TrainingRecord.model_validate({**known, **left, **said})
+        status, error = "error", "its report cannot be read"
+    else:
+        status, error = _judge(outcome, resources.step_limit)
+    return TrainingRecord.model_validate({**known, **left, "status": status, "error": error})
+
+
+def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
+    """Status and reason, in one line, of a run that ended before it could say how itself."""
+    line = (outcome.error.strip().splitlines() or ["no reason was given"])[0]
+    if outcome.status in (Status.OUT_OF_MEMORY, Status.TIMEOUT):
+        return outcome.status.value, line
+    if outcome.status == Status.CRASHED and _STUCK.search(outcome.stderr_tail):
+        frame = _FRAME.search(outcome.stderr_tail)
+        place = f", in net.py:{frame[1]} in {frame[2]}" if frame else ""
+        return "timeout", f"nothing was finished within {step_limit:g} s{place}"
+    return "error", line
+
+
+def _can_go_on(outcome: Outcome) -> bool:
+    """Whether it was ended from outside: by its time limit or by a signal, so that the same run may come further."""
+    if isinstance(outcome.value, dict):
+        return outcome.value.get("status") == "timeout"
+    return outcome.status == Status.CRASHED and outcome.error.startswith(_ENDED)
+
+
+def _choose_device(kind: str, *, unsafe: bool) -> str:
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if kind == "auto":
+        found = next((name for name in ("cuda", "mps") if present[name]), "cpu")
+        if found != "cpu" and not unsafe:
+            note(f"training on the CPU: the sandbox keeps jobs from the GPU ({found}); --unsafe-no-sandbox uses it")
+            return "cpu"
+        return found
+    if kind not in present:
+        raise UserError(f"device {kind!r}: there are auto, {', '.join(present)}")
+    if not present[kind]:
+        raise UserError(f"device {kind}: torch finds none on this machine; use cpu or auto")
+    if kind != "cpu" and not unsafe:
+        raise UserError(f"device {kind}: the sandbox keeps jobs from it; add --unsafe-no-sandbox, or use cpu")
+    return kind
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""The folder of a training run: `OUT.partial` while it runs, `OUT` when it is over."""
+"""The folder of a training run: `OUT.partial` while it runs, `OUT` when it is over; its manifest comes last."""
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,41 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.lock import own
 from lemur_core.files.progress import note
 from lemur_core.sandbox.processes import remove_folder
-from manifests.records import TrainingRecord
-from train.identity import canonical_json, difference
+from manifests.manifest import (
+    FILE_NAME,
+    Input,
+    Manifest,
+    Parent,
+    Stopwatch,
+    list_outputs,
+    package_versions,
+    parent_of,
+    read_manifest,
+    write_manifest,
+)
+from manifests.records import Ingredient, TrainingRecord
+from train.data import Cifar10
+from train.history import copy_plain, draw_curves, read_history
+from train.job import HISTORY, WEIGHTS
+from train.library import open_library
 
+KIND, RUNS = "run", "runs"
 RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"
 _LOCK, _OLDER = "lock", "older"
 _FINAL = ("ok", "diverged")  # the same run again would end in the same way
+_MOST_WEIGHTS = 4 * 2**30
+
+
+def read_record(folder: Path) -> TrainingRecord:
+    """The record in a run's folder. Raises: OSError, or ValueError if it is none."""
+    record: TrainingRecord = TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
+    return record
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """What the run in a folder is told apart by. Raises: OSError, or ValueError, KeyError, TypeError if it is none."""
+    identity: dict[str, Any] = json.loads((folder / IDENTITY).read_bytes())["identity"]
+    return identity
 
 
 def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: bool = False) -> TrainingRecord | None:
@@ -32,17 +61,17 @@ def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: 
     if not any(out.iterdir()):
         return None
     try:
-        identity = json.loads((out / IDENTITY).read_text(encoding="utf-8"))["identity"]
-        record: TrainingRecord = TrainingRecord.model_validate_json((out / RECORD).read_text(encoding="utf-8"))
+        identity, record = read_identity(out), read_record(out)
     except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
         raise UserError(f"{out}: is not the folder of a whole training run; choose another --out") from error
-    if identity == dict(wanted) and (keep_failed or record.status in _FINAL):
+    same, final = identity == dict(wanted), record.status in _FINAL
+    if same and (keep_failed or final):
         return record
-    if force or (identity != dict(wanted) and record.status not in _FINAL):
+    if force or not (same or final):
         return None
-    if identity == dict(wanted):
+    if same:
         raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to train it again")
-    raise UserError(f"{out}: holds another run ({difference(identity, wanted)}); choose another --out, or add --force")
+    raise UserError(f"{out}: holds another run ({_difference(identity, wanted)}); choose another --out, or add --force")
 
 
 @contextlib.contextmanager
@@ -65,10 +94,10 @@ def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Pa
     scratch = partial / SCRATCH
     identity: object = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        identity = json.loads((partial / IDENTITY).read_text(encoding="utf-8"))["identity"]
+        identity = read_identity(partial)
     if identity != dict(wanted):
         if identity is not None and not quiet:
-            note(f"{partial}: is of another run ({difference(identity, wanted)}); training starts anew")
+            note(f"{partial}: is of another run ({_difference(identity, wanted)}); training starts anew")
         remove_folder(scratch)
         with atomic_file(partial / IDENTITY) as part:
             part.write_text(canonical_json({"identity": dict(wanted)}) + "\n", encoding="utf-8")
@@ -76,8 +105,35 @@ def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Pa
     return scratch
 
 
+def write_result(
+    partial: Path, code: str, record: TrainingRecord, identity: Mapping[str, Any], weights_sha256: str | None
+) -> Path:
+    """Write the files of a run that is over, all but the manifest, beside its scratch folder.
+
+    Returns: the folder that holds them, to be put in place.
+    """
+    result, scratch = partial / RESULT, partial / SCRATCH
+    remove_folder(result)
+    result.mkdir()
+    history = read_history(scratch)[: record.epochs]
+    if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
+        weights_sha256 = None
+    texts = {
+        NET: code,
+        "recipe.json": json.dumps(json.loads(record.recipe), indent=1, sort_keys=True) + "\n",
+        HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
+        IDENTITY: canonical_json({"identity": dict(identity), "weights_sha256": weights_sha256}) + "\n",
+        RECORD: record.model_dump_json(indent=1) + "\n",
+    }
+    for name, text in texts.items():
+        (result / name).write_text(text, encoding="utf-8", newline="\n")
+    if history:
+        draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", result / "curves.png")
+    return result
+
+
 def put_in_place(partial: Path, out: Path) -> None:
-    """Put the result in place of what `out` was; that goes only once the new folder is there."""
+    """Put the result in place of what `out` was, which goes only once the new folder is there; remove `partial`."""
     older = partial / _OLDER
     remove_folder(older)
     if out.exists() or out.is_symlink():
@@ -85,4 +141,105 @@ def put_in_place(partial: Path, out: Path) -> None:
     (partial / RESULT).rename(out)
     if older.is_symlink():
         older.unlink()
-    remove_folder(older)
+    remove_folder(partial)
+
+
+def write_run_manifest(folder: Path, data: Cifar10, watch: Stopwatch, *, just_trained: bool = True) -> None:
+    """Write the manifest of a run, unless it has one.
+
+    Args: just_trained: by this process, so that its packages are those of the run; else only torch's are known.
+    Raises: UserError if one of its files is gone.
+    """
+    if (folder / FILE_NAME).exists():
+        return
+    try:
+        record, identity = read_record(folder), read_identity(folder)
+        code, recipe = (folder / NET).read_bytes(), record.recipe.encode()
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename}: is gone; the run is not whole, train it again with --force") from error
+    asked = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
+    manifest = Manifest(
+        kind=KIND,
+        versions=(package_versions() if just_trained else {}) | torch_versions(record),
+        parameters={**asked, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
+        inputs=[
+            Input(name=NET, sha256=record.code_sha256, bytes=len(code)),
+            Input(name="recipe", sha256=record.recipe_sha256, bytes=len(recipe)),
+            images_input(data),
+        ],
+        counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
+        details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
+        outputs=list_outputs(folder, {HISTORY: record.epochs}),
+        measured=watch.measured(),
+    )
+    write_manifest(folder, manifest)
+
+
+def complete_run(out: Path, library: Path | None) -> None:
+    """Bring the manifest of a finished run up to date: what lies in its folder now, and where its blocks are from.
+
+    Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named.
+    """
+    if not (out / FILE_NAME).is_file():  # it goes on another time
+        return
+    manifest, record = read_manifest(out), read_record(out)
+    changes: dict[str, Any] = {"outputs": list_outputs(out, {HISTORY: record.epochs})}
+    parents = parents_in(library) if record.ingredients and _holds(library, record.ingredients) else []
+    if parents:
+        changes["parents"] = parents
+    changed = manifest.model_copy(update=changes)
+    if changed != manifest:
+        write_manifest(out, changed)
+
+
+def parents_in(library: Path | None) -> list[Parent]:
+    """An extraction folder as a parent; none, and a note, where it was not finished by `lemur extract`."""
+    if library is None:
+        return []
+    if not (library / FILE_NAME).is_file():
+        note(f"{library}: no {FILE_NAME}; what is made from it cannot be traced further back")
+        return []
+    return [parent_of(library)]
+
+
+def torch_versions(record: TrainingRecord) -> dict[str, str]:
+    """The releases that trained a run."""
+    return {"torch": record.torch, "torchvision": record.torchvision}
+
+
+def images_input(data: Cifar10) -> Input:
+    """The images as an input of a manifest."""
+    arrays = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+    return Input(name=data.label, sha256=data.sha256, bytes=sum(array.nbytes for array in arrays))
+
+
+def canonical_json(value: object) -> str:
+    """JSON with sorted keys."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _holds(library: Path | None, parts: Sequence[Ingredient]) -> bool:
+    """Whether an extraction folder has the very code of all these blocks."""
+    if library is None:
+        return False
+    codes = {row["block"]: row["code_sha256"] for row in open_library(library).rows.values()}
+    other = next((part.block for part in parts if codes.get(part.block) != part.code_sha256), None)
+    if other is not None:
+        note(f"{library}: holds no {other} with that code; the folder is not named as a parent")
+    return other is None
+
+
+def _difference(found: object, wanted: Mapping[str, Any]) -> str:
+    """The first thing that differs, in words."""
+    if not isinstance(found, dict):
+        return "it cannot be read"
+    words = {
+        "code_sha256": "another network",
+        "recipe_sha256": "another recipe",
+        "data_sha256": "other data",
+        "prm": "other hyperparameters",
+    }
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            return words.get(name) or f"{name.replace('_', ' ')} {found.get(name)}, not {value}"
+    return "the same"

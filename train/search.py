@@ -21,10 +21,9 @@ from train.candidates import candidates
 from train.data import Cifar10
 from train.fitting import Fitter
 from train.library import open_library
-from train.many import Planned, Trainers, check_study, described, open_study, open_trainers
 from train.recipe import Recipe
 from train.run import Network, Resources
-from train.sealing import reopen_study, seal_study
+from train.study import StudyRun, Trainers, check_study, close_study, described, open_study, open_trainers
 
 TRIALS = "trials.jsonl"
 
@@ -98,7 +97,6 @@ def search(
         choices = find_choices(folder, plan.slots, base, fitter)
         described_plan = _described_plan(plan, base, choices, data)
         open_study(out, described_plan, force=force)
-        reopen_study(out, described_plan)
         drawn = compositions(base, choices, plan.budget, plan.seed)
         trials = [_assembled(recipe, plan.epochs, folder, fitter) for recipe in drawn]
     with open_trainers(jobs) as trainers:
@@ -106,7 +104,7 @@ def search(
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
     every = [record for trial in trials for record in trial.records]
-    seal_study(out, described_plan, every, folder, data, watch, {TRIALS: len(trials)})
+    close_study(out, described_plan, every, folder, data, watch, {TRIALS: len(trials)})
     return trials
 
 
@@ -192,11 +190,11 @@ def _assembled(recipe: Recipe, epochs: int, folder: Path, fitter: Fitter) -> Tri
         return Trial(name, recipe, None, str(error))
 
 
-def _planned(trial: Trial, rung: int, images: int, plan: Plan) -> Planned:
+def _planned(trial: Trial, rung: int, images: int, plan: Plan) -> StudyRun:
     assert trial.net is not None
     recipe = trial.recipe.changed(training__epochs=plan.epochs)
     name = f"rung{rung + 1}-{trial.name}"
-    return Planned(name, Network.of(trial.net), recipe, plan.seed, held_out=plan.held_out, images=images, tested=False)
+    return StudyRun(name, Network.of(trial.net), recipe, plan.seed, held_out=plan.held_out, images=images, tested=False)
 
 
 def _described_plan(plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str]], data: Cifar10) -> dict[str, object]:

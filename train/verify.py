@@ -16,9 +16,8 @@ from manifests.inlined import inlined_blocks
 from manifests.manifest import Manifest, read_manifest
 from manifests.records import TrainingRecord
 from train.history import EpochFigures, read_history
-from train.plan import HISTORY
-from train.run_folder import IDENTITY, NET, RECORD
-from train.sealing import KIND, RUNS
+from train.job import HISTORY
+from train.run_folder import IDENTITY, KIND, NET, RECORD, RUNS, read_record
 
 _TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}
 
@@ -37,7 +36,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: AR
 
 def _check_run(folder: Path, manifest: Manifest) -> list[Check]:
     try:
-        record: TrainingRecord = TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
+        record = read_record(folder)
     except (OSError, ValueError) as error:  # ValidationError is a ValueError
         wrong = [f"{RECORD}: {_first_line(error)}"]
         return [found_check("record", wrong, ""), Check("run", ok=False, detail="not checked: there is no record")]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from train.checkpoint import load_checkpoint, loose_buffers, put_back, save_checkpoint, tensors_only, weights_digest
+from train.job import load_checkpoint, loose_buffers, put_back, save_checkpoint, tensors_only, weights_digest
 
 
 class Attack:

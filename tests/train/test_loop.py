@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from train.augment import Pixels
-from train.evaluate import evaluate
-from train.ledger import DivergedError, Ledger
+from train.device import choose_place, seed_everything, stable_seed
+from train.metrics import DivergedError, RunMetrics, evaluate
 from train.network import NetworkError, check_output, construct, load_network, place_of
-from train.optimise import make_average, make_optimizer, make_schedule
-from train.process import choose_place, seed_everything, stable_seed
+from train.optimizer import make_average, make_optimizer, make_schedule
 from train.recipe import Training
 
 STEPS = 40
@@ -148,7 +147,7 @@ def test_evaluation_counts_all_images_in_eval_mode() -> None:
 
 
 def test_the_ledger_says_where_it_diverged() -> None:
-    ledger = Ledger(3, 4, torch.device("cpu"))
+    ledger = RunMetrics(3, 4, torch.device("cpu"))
     outputs, targets = torch.eye(10)[:4], torch.arange(4)
     for _ in range(4):
         ledger.note(torch.tensor(1.5), outputs, targets)
@@ -173,7 +172,7 @@ def test_the_ledger_says_where_it_diverged() -> None:
 
 
 def test_the_ledger_of_an_accelerator_looks_later_and_sees_the_same() -> None:
-    ledger = Ledger(100, 4, torch.device("meta"))
+    ledger = RunMetrics(100, 4, torch.device("meta"))
     nothing = torch.zeros(4, 10)
     for loss in (1.0, 2.0, float("inf"), *[4.0] * 12):
         ledger.note(torch.tensor(loss), nothing, nothing)

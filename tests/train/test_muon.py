@@ -6,9 +6,7 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from train.muon import MuonBesideSgd
-from train.optimise import make_optimizer, make_schedule
-from train.orthogonal import Muon, orthogonal
+from train.optimizer import Muon, MuonBesideSgd, make_optimizer, make_schedule, orthogonal
 from train.recipe import Recipe, Training
 
 TRAINING = Recipe().changed(training__optimizer="muon", training__muon_learning_rate=0.5).training

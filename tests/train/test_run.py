@@ -18,13 +18,11 @@ import torch
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Sandbox
 from manifests.records import Ingredient, TrainingRecord
-from train.checkpoint import weights_digest
-from train.confined import open_box
 from train.data import Cifar10, load_cifar10
-from train.display import Progress, _said, watching
-from train.history import StepFigures, copy_plain, read_history, read_progress
+from train.history import Progress, StepFigures, _said, copy_plain, read_history, read_progress, watching
+from train.job import weights_digest
 from train.recipe import Recipe
-from train.run import Network, Resources, train_once
+from train.run import Network, Resources, open_sandbox, train_once
 from train.run_folder import own_folder
 
 pytestmark = pytest.mark.slow
@@ -64,7 +62,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Cifar10:
 
 @pytest.fixture(scope="module")
 def box(data: Cifar10) -> Iterator[Sandbox]:
-    with open_box(data.folder, ONE.checked()) as opened:
+    with open_sandbox(data.folder, ONE.checked()) as opened:
         yield opened
 
 

@@ -24,7 +24,8 @@ from train.heading import header, provenance
 from train.history import EpochFigures
 from train.library import open_library
 from train.recipe import Recipe
-from train.sealing import complete_run, reopen_study, seal_run, seal_study
+from train.run_folder import complete_run, write_run_manifest
+from train.study import close_study, open_study
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "extract" / "results.py")))
@@ -103,7 +104,7 @@ def run(library: Path, tmp_path: Path) -> Path:
     """A finished run whose network holds one MIT block."""
     out = tmp_path / "run"
     make_run(out, ("attention", block_of(library, "alpha.blocks.Attention")))
-    seal_run(out, DATA, Stopwatch())
+    write_run_manifest(out, DATA, Stopwatch())
     complete_run(out, library)
     return out
 
@@ -157,7 +158,7 @@ def test_comments_of_blocks_are_read_back(library: Path) -> None:
 def test_what_came_later_is_listed_and_nothing_else_changes(run: Path, library: Path) -> None:
     before = (run / "manifest.json").read_bytes()
     complete_run(run, library)
-    seal_run(run, DATA, Stopwatch())
+    write_run_manifest(run, DATA, Stopwatch())
     assert (run / "manifest.json").read_bytes() == before
     (run / "lemur").mkdir()
     (run / "lemur" / "tiny.py").write_text("x = 1\n")
@@ -169,7 +170,7 @@ def test_what_came_later_is_listed_and_nothing_else_changes(run: Path, library: 
 
 def test_a_run_without_blocks_has_no_parent(library: Path, tmp_path: Path) -> None:
     make_run(tmp_path / "run")
-    seal_run(tmp_path / "run", DATA, Stopwatch(), just_trained=False)
+    write_run_manifest(tmp_path / "run", DATA, Stopwatch(), just_trained=False)
     complete_run(tmp_path / "run", library)
     manifest = read_manifest(tmp_path / "run")
     assert manifest.parents == []
@@ -193,7 +194,7 @@ def test_an_extraction_without_the_block_is_no_parent(
 ) -> None:
     other = block_of(library, "alpha.blocks.Attention").model_copy(update={"code_sha256": "0" * 64})
     make_run(tmp_path / "run", ("attention", other))
-    seal_run(tmp_path / "run", DATA, Stopwatch())
+    write_run_manifest(tmp_path / "run", DATA, Stopwatch())
     complete_run(tmp_path / "run", library)
     assert read_manifest(tmp_path / "run").parents == []
     assert f"holds no {other.block} with that code" in capsys.readouterr().err
@@ -272,7 +273,7 @@ def test_a_network_with_a_block_that_may_not_leave_stays(
     """By the licences of all sources of a block: by the record, or by the comments where that names no blocks."""
     out = tmp_path / "run"
     make_run(out, *((slot, block_of(library, name)) for slot, name in blocks))
-    seal_run(out, DATA, Stopwatch())
+    write_run_manifest(out, DATA, Stopwatch())
     if not recorded:
         change_json("record.json", ingredients=[])(out)
     complete_run(out, library)
@@ -307,7 +308,7 @@ def test_a_network_without_blocks_says_what_its_licence_is(
     (out / "net.py").write_text(line + (out / "net.py").read_text())
     recipe = json.loads(record.recipe) | {"model": {} if assembled else None}
     change_json("record.json", recipe=json.dumps(recipe))(out)
-    seal_run(out, DATA, Stopwatch())
+    write_run_manifest(out, DATA, Stopwatch())
     if wrong is None or (assembled and not line):
         with staged(out) as ready:
             assert "net.py" in ready.files
@@ -324,7 +325,7 @@ def make_study(out: Path, library: Path) -> list[TrainingRecord]:
     for seed in (0, 1):
         folder = out / "runs" / f"full-seed{seed}"
         records.append(make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed))
-        seal_run(folder, DATA, Stopwatch())
+        write_run_manifest(folder, DATA, Stopwatch())
     (out / "records.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in records))
     return records
 
@@ -332,7 +333,7 @@ def make_study(out: Path, library: Path) -> list[TrainingRecord]:
 def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     records = make_study(out, library)
-    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
     manifest = read_manifest(out)
     assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [parent_of(library)])
     assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
@@ -340,26 +341,26 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     assert read_manifest(out / "runs" / "full-seed1").parents == [parent_of(library)]
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
-    reopen_study(out, {**PLAN, "seeds": (0, 1)})
-    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
+    open_study(out, {**PLAN, "seeds": (0, 1)}, force=True)
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
     assert (out / "manifest.json").read_bytes() == before
-    reopen_study(out, {**PLAN, "seeds": [0, 1, 2]})
+    open_study(out, {**PLAN, "seeds": [0, 1, 2]}, force=True)
     assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
 
 
 def test_a_study_with_a_run_that_can_go_on_is_not_finished(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     records = make_study(out, library)
-    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {})
     (out / "runs" / "full-seed2.partial").mkdir()
-    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {})
     assert not (out / "manifest.json").exists()
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     records = make_study(out, library)
-    seal_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {})
     links = trace("full-seed1", [out, library])
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")

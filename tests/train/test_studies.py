@@ -11,10 +11,10 @@ from lemur_core.files.errors import UserError
 from train.ablate import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
-from train.many import Planned, check_study, open_study, open_trainers
 from train.recipe import Recipe, load_recipe
 from train.run import Network, Resources
 from train.search import Plan, search
+from train.study import StudyRun, check_study, open_study, open_trainers
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -109,7 +109,7 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("TMPDIR", str(temporary))  # of the workers
     net = Network.of(assemble(TINY, None))
-    planned = [Planned(f"run{seed}", net, TINY, seed, held_out=50) for seed in range(2)]
+    planned = [StudyRun(f"run{seed}", net, TINY, seed, held_out=50) for seed in range(2)]
     with contextlib.suppress(KeyboardInterrupt), open_trainers(1) as trainers:
         runs = trainers.train(planned, tmp_path / "out", data=data.folder, resources=RESOURCES)
         assert next(runs)[1].status == "ok"

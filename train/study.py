@@ -6,28 +6,38 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lemur_core.files.atomic import atomic_file, check_writable
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.files.workers import process_pool, submit
 from lemur_core.sandbox import Sandbox
+from manifests.manifest import (
+    FILE_NAME,
+    Manifest,
+    Stopwatch,
+    list_outputs,
+    package_versions,
+    read_manifest,
+    write_manifest,
+)
 from manifests.records import TrainingRecord
-from train.confined import open_box
-from train.data import open_cache
+from train.data import Cifar10, open_cache
 from train.recipe import Recipe
-from train.run import Network, Resources, train_once
+from train.run import Network, Resources, open_sandbox, train_once
+from train.run_folder import RUNS, complete_run, images_input, parents_in, torch_versions
 
 PLAN = "plan.json"
 _REMOVALS = 50  # tries, a tenth of a second apart: what a killed worker ran is still clearing up then
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class StudyRun:
     """One run of a study: `name` is also that of its folder, below `runs`."""
 
     name: str
@@ -50,8 +60,10 @@ def check_study(out: Path) -> None:
         raise UserError(f"{out}: is not a folder of such a study; choose another --out")
 
 
-def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
+def open_study(out: Path, plan: Mapping[str, Any], *, force: bool) -> None:
     """Make the folder of a study, or open the one that the same study began.
+
+    The manifest of another plan goes: until this one is through, the folder is of neither.
 
     Raises: UserError if the folder holds something else, or another study and `force` is not given.
     """
@@ -66,6 +78,49 @@ def open_study(out: Path, plan: dict[str, object], *, force: bool) -> None:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+    if (out / FILE_NAME).is_file() and read_manifest(out).parameters != json.loads(text):
+        (out / FILE_NAME).unlink()
+
+
+def close_study(
+    out: Path,
+    plan: Mapping[str, Any],
+    records: Sequence[TrainingRecord],
+    library: Path | None,
+    data: Cifar10,
+    watch: Stopwatch,
+    rows: Mapping[str, int],
+) -> None:
+    """Complete the runs of a study and write its manifest, of the kind that its plan names.
+
+    One that says the same but for what was measured stays as it is. A study with a run that can go on gets none.
+
+    Args: records: of all its runs. library: the extraction folder of its blocks. rows: of its tables.
+    """
+    open_runs = sorted(path.stem for path in (out / RUNS).glob("*.partial"))
+    if open_runs:
+        (out / FILE_NAME).unlink(missing_ok=True)
+        note(f"{out}: no {FILE_NAME} yet: {open_runs[0]} can go on; run the same command again")
+        return
+    for run in sorted((out / RUNS).glob("*")):
+        complete_run(run, library)
+    statuses = [record.status for record in records]
+    manifest = Manifest(
+        kind=plan["study"],
+        versions=package_versions() | (torch_versions(records[0]) if records else {}),
+        parameters=json.loads(json.dumps(plan)),
+        inputs=[images_input(data)],
+        parents=parents_in(library),
+        counts={"runs": len(records), "status": {name: statuses.count(name) for name in sorted(set(statuses))}},
+        details={},
+        outputs=list_outputs(out, dict(rows)),
+        measured=watch.measured(),
+    )
+    if (out / FILE_NAME).is_file():
+        older = read_manifest(out)
+        if older == manifest.model_copy(update={"measured": older.measured}):
+            return
+    write_manifest(out, manifest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +131,15 @@ class Trainers:
     temporary: str
 
     def train(
-        self, planned: Sequence[Planned], out: Path, *, data: Path, resources: Resources, again: bool = False
-    ) -> Iterator[tuple[Planned, TrainingRecord]]:
+        self, planned: Sequence[StudyRun], out: Path, *, data: Path, resources: Resources, again: bool = False
+    ) -> Iterator[tuple[StudyRun, TrainingRecord]]:
         """Train what is not trained yet; give each run with its record, in the order planned.
 
         Args: data: the cache folder of the images. resources: threads and limits of each run. again: train also what
             has failed.
         """
         resources = resources.checked()  # a sandbox is opened for the device that this tells
-        folders = [out / "runs" / plan.name for plan in planned]
+        folders = [out / RUNS / plan.name for plan in planned]
         futures = [
             submit(self.pool, _train, plan, folder, data, resources, self.temporary, again=again)
             for plan, folder in zip(planned, folders, strict=True)
@@ -129,7 +184,7 @@ def _temporary() -> Iterator[str]:
 
 
 def _train(
-    plan: Planned, out: Path, data: Path, resources: Resources, temporary: str, *, again: bool
+    plan: StudyRun, out: Path, data: Path, resources: Resources, temporary: str, *, again: bool
 ) -> TrainingRecord:
     tempfile.tempdir = temporary
     return train_once(
@@ -145,11 +200,11 @@ def _train(
         report=None,
         force=True,
         keep_failed=not again,
-        box=_own_box(data, resources),
+        box=_own_sandbox(data, resources),
     )
 
 
 @functools.cache
-def _own_box(data: Path, resources: Resources) -> Sandbox:
+def _own_sandbox(data: Path, resources: Resources) -> Sandbox:
     """This worker's sandbox, whose server imports the libraries once for all runs; it ends with the worker."""
-    return open_box(data, resources)
+    return open_sandbox(data, resources)

@@ -1,19 +1,83 @@
-"""Where a training run goes on after it was ended: everything it knows at the end of an epoch, in one file.
+"""The job that trains, as both sides know it: what it is told, and what it keeps in its scratch folder.
 
-Written and read in the sandbox alone: the file holds what foreign code made.
+A checkpoint holds all that the job knows at the end of an epoch, in one file. It is written and read in the sandbox
+alone: foreign code made what is in it.
 """
 
 import hashlib
+import json
 import os
 import pickle
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-NAME = "checkpoint.pt"
+from train.recipe import Recipe
+
+HISTORY, PROGRESS, WEIGHTS, CHECKPOINT = "history.jsonl", "progress.json", "weights.pt", "checkpoint.pt"
+_EVERY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One training run. `key` says which one, to a checkpoint; `recipe` is the whole recipe as JSON.
+
+    `tested`: whether the test images are read after the last epoch.
+    """
+
+    code: str
+    prm: dict[str, Any]
+    recipe: str
+    seed: int
+    data: str
+    held_out: int
+    images: int
+    tested: bool
+    device: str
+    threads: int
+    time_limit: float | None
+    step_limit: float
+    key: str
+
+    def to_payload(self) -> dict[str, object]:
+        """The job as the sandbox is given it."""
+        return asdict(self)
+
+    def read_recipe(self) -> Recipe:
+        """The recipe."""
+        return Recipe.model_validate_json(self.recipe)
+
+
+class ProgressWriter:
+    """Keeps two small files in the scratch folder up to date: the epochs so far, and, once a second, the step."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._last, self._done = clock(), 0
+        (folder / PROGRESS).unlink(missing_ok=True)
+
+    def step(self, figures: Callable[[], dict[str, Any]], images: int) -> None:
+        """Note a step of this many images; written when the last note is a second old."""
+        self._done += images
+        passed = self._clock() - self._last
+        if passed >= _EVERY_SECONDS:
+            self._write(PROGRESS, json.dumps({**figures(), "images_per_second": self._done / passed}))
+            self._last, self._done = self._clock(), 0
+
+    def epochs(self, history: list[dict[str, Any]]) -> None:
+        """Write the figures of all epochs so far, one a line, and count the pace anew: validation is no training."""
+        self._last, self._done = self._clock(), 0
+        self._write(HISTORY, "".join(json.dumps(epoch) + "\n" for epoch in history))
+
+    def _write(self, name: str, text: str) -> None:
+        part = self._folder / f"{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(self._folder / name)
 
 
 def save_checkpoint(path: Path, key: str, state: Mapping[str, Any]) -> None:
