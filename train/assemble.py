@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lemur_core.files.errors import UserError
 from manifests.records import Ingredient
-from train.choosing import Chosen, choose
+from train.candidates import Chosen, choose
 from train.fitting import Answer, Fitter, Question, fitter_for
 from train.glue import PREAMBLE, Filled, drops, support_text
 from train.heading import SLOT_HEADING, header, provenance

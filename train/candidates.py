@@ -1,4 +1,7 @@
-"""The blocks of an extraction folder that can fill a slot, told by running them in the sandbox, not by their names."""
+"""Fillers for slots: what a recipe writes there, and the blocks of an extraction folder that can be there.
+
+Which blocks can is told by running them in the sandbox, not by their names.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,15 +11,82 @@ from typing import Any
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from manifests.records import Block, Spec
-from train.binding import builds_of
-from train.choosing import foreign_imports
+from train.binding import build_from_recipe, builds_of
 from train.fitting import Answer, Fitter, Question, fitter_for
 from train.glue import Filled, support_text
-from train.library import open_library
-from train.parts import PARTS
-from train.slots import SLOTS, Filler, sizes_of, suits
+from train.library import Library, open_library
+from train.recipe import Recipe, Slot
+from train.slots import BUILT_IN, NONE, SLOTS, Filler, built_in_names, sizes_of, suits
 
 WIDTHS = (32, 128, 256)
+_NUMPY = ("import numpy", "from numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What fills one slot: `block` is None for a built-in part."""
+
+    slot: str
+    filler: Filler
+    block: Block | None
+
+    @property
+    def use(self) -> str:
+        """Its name, as a recipe would write it."""
+        return self.block.block if self.block else self.filler.use
+
+
+def choose(slot: str, recipe: Recipe, library: Library | None) -> Chosen | None:
+    """The filler of a slot; None for an empty one.
+
+    Raises: UserError if nothing has that name, several have, or what has it cannot be part of a file that imports only
+        torch and torchvision.
+    """
+    wanted: Slot = getattr(recipe.slots, slot)
+    where = f"slots.{slot}"
+    if wanted.use == NONE and NONE in built_in_names(slot):
+        return None
+    part = BUILT_IN[slot].get(wanted.use)
+    if part is not None:
+        if wanted.arguments:
+            raise UserError(f"{where}: {wanted.use!r} is built in and takes no arguments; leave them out")
+        return Chosen(slot, part, None)
+    try:
+        block = library.find(wanted.use) if library is not None else None
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    if block is None or library is None:
+        raise UserError(_unknown(where, slot, wanted.use, library))
+    if block.code is None or block.block not in library.facts:
+        raise UserError(
+            f"{where}: {block.block} was not extracted: {block.error or 'it has no code'}; use another block"
+        )
+    if foreign := foreign_imports(block):
+        raise UserError(
+            f"{where}: {block.block} needs {foreign}; the network's file imports only torch: use another block"
+        )
+    if wanted.arguments:
+        builds: tuple[str, ...] = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
+    else:
+        builds = builds_of(slot, block, library.spec(block.block))
+    return Chosen(slot, Filler(block.block, block.name, builds, block.code), block)
+
+
+def foreign_imports(block: Block) -> str:
+    """What a block needs beside the standard library, torch and torchvision; empty where it needs nothing."""
+    found = list(block.requires)
+    if block.code is not None and any(line.startswith(_NUMPY) for line in block.code.splitlines()):
+        found.append("numpy")
+    return ", ".join(found)
+
+
+def _unknown(where: str, slot: str, use: str, library: Library | None) -> str:
+    known = f"built in: {', '.join(map(repr, built_in_names(slot)))}"
+    if library is None:
+        return f"{where}: no part {use!r}; {known}; for blocks, give --in DIR, a folder that `lemur extract` wrote"
+    near = library.near(use)
+    meant = f"did you mean {' or '.join(near)}?" if near else f"nothing in {library.folder.name} is called nearly so"
+    return f"{where}: no block {use!r}; {meant} ({known})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +163,7 @@ def _question(slot: str, block: Block, spec: Spec, widths: Sequence[int]) -> Que
 
 def default_support() -> str:
     """The factories with the first norm and activation that are built in."""
-    norm, activation = PARTS["norm"]["batch_norm"], PARTS["activation"]["relu"]
+    norm, activation = BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"]
     return support_text(Filled(norm.target, norm.builds[0]), Filled(activation.target, activation.builds[0]))
 
 

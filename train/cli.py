@@ -296,7 +296,7 @@ def ablate_(
     force: GoOn = False,
 ) -> None:
     """Train a recipe with one ingredient left out at a time, same seeds: table, paired differences, figure."""
-    from train.ablate import ablate, row_text
+    from train.ablation import ablate, row_text
     from train.commands import read_numbers, resources
     from train.data import load_cifar10
 

@@ -5,10 +5,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from manifests.licenses import all_of
-from train.choosing import Chosen
-from train.parts import NONE
+from train.candidates import Chosen
 from train.recipe import Recipe
-from train.slots import SLOTS
+from train.slots import NONE, SLOTS
 
 #: How the comment above the block of a slot begins.
 SLOT_HEADING = "Slot "

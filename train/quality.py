@@ -1,10 +1,10 @@
 """LEMUR's score of a file's code: 1.0 less 0.05 an error, 0.02 a warning, 0.01 a matter of style or of complexity.
 
-LEMUR takes errors, warnings and matters of style from Pylint and complexity from Radon. Complexity is counted here by
-Radon's rules. Pylint is used where it is installed; otherwise Pyflakes finds errors and warnings, and long lines are
-the only matter of style, so that the score is higher than LEMUR's by what Pylint has to say beyond that. LEMUR also
-runs the network on random images of 224 x 224 and means to take off 0.10 if that fails, but never does: it tests the
-first key of a dict, which is always true. The training that comes with the score shows whether the network runs.
+LEMUR takes errors, warnings and matters of style from Pylint and complexity from Radon, and so does this. Where Pylint
+is not installed, Pyflakes finds errors and warnings, and long lines are the only matter of style, so that the score is
+higher than LEMUR's by what Pylint has to say beyond that. LEMUR also runs the network on random images of 224 x 224 and
+means to take off 0.10 if that fails, but never does: it tests the first key of a dict, which is always true. The
+training that comes with the score shows whether the network runs.
 
 Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0; McCabe, "A Complexity Measure",
 IEEE Transactions on Software Engineering SE-2(4), 1976
@@ -18,13 +18,12 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyflakes import messages
 from pyflakes.checker import Checker
+from radon.complexity import cc_visit_ast
 
 from lemur_core.files.errors import UserError
 
@@ -80,59 +79,8 @@ def code_quality(code: str, name: str, *, python: str | None = sys.executable) -
 
 
 def complexities(tree: ast.Module) -> list[int]:
-    """The cyclomatic complexity of each function, class and method, without those inside functions.
-
-    A class has the mean of its methods, rounded down, plus one if it has several.
-    """
-    return [complexity for statement in _definitions(tree.body) for complexity in _blocks(statement)]
-
-
-def _blocks(definition: ast.stmt) -> list[int]:
-    if not isinstance(definition, ast.ClassDef):
-        assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
-        return [1 + _decisions(definition.body)]
-    methods = [
-        1 + _decisions(inner.body) for inner in _definitions(definition.body) if not isinstance(inner, ast.ClassDef)
-    ]
-    whole = 1 + _decisions(definition.body) + sum(methods)
-    return [whole // len(methods) + (len(methods) > 1) if methods else whole, *methods]
-
-
-def _definitions(body: Iterable[ast.AST]) -> list[Any]:
-    """Functions and classes in these statements, however deep in other statements, without what is inside them."""
-    found = []
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.append(node)
-        else:
-            found += _definitions(ast.iter_child_nodes(node))
-    return found
-
-
-def _decisions(nodes: Iterable[ast.AST]) -> int:
-    """Points where the way of execution forks, by Radon's rules, without definitions inside."""
-    count = 0
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if isinstance(node, ast.Assert):
-            count += 1
-            continue
-        if isinstance(node, ast.Try | ast.TryStar):
-            count += len(node.handlers) + bool(node.orelse)
-        elif isinstance(node, ast.BoolOp):
-            count += len(node.values) - 1
-        elif isinstance(node, ast.If | ast.IfExp):
-            count += 1
-        elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
-            count += 1 + bool(node.orelse)
-        elif isinstance(node, ast.comprehension):
-            count += 1 + len(node.ifs)
-        elif isinstance(node, ast.Match):
-            wild = any(getattr(case.pattern, "pattern", False) is None for case in node.cases)
-            count += max(0, len(node.cases) - wild)
-        count += _decisions(ast.iter_child_nodes(node))
-    return count
+    """The cyclomatic complexity of each function, class and method, without those inside functions, by Radon."""
+    return [block.complexity for block in cc_visit_ast(tree)]
 
 
 def _by_pyflakes(code: str, tree: ast.Module) -> Counter[str]:

@@ -26,8 +26,7 @@ from manifests.manifest import read_manifest
 from manifests.records import Ingredient, TrainingRecord
 from train.assemble import assemble
 from train.commands import resources, run_text, train_to
-from train.data import load_cifar10
-from train.data.opening import open_source
+from train.data import load_cifar10, open_source
 from train.recipe import Recipe, find_recipe
 from train.run import Network
 

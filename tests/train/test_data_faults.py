@@ -1,10 +1,11 @@
 """What is said of data that are missing, broken or something else: one line with the file, the row and what to do."""
 
+import hashlib
 import os
 import pickle
 import runpy
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
 from train.data import load_cifar10
-from train.data.decode import Cells, decode_cells
-from train.data.pickled import read_pickled
+from train.data.parquet import Cells, decode_cells
 
 forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
 MADE = forms.make()
@@ -28,6 +28,14 @@ FORMS = (
     "give a folder with train-*.parquet and test-*.parquet, cifar-10-python.tar.gz or cifar-10-binary.tar.gz or the "
     "folder in it, torchvision:ROOT, hf://datasets/uoft-cs/cifar10, or synthetic"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What `write_python` writes passes for the original files."""
+    with pytest.MonkeyPatch.context() as patch:
+        forms.pass_for_originals(forms.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
+        yield
 
 
 def error_of(source: Path | str, tmp: Path, *, partial: bool = True) -> str:
@@ -275,119 +283,34 @@ def test_wrong_binary_batches(tmp_path: Path) -> None:
     )
 
 
-ROWS = np.zeros((2, 3072), np.uint8)
-BATCHES: dict[str, tuple[Any, str]] = {
-    "a list": ([1], ": holds no dictionary; a batch of CIFAR-10 has data and labels: get the original file"),
-    "CIFAR-100": (
-        {b"data": ROWS, b"fine_labels": [1, 2], b"coarse_labels": [1, 2]},
-        ": no entry 'labels', it has 'data', 'fine_labels', 'coarse_labels': is it another data set?",
-    ),
-    "no data": ({b"labels": [1, 2]}, ": no entry 'data', it has 'labels': is it another data set?"),
-    "data in a list": ({b"data": [1], b"labels": [1]}, ": its data are no array; get the original file"),
-    "floats": ({b"data": ROWS.astype("f4"), b"labels": [1, 2]}, ": its data are not of type uint8; get the original file"),
-    "width": ({b"data": ROWS[:, :-1].copy(), b"labels": [1, 2]}, ": its data are not 3,072 values an image; get the original file"),
-    "fewer labels": ({b"data": ROWS, b"labels": [1]}, ": has 2 images and 1 labels; get the file again"),
-    "text labels": ({b"data": ROWS, b"labels": [b"1", b"2"]}, ": its labels are no list of integers; get the original file"),
-    "label 10": ({b"data": ROWS, b"labels": [1, 10]}, ", row 1: label 10; those of CIFAR-10 are 0 to 9: is it another data set?"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", BATCHES)
-def test_wrong_pickled_batches(tmp_path: Path, fault: str) -> None:
-    folder = forms.write_python(tmp_path, MADE)
-    value, said = BATCHES[fault]
-    (folder / "data_batch_3").write_bytes(forms.to_pickle(value))
-    assert error_of(folder, tmp_path) == f"{folder / 'data_batch_3'}{said}"
-
-
-# --- pickles that mean harm -------------------------------------------------------------------------------------
-
-
 class Attack:
-    """Calls a function when it is unpickled; here it makes a file, or asks for the time."""
+    """Makes a file when it is unpickled."""
 
-    def __init__(self, call: Callable[..., object], *arguments: object) -> None:
-        self.call, self.arguments = call, arguments
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return self.call, self.arguments
+        return os.system, (f"touch '{self.mark}'",)
 
 
 @pytest.mark.parametrize("where", ["folder", "archive"])
-@pytest.mark.parametrize("place", ["whole", "key", "data"])
-def test_code_in_a_pickle_is_refused(tmp_path: Path, where: str, place: str) -> None:
+@pytest.mark.parametrize("change", ["code", "one byte", "empty"])
+def test_only_the_original_is_unpickled(tmp_path: Path, where: str, change: str) -> None:
     mark = tmp_path / "ran"
-    attack = Attack(os.system, f"touch '{mark}'")
-    value: object = {"whole": attack, "key": {b"x": attack}, "data": {b"data": attack, b"labels": [1]}}[place]
-    content = pickle.dumps(value, 4)
-    pickle.loads(content)
-    assert mark.exists()  # this is what plain unpickling does
-    mark.unlink()
     folder = forms.write_python(tmp_path, MADE)
-    (folder / "data_batch_1").write_bytes(content)
+    batch = folder / "data_batch_1"
+    whole = batch.read_bytes()
+    contents = {"code": pickle.dumps(Attack(mark), 4), "one byte": whole[:-9] + b"!" + whole[-8:], "empty": b""}
+    batch.write_bytes(contents[change])
+    if change == "code":
+        pickle.loads(contents[change])
+        assert mark.exists()  # this is what plain unpickling does
+        mark.unlink()
     source = folder if where == "folder" else forms.write_tar(tmp_path / "x.tar.gz", folder)
-    file = folder / "data_batch_1" if where == "folder" else f"{source}/data_batch_1"
-    assert error_of(source, tmp_path) == (
-        f"{file}: asks for 'posix.system', which no batch of CIFAR-10 needs; not loaded: get the original file"
-    )
+    digests = [hashlib.md5(content).hexdigest() for content in (contents[change], whole)]
+    said = f"(MD5 {digests[0]}, that of CIFAR-10 has {digests[1]}), so it is not unpickled; get the file again"
+    assert error_of(source, tmp_path) == f"{source}/data_batch_1: is not the original file {said}"
     assert not mark.exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (pickle.dumps(Attack(eval, "1"), 4), "asks for 'builtins.eval'"),
-        (pickle.dumps(Attack(getattr, "", "join"), 2), "asks for '__builtin__.getattr'"),
-        (pickle.dumps(np.arange(3, dtype="u1"), 5), "asks for 'numpy._core.numeric._frombuffer'"),
-        (pickle.dumps(b"\xff", 2), "asks for '_codecs.encode'"),
-        (b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.data\x93.", "asks for 'numpy.ndarray.data'"),
-        (b"cos\nsystem\x1b[2J\n.", "asks for 'os.system\\x1b[2J'"),
-        (b"\x80\x02P1\n.", "not a whole pickle: "),  # an object kept elsewhere
-        (b"\x80\x02\x82\x01.", "not a whole pickle: "),  # an object of a registered extension
-        (b"", "not a whole pickle: "),
-        (b"\x80\x02" + b"]" * 10 + b"a" * 9 + b".", "holds no dictionary"),
-    ],
-)
-def test_other_requests_are_refused(content: bytes, said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read_pickled(content, "batch")
-    assert str(caught.value).startswith(f"batch: {said}")
-    assert "\n" not in str(caught.value)
-
-
-def test_an_array_of_pointers_is_not_made() -> None:
-    class Pointers:
-        def __reduce__(self) -> tuple[object, ...]:
-            return np.ndarray, ((1,), "O", b"\x01" * 8)  # numpy makes this array, and reading it is a crash
-
-    with pytest.raises(UserError, match=r"^batch: its data are no array"):
-        read_pickled(pickle.dumps({"data": Pointers(), "labels": [1]}, 4), "batch")
-
-
-def test_the_names_that_stand_for_numpys_cannot_be_changed() -> None:
-    content = b"\x80\x02cnumpy\ndtype\nN}U\x09arguments)s\x86b."  # BUILD with attributes for the class itself
-    with pytest.raises(UserError, match=r"^batch: not a whole pickle: "):
-        read_pickled(content, "batch")
-
-
-# --- any damage at all ------------------------------------------------------------------------------------------
-
-PICKLED = forms.to_pickle(forms.batch(MADE.train_images[:1], MADE.train_labels[:1]))
-PIXELS = PICKLED.index(MADE.train_images[0].tobytes()[:50])
-OUTSIDE = [*range(PIXELS), *range(PIXELS + 3_072, len(PICKLED))]
-
-
-@given(st.sampled_from(OUTSIDE), st.integers(0, 255))
-def test_a_changed_byte_in_a_pickle(place: int, value: int) -> None:
-    said = "batch"
-    try:
-        pixels, labels = read_pickled(PICKLED[:place] + bytes([value]) + PICKLED[place + 1 :], "batch")
-        assert pixels.shape == (1, 3, 32, 32)
-        assert 0 <= labels[0] <= 9
-    except UserError as error:
-        said = str(error)
-    assert said.startswith("batch")
-    assert "\n" not in said
 
 
 @given(st.sampled_from(["PNG", "JPEG"]), st.integers(8, 700), st.integers(0, 255))

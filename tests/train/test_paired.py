@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from train.paired import Difference, paired_difference
+from train.ablation import Difference, paired_difference
 
 values = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8)
 

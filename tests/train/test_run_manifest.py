@@ -18,7 +18,7 @@ from manifests.inlined import inlined_blocks
 from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
-from train.choosing import Chosen
+from train.candidates import Chosen
 from train.data import Cifar10
 from train.heading import header, provenance
 from train.history import EpochFigures
@@ -321,6 +321,7 @@ PLAN = {"study": "ablation", "data": DATA.label, "seeds": [0, 1]}
 
 
 def make_study(out: Path, library: Path) -> list[TrainingRecord]:
+    open_study(out, PLAN, force=False)
     records = []
     for seed in (0, 1):
         folder = out / "runs" / f"full-seed{seed}"

@@ -8,17 +8,16 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from train.binding import build_from_recipe, builds_of
-from train.parts import PARTS
 from train.recipe import Model, Slots
-from train.slots import SLOTS, sizes_of, suits, widths_of
+from train.slots import BUILT_IN, SLOTS, sizes_of, suits, widths_of
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 
 
 def test_slots_are_those_of_a_recipe() -> None:
-    assert set(SLOTS) == set(Slots.model_fields) == set(PARTS)
+    assert set(SLOTS) == set(Slots.model_fields) == set(BUILT_IN)
     for slot, default in Slots():
-        assert default.use == "none" or default.use in PARTS[slot]
+        assert default.use == "none" or default.use in BUILT_IN[slot]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lemur_core.files.errors import UserError
-from train.ablate import ablate
+from train.ablation import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
 from train.recipe import Recipe, load_recipe

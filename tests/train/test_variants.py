@@ -5,8 +5,8 @@ import re
 import pytest
 
 from lemur_core.files.errors import UserError
+from train.ablation import FULL, variants
 from train.recipe import Recipe, read_changes
-from train.variants import FULL, variants
 
 WHOLE = Recipe().changed(
     slots__attention="timm::SEModule",

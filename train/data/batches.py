@@ -1,5 +1,11 @@
-"""The original batches of CIFAR-10, Python and binary version, in a folder or a tar archive; never unpacked to disk."""
+"""The original batches of CIFAR-10, Python and binary version, in a folder or a tar archive; never unpacked to disk.
 
+A batch of the Python version is a pickle, which may run any code: it is loaded only if its bytes have the MD5 digest
+that torchvision states for the original file. (Nobody knows how to make another file of a given MD5 digest.)
+"""
+
+import hashlib
+import pickle
 import tarfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -10,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lemur_core.files.errors import UserError
-from train.data.pickled import read_pickled
 from train.data.source import ORIGINAL, SHAPE, VALUES, Contents, Rows, Source, check_labels, digest_files
 
 _Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -22,7 +27,7 @@ class _Version:
     kind: str
     folder: str
     suffix: str
-    parse: Callable[[bytes, str], _Batch]
+    parse: Callable[[bytes, Path], _Batch]
 
     @property
     def train(self) -> list[str]:
@@ -32,8 +37,28 @@ class _Version:
     def test(self) -> str:
         return f"test_batch{self.suffix}"
 
+    @property
+    def files(self) -> list[str]:
+        return [*self.train, self.test]
 
-def read_binary(data: bytes, where: str) -> _Batch:
+
+def _parse_pickle(data: bytes, where: Path) -> _Batch:
+    """Images (N, 3, 32, 32) and labels of one batch of the Python version.
+
+    Raises: UserError if it is not the original file.
+    """
+    from torchvision.datasets import CIFAR10
+
+    digests = dict((*CIFAR10.train_list, *CIFAR10.test_list))
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != digests[where.name]:
+        said = f"MD5 {found}, that of CIFAR-10 has {digests[where.name]}"
+        raise UserError(f"{where}: is not the original file ({said}), so it is not unpickled; get the file again")
+    batch = pickle.loads(data, encoding="latin1")
+    return batch["data"].reshape(-1, *SHAPE), np.array(batch["labels"], np.int64)
+
+
+def _parse_records(data: bytes, where: Path) -> _Batch:
     """Images (N, 3, 32, 32) and labels of one binary batch: records of one byte label, 3,072 bytes image.
 
     Raises: UserError if it is no whole number of records, or a label is not 0..9.
@@ -43,12 +68,12 @@ def read_binary(data: bytes, where: str) -> _Batch:
     if len(data) % size or not data:
         raise UserError(f"{where}: {len(data):,} bytes are no whole number of records of {size:,}; get the file again")
     records = np.frombuffer(data, np.uint8).reshape(-1, size)
-    return records[:, 1:].reshape(-1, *SHAPE), check_labels(records[:, 0], where)
+    return records[:, 1:].reshape(-1, *SHAPE), check_labels(records[:, 0], str(where))
 
 
 _VERSIONS = (
-    _Version("Python", "cifar-10-batches-py", "", read_pickled),
-    _Version("binary", "cifar-10-batches-bin", ".bin", read_binary),
+    _Version("Python", "cifar-10-batches-py", "", _parse_pickle),
+    _Version("binary", "cifar-10-batches-bin", ".bin", _parse_records),
 )
 
 
@@ -59,10 +84,10 @@ def find_batches(folder: Path, name: str) -> Source | None:
     """
     for version in _VERSIONS:
         for place in (folder, folder / version.folder):
-            paths = {file: place / file for file in [*version.train, version.test]}
+            paths = {file: place / file for file in version.files}
             there = {file for file, path in paths.items() if path.is_file()}
             if there:
-                _check_names(version, there, str(place))
+                _check_names(version, there, place)
                 digest = digest_files(version.kind, place, list(paths.values()))
                 origin = f"{version.kind} version: {version.folder}"
                 return Source(name, origin, digest, _folder_reader(version, place))
@@ -78,8 +103,8 @@ def find_archive(path: Path) -> Source:
     return Source(str(path), f"archive: {path.name}", digest, lambda: _read_archive(path))
 
 
-def _check_names(version: _Version, there: set[str], where: str) -> None:
-    missing = [name for name in [*version.train, version.test] if name not in there]
+def _check_names(version: _Version, there: set[str], where: Path) -> None:
+    missing = [name for name in version.files if name not in there]
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} missing; get the whole {version.kind} version of CIFAR-10")
 
@@ -91,11 +116,11 @@ def _folder_reader(version: _Version, place: Path) -> Callable[[], Contents]:
         except OSError as error:
             raise UserError(f"{place / name}: {error.strerror}; make it readable") from error
 
-    return lambda: _contents(version, read, str(place))
+    return lambda: _contents(version, read, place)
 
 
 def _read_archive(path: Path) -> Contents:
-    wanted = {name for version in _VERSIONS for name in [*version.train, version.test]}
+    wanted = {name for version in _VERSIONS for name in version.files}
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:*") as archive:
@@ -114,15 +139,15 @@ def _read_archive(path: Path) -> Contents:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path}: not a whole tar archive: {said}; get it again") from error
     for version in _VERSIONS:
-        if there := found.keys() & {*version.train, version.test}:
-            _check_names(version, there, str(path))
-            return _contents(version, found.__getitem__, str(path))
+        if there := found.keys() & {*version.files}:
+            _check_names(version, there, path)
+            return _contents(version, found.__getitem__, path)
     raise UserError(f"{path}: no data_batch_1 in it; give cifar-10-python.tar.gz or cifar-10-binary.tar.gz")
 
 
-def _contents(version: _Version, read: Callable[[str], bytes], where: str) -> Contents:
+def _contents(version: _Version, read: Callable[[str], bytes], where: Path) -> Contents:
     def rows(names: Sequence[str]) -> Rows:
-        parsed = [version.parse(read(name), f"{where}/{name}") for name in names]
+        parsed = [version.parse(read(name), where / name) for name in names]
         labels = np.concatenate([labels for _, labels in parsed])
         return Rows(labels, lambda: np.concatenate([images for images, _ in parsed]))
 

@@ -1,4 +1,4 @@
-"""Decoded images as a folder of arrays and a `meta.json`, mapped into memory when it is opened.
+"""Decoded images as a folder of arrays and a `meta.json`, mapped into memory when it is opened, and their split.
 
 The arrays are .npy files that anything can read. They are mapped copy-on-write: only the pages that are used are read,
 processes share them, and torch takes the mapping without a warning, for it is writable; what is written to it stays in
@@ -131,3 +131,20 @@ def _map(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
     if (found := path.stat().st_size) != size:
         raise ValueError(f"{path.name} has {found:,} bytes, not {size:,}")
     return torch.from_numpy(np.memmap(path, dtype, mode="c", offset=start, shape=shape))
+
+
+def split(count: int, held_out: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices to train on, and indices held out: a seeded permutation cut in two, each part sorted.
+
+    Args:
+        count: how many images there are.
+        held_out: how many of them are held out; 0 holds out none.
+        seed: of the permutation; the same one gives the same two parts.
+
+    Returns: two int64 tensors, disjoint, together 0..count-1.
+    Raises: UserError if nothing would be left to train on.
+    """
+    if not 0 <= held_out < count:
+        raise UserError(f"held out: {held_out:,} of {count:,} images; hold out at least 0, and fewer than there are")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return order[held_out:].sort().values, order[:held_out].sort().values

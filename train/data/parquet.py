@@ -1,20 +1,52 @@
-"""CIFAR-10 as the Parquet files of the Hugging Face Hub: an image column of PNG or JPEG bytes, and a label."""
+"""CIFAR-10 as a table of PNG or JPEG bytes and labels: the Hub's Parquet files, or the Hub itself through `datasets`.
 
+Images are decoded in threads; the first broken one is named by its file and row.
+"""
+
+import hashlib
+import io
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lemur_core.files.errors import UserError
-from train.data.decode import Cells, decode_cells, is_jpeg
-from train.data.source import JPEG_COPY, ORIGINAL, Contents, Rows, Source, check_labels, digest_files
+from lemur_core.files.progress import progress
+from manifests.hub import hub_errors, parse_dataset
+from train.data.source import (
+    JPEG_COPY,
+    ORIGINAL,
+    SHAPE,
+    Contents,
+    Rows,
+    Source,
+    check_labels,
+    digest_files,
+)
 
 _PLACES = (".", "data", "plain_text")
 _NAME = re.compile(r"(train|test)\b.*\.parquet")
 _IMAGE_NAMES = ("img", "image")
+_ADVICE = "check the network, run again, or give a folder"
+_SPLITS = ("train", "test")
+
+# Most of the time of so small an image goes to Python code, which threads share: more of them than two are slower.
+_THREADS = 2
+_CHUNK = 500
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_MODES = {
+    "1": "black and white",
+    "L": "greyscale",
+    "LA": "greyscale",
+    "P": "with a palette",
+    "RGBA": "with transparency",
+}
 
 
 def find_parquet(folder: Path, name: str) -> Source | None:
@@ -49,6 +81,59 @@ def refuse_file(path: Path) -> UserError:
     )
 
 
+def find_hub(spec: str) -> Source:
+    """A dataset on the Hub, downloaded unless `datasets` has it already.
+
+    Its digest is of the fingerprints that `datasets` gives its splits, which tell one revision from another.
+
+    Raises: RetryableError if the Hub cannot be reached; UserError if the dataset is not there or lacks a split.
+    """
+    repo, revision = parse_dataset(spec)
+    import datasets
+
+    with hub_errors(spec, _ADVICE):
+        loaded = datasets.load_dataset(repo, revision=revision)
+    missing = [split for split in _SPLITS if split not in loaded]
+    if missing:
+        raise UserError(f"{spec}: no split {' and '.join(missing)}; it has {', '.join(sorted(loaded))}")
+    marks = [f"{split}={loaded[split]._fingerprint}" for split in _SPLITS]
+    digest = hashlib.sha256("\0".join(["hub", spec, *marks]).encode()).hexdigest()
+    return Source(spec, spec, digest, lambda: _read_hub(spec, loaded))
+
+
+def _read_hub(spec: str, loaded: Any) -> Contents:
+    with hub_errors(spec, _ADVICE):
+        tables = [[(f"{spec}, split {split}", _hub_table(spec, split, loaded[split]))] for split in _SPLITS]
+    return read_tables(*tables)
+
+
+def _hub_table(spec: str, split: str, rows: Any) -> Any:
+    from datasets import Image
+
+    image, label = choose_columns(rows.column_names, f"{spec}, split {split}")
+    rows = rows.select_columns([image, label])
+    if isinstance(rows.features[image], Image):
+        rows = rows.cast_column(image, Image(decode=False))
+    return rows.with_format("arrow")[:]
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Encoded images of one file, with their labels."""
+
+    where: str
+    labels: NDArray[np.int64]
+    images: Sequence[bytes]
+
+    def __post_init__(self) -> None:
+        for row, image in enumerate(self.images):
+            if not image.startswith((_JPEG, _PNG)):
+                begins = f"begins with {image[:4].hex(' ')}" if image else "is empty"
+                raise UserError(
+                    f"{self.where}, row {row}: the image {begins}, neither PNG nor JPEG; get the file again"
+                )
+
+
 def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]]) -> Contents:
     """Labels and encoded images from Arrow tables, each with the place to name in messages.
 
@@ -56,7 +141,7 @@ def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]
         image, with one that is neither PNG nor JPEG, or with a label that is not 0..9.
     """
     splits = [[_cells(table, where) for where, table in tables] for tables in (train, test)]
-    jpeg = any(is_jpeg(cell) for parts in splits for part in parts for cell in part.images)
+    jpeg = any(cell.startswith(_JPEG) for parts in splits for part in parts for cell in part.images)
     return Contents(JPEG_COPY if jpeg else ORIGINAL, *(_rows(parts) for parts in splits))
 
 
@@ -125,3 +210,57 @@ def _refuse_null(column: Any, said: str, where: str) -> None:
 
 def _rows(parts: Sequence[Cells]) -> Rows:
     return Rows(np.concatenate([part.labels for part in parts]), lambda: decode_cells(parts))
+
+
+def decode_cells(parts: Sequence[Cells]) -> NDArray[np.uint8]:
+    """The pixels of all parts in a row: (N, 3, 32, 32).
+
+    Raises: UserError naming the first image that is broken, not 32 x 32 or not RGB.
+    """
+    from PIL import Image
+
+    Image.preinit()  # not in the threads, where two would do it at once
+    total = sum(len(part.images) for part in parts)
+    out = np.empty((total, *SHAPE), np.uint8)
+    work: list[tuple[Cells, int, NDArray[np.uint8]]] = []
+    done = 0
+    for part in parts:
+        for start in range(0, len(part.images), _CHUNK):
+            end = min(start + _CHUNK, len(part.images))
+            work.append((part, start, out[done + start : done + end]))
+        done += len(part.images)
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        with progress("decoding", total, "images") as advance:
+            for count in pool.map(lambda chunk: _decode_chunk(*chunk), work):
+                advance(count)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return out
+
+
+def _decode_chunk(part: Cells, start: int, out: NDArray[np.uint8]) -> int:
+    for place in range(len(out)):
+        out[place] = _pixels(part.images[start + place], f"{part.where}, row {start + place}")
+    return len(out)
+
+
+def _pixels(encoded: bytes, where: str) -> NDArray[np.uint8]:
+    from PIL import Image, UnidentifiedImageError
+
+    channels, *size = SHAPE
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
+            if image.size != (32, 32):
+                raise UserError(f"{where}: the image is {image.width} x {image.height}, those of CIFAR-10 are 32 x 32")
+            if image.mode != "RGB":
+                kind = _MODES.get(image.mode, "in other colours")
+                raise UserError(f"{where}: the image is {kind} (mode {image.mode}), those of CIFAR-10 are RGB")
+            pixels = np.frombuffer(image.tobytes(), np.uint8)
+    except UserError:
+        raise
+    except Exception as error:  # whatever Pillow raises for what is broken
+        # What PIL says of unknown files holds an address of memory.
+        said = "cannot be identified" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise UserError(f"{where}: broken image: {said}; get the file again") from error
+    return pixels.reshape(*size, channels).transpose(2, 0, 1)

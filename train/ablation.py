@@ -1,28 +1,63 @@
 """The ablation: a recipe against itself with one ingredient left out, with the same seeds."""
 
 import json
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lemur_core.files.atomic import atomic_file
-from lemur_core.files.errors import UsageError
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, table
 from lemur_core.files.progress import note
 from manifests.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.assemble import assemble
 from train.data import Cifar10
-from train.figures import draw_differences
 from train.fitting import Fitter
-from train.paired import Difference, paired_difference
-from train.recipe import Recipe
+from train.recipe import Recipe, read_changes
 from train.run import Network, Resources, count_images
 from train.study import StudyRun, check_study, close_study, open_study, open_trainers
-from train.variants import FULL, folder_name, variants
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RECORDS = "records.jsonl"
+FULL = "full"
+
+#: What each variant changes; a change that leaves the recipe as it is makes no variant.
+STANDARD: dict[str, dict[str, object]] = {
+    "no attention": {"slots__attention": "none"},
+    "strided convolution": {"slots__downsample": "strided_conv"},
+    "no stochastic depth": {"slots__stochastic_depth": "none"},
+    "plain augmentation": {
+        "augmentation__randaugment_ops": 0,
+        "augmentation__mixup_alpha": 0.0,
+        "augmentation__cutmix_alpha": 0.0,
+        "augmentation__cutout": 0,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The mean of paired differences, other minus base, with its confidence interval; in the unit of the values.
+
+    `low` and `high` are None when fewer than two seeds have both values.
+    """
+
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +214,86 @@ def interval(found: Difference) -> str:
     if found.low is None or found.high is None:
         return "–"
     return f"{points(found.low, signed=True)} to {points(found.high, signed=True)}"
+
+
+def variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Recipe]:
+    """Recipes by name: the full one, then the written variants, or the standard ones when none is written.
+
+    Args: written: each `NAME: KEY=VALUE, KEY=VALUE`; keys as in a recipe (`slots.attention`), values as in TOML.
+    Raises: UsageError if one cannot be read, changes nothing, makes no valid recipe, or is named like another;
+        UserError if there is none.
+    """
+    changes = [_read_variant(text) for text in written] if written else list(STANDARD.items())
+    found = {FULL: recipe}
+    folders = {folder_name(FULL): FULL}
+    for name, change in changes:
+        other = folders.setdefault(folder_name(name), name)
+        if other != name or name in found or not folder_name(name):
+            said = f"is too like {other!r}" if folder_name(name) else "has no letter or digit"
+            raise UsageError(f"variant {name!r}: {said}, and its runs need a folder of their own; give another name")
+        changed = recipe.changed(**change)
+        if changed != recipe:
+            found[name] = changed
+        elif written:
+            raise UsageError(f"variant {name!r}: changes nothing in this recipe; leave it out")
+    if len(found) == 1:
+        raise UserError(
+            "the recipe has no attention, anti-aliasing, stochastic depth or augmentation to leave out; take another"
+            " recipe, or say what to change: --variant 'NAME: KEY=VALUE'"
+        )
+    return found
+
+
+def folder_name(name: str) -> str:
+    """What the folders of a variant's runs begin with."""
+    return "".join(char if char.isalnum() else "-" for char in name.lower()).strip("-")
+
+
+def _read_variant(text: str) -> tuple[str, dict[str, object]]:
+    name, colon, rest = text.partition(":")
+    if not colon or not name.strip() or name.strip() == FULL:
+        raise UsageError(
+            f"variant {text!r}: write NAME: KEY=VALUE, for example 'no attention: slots.attention=\"none\"'"
+        )
+    return name.strip(), read_changes(rest)
+
+
+def paired_difference(base: Mapping[int, float], other: Mapping[int, float], *, confidence: float = 0.95) -> Difference:
+    """The mean difference over the seeds that both have, with its interval after Student's t.
+
+    Args: base, other: value by seed. confidence: of the two-sided interval, between 0 and 1.
+    Source: https://en.wikipedia.org/wiki/Student%27s_t-test#Dependent_t-test_for_paired_samples
+    """
+    from scipy.stats import t
+
+    differences = [other[seed] - base[seed] for seed in sorted(base.keys() & other.keys())]
+    n = len(differences)
+    if n == 0:
+        return Difference(0, None, None, None)
+    mean = statistics.fmean(differences)
+    if n == 1:
+        return Difference(1, mean, None, None)
+    half = float(t.ppf((1 + confidence) / 2, n - 1)) * statistics.stdev(differences) / math.sqrt(n)
+    return Difference(n, mean, mean - half, mean + half)
+
+
+def draw_differences(path: Path, found: Sequence[tuple[str, Difference]]) -> None:
+    """Draw what each variant loses or gains against the full recipe, in percentage points, with its interval."""
+
+    def draw(figure: "Figure") -> None:
+        figure.set_size_inches(8.0, 1.2 + 0.5 * len(found))
+        axes = figure.subplots()
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.grid(axis="x")
+        for place, (_, difference) in enumerate(found):
+            if difference.mean is None:
+                continue
+            colour = BLUE if difference.decided else FAINT
+            if difference.low is not None and difference.high is not None:
+                axes.plot([100 * difference.low, 100 * difference.high], [place, place], color=colour, linewidth=2)
+            axes.plot([100 * difference.mean], [place], "o", color=colour, markersize=6)
+        axes.set_yticks(range(len(found)), [f"{name} (n = {difference.n})" for name, difference in found])
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.set_xlabel("accuracy against the full recipe, percentage points")
+
+    save_figure(path, draw)
