@@ -8,9 +8,9 @@ from curate.chat.tables import write_chat_tables
 from curate.corpus import Corpus
 from curate.options import SPLIT_RATIOS, prefix_of
 from curate.outcome import Outcome
-from manifests.folder import Configs, card_yaml, offered_tables, write_table, write_tables
 from manifests.manifest import package_versions
 from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat, arrow_schema
+from manifests.tables import Configs, card_yaml, offered_tables, write_table, write_tables
 
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 

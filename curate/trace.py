@@ -14,7 +14,7 @@ from curate.verify import verify
 from lemur_core.files.errors import UserError
 from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text
 from manifests.manifest import Manifest, read_manifest
-from manifests.parts import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.swhid import content_swhid
 
 _CHAT = ("id", "task", "variant", "nn", "record", "license")

@@ -10,11 +10,11 @@ from extract.chat.result import Chat
 from extract.spec.groups import Place
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.similarity.text import tokens_of
-from manifests.folder import Configs, card_yaml, offered_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import package_versions
-from manifests.parts import TABLE
+from manifests.provenance import TABLE
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
+from manifests.tables import Configs, card_yaml, offered_tables
 
 #: The tables that are offered to readers, by configuration.
 CONFIGS: Configs = {

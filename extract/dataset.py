@@ -15,7 +15,7 @@ from extract.spec import SPECS
 from extract.spec.folder import read_lines
 from extract.spec.groups import Place, place_specs
 from extract.spec.table import write_spec_tables
-from manifests.parts import TABLE
+from manifests.provenance import TABLE
 from manifests.records import SPLITS, Spec
 
 CARD = "README.md"

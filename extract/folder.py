@@ -23,10 +23,10 @@ from extract.spec.folder import write_specs
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
-from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, read_manifest, write_manifest
-from manifests.parts import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.records import Block, Level, arrow_schema
+from manifests.tables import write_table
 
 if TYPE_CHECKING:
     from lemur_core.similarity.distinct import Distinct

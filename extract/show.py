@@ -15,7 +15,7 @@ from extract.spec.worked import Worked, worked_of
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown
 from manifests.licenses import is_permissive
-from manifests.parts import REQUIREMENTS
+from manifests.provenance import REQUIREMENTS
 from manifests.records import Block, Observed
 
 _NEAR = 5

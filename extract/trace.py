@@ -13,7 +13,7 @@ from extract.verify import verify
 from lemur_core.files.errors import UserError
 from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text
 from manifests.manifest import read_manifest
-from manifests.parts import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, TABLE
 
 _CHAT = ("id", "task", "block", "others")
 

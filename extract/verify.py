@@ -27,7 +27,7 @@ from extract.spec.table import TABLES as SPEC_TABLES
 from extract.verify_code import check_code
 from manifests.checks import Check, check_description, check_files, check_table, found_check
 from manifests.manifest import Manifest
-from manifests.parts import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.records import LEVELS, Block, Spec
 from manifests.swhid import Swhid
 

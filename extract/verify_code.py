@@ -27,7 +27,7 @@ from extract.spec.folder import line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import process_pool, submit
 from manifests.checks import Check, found_check
-from manifests.parts import TABLE
+from manifests.provenance import TABLE
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _CODE_COLUMNS = (

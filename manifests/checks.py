@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
-from manifests.folder import CROISSANT, Configs, offered_tables
 from manifests.manifest import FILE_NAME, Manifest
 from manifests.records import Record, arrow_schema
+from manifests.tables import CROISSANT, Configs, offered_tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lemur_core.files.atomic import sha256_file
-from manifests.folder import CROISSANT, Table
 from manifests.licenses import NOASSERTION
 from manifests.manifest import Output
 from manifests.records import arrow_schema
+from manifests.tables import CROISSANT, Table
 
 _VERSION = "http://mlcommons.org/croissant/1.1"
 _SPLITS = "splits"

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from manifests.license_texts import license_of_text
-from manifests.licenses import NOASSERTION, all_of
+from manifests.licenses import NOASSERTION, all_of, license_of_text
 
 #: Trove classifiers that name one licence; "BSD License" and the like do not.
 _CLASSIFIERS = {

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
 from manifests.licenses import all_of
-from manifests.parts import REQUIREMENTS, TABLE, read_parts
+from manifests.provenance import REQUIREMENTS, TABLE, read_parts
 from manifests.records import Block, Spec
 
 _SPECS = "specs.jsonl"

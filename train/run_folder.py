@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import atomic_file, own
 from lemur_core.files.errors import UserError
-from lemur_core.files.lock import own
 from lemur_core.files.progress import note
 from lemur_core.sandbox.processes import remove_folder
 from manifests.manifest import (

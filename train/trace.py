@@ -6,9 +6,9 @@ from typing import Any
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.inlined import Inlined, inlined_blocks
 from manifests.kinds import FolderKind, Link, Traced, lines_text, manifest_link
 from manifests.manifest import FILE_NAME, read_manifest
+from manifests.provenance import Inlined, inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
 from train.verify import verify
 

@@ -12,8 +12,8 @@ from typing import Any
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from manifests.checks import Check, check_files, found_check
-from manifests.inlined import inlined_blocks
 from manifests.manifest import Manifest, read_manifest
+from manifests.provenance import inlined_blocks
 from manifests.records import TrainingRecord
 from train.history import EpochFigures, read_history
 from train.job import HISTORY

@@ -12,9 +12,9 @@ from curate.chat.conversation import conversation_id, count_tokens
 from curate.chat.gap import MARK, put_back
 from curate.chat.text import fenced_codes, parse
 from manifests.checks import Check, found_check
-from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import CHAT_KINDS, CHAT_ROLES, SPLITS
+from manifests.tables import rows_by_split
 
 _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 

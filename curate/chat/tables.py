@@ -5,8 +5,8 @@ from pathlib import Path
 
 from curate.chat.result import Chat, Conversation
 from curate.options import SPLIT_RATIOS
-from manifests.folder import write_table, write_tables
 from manifests.records import CHAT_ROLES, ChatDrop, ChatRow, arrow_schema
+from manifests.tables import write_table, write_tables
 
 
 def write_chat_tables(folder: Path, chat: Chat) -> dict[str, int]:

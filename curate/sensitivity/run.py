@@ -19,8 +19,8 @@ from curate.sources.parents import parents_of
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.similarity.tokens import Detail
-from manifests.folder import write_table
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
+from manifests.tables import write_table
 
 _THRESHOLDS = [("lexical_threshold", pa.float64(), False), ("structural_threshold", pa.float64(), True)]
 _GRID_SCHEMA = pa.schema(

@@ -12,7 +12,7 @@ from curate.sources.batching import batch_rows, require_rows
 from curate.sources.cells import broken_row, read_row
 from curate.sources.files import describe_file
 from lemur_core.files.errors import UserError
-from manifests.parts import REQUIREMENTS, TABLE, Parts, barred, read_parts
+from manifests.provenance import REQUIREMENTS, TABLE, Parts, barred, read_parts
 from manifests.records import LEVELS
 
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from extract.chat.tables import DROPS, TABLES
 from extract.chat.wording import LAYERS
 from lemur_core.similarity.text import tokens_of
 from manifests.checks import Check, check_table, found_check
-from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import CHAT_ROLES, Spec, SpecChatDrop, SpecChatRow
+from manifests.tables import rows_by_split
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)

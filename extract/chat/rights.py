@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manifests.licenses import NOASSERTION
-from manifests.parts import Parts, barred_blocks, read_parts
+from manifests.provenance import Parts, barred_blocks, read_parts
 from manifests.records import Spec
 
 

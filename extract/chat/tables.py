@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from extract.chat.result import Chat, Pair
-from manifests.folder import write_table, write_tables
 from manifests.records import CHAT_ROLES, SPLITS, SpecChatDrop, SpecChatRow, arrow_schema
+from manifests.tables import write_table, write_tables
 
 #: Where they lie below the folder.
 TABLES, DROPS = "data/chat", "chat_drops.parquet"

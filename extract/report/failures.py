@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from manifests.parts import without_source
+from manifests.provenance import without_source
 from manifests.records import Block
 
 _PLACE = re.compile(r"^\S+ \S+:\d+: ")

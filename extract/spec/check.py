@@ -7,9 +7,9 @@ from typing import Any
 from extract.spec.groups import Place, place_specs
 from extract.spec.table import TABLES, spec_row
 from manifests.checks import Check, check_table, found_check
-from manifests.folder import rows_by_split
 from manifests.manifest import Manifest
 from manifests.records import Spec, SpecRow
+from manifests.tables import rows_by_split
 
 
 def check_spec_tables(

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from extract.spec.groups import Place
-from manifests.folder import write_tables
 from manifests.records import SPLITS, Spec, SpecRow
+from manifests.tables import write_tables
 
 #: Where the tables lie below the folder.
 TABLES = "data/specs"

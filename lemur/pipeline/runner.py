@@ -21,9 +21,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.atomic import atomic_file, own, sha256_file
 from lemur_core.files.errors import RetryableError, UserError
-from lemur_core.files.lock import own
 from lemur_core.files.progress import note
 from manifests.manifest import package_versions
 from manifests.records import Record, Sha256

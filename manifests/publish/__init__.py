@@ -1,7 +1,6 @@
 """Publishing finished folders on the Hugging Face Hub, and fetching them."""
 
 from manifests.publish.hub import Hub
-from manifests.publish.publishing import Published, publish
-from manifests.publish.pulling import Pulled, pull
+from manifests.publish.publishing import Published, Pulled, publish, pull
 
 __all__ = ["Hub", "Published", "Pulled", "publish", "pull"]

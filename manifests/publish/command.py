@@ -11,8 +11,7 @@ from lemur_core.files.progress import note
 from manifests.kinds import Verifier
 from manifests.manifest import read_manifest
 from manifests.publish.hub import Hub
-from manifests.publish.publishing import Published, publish
-from manifests.publish.pulling import pull
+from manifests.publish.publishing import Published, publish, pull
 
 _LISTED = 20  # files of each kind on a terminal; --json has all of them
 

@@ -1,22 +1,104 @@
-"""Talking to the Hub through its own client, with time limits and further tries of what may pass.
+"""Talking to the Hub through its own client: names, time limits, further tries, errors as one line with what to do.
 
-The token comes from the client's login or environment; it is never asked for or looked at here.
+The token comes from the client's login or environment; it is never asked for, and no line contains it.
 """
 
 import contextlib
+import hashlib
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from logging import ERROR
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
-from manifests.publish.failures import may_pass, said, translated
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+
+
+_MAY_PASS = frozenset({408, 425, 429})
+_LOGIN = "run `hf auth login` with a token that may write there"
+
+
+def status_of(error: BaseException) -> int | None:
+    """The status of the answer that an error, or what caused it, is about."""
+    for item in _chain(error):
+        status = getattr(getattr(item, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same call may succeed later: the connection failed, or the server says that it is busy or broken."""
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    status = status_of(error)
+    if status is not None:
+        return status in _MAY_PASS or status >= 500
+    # The bases include that of every transport error, whichever HTTP library this release is built on.
+    transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
+    chain = list(_chain(error))
+    if any(isinstance(item, OfflineModeIsEnabled) for item in chain):
+        return False
+    return any(isinstance(item, (*transport, ConnectionError, TimeoutError)) for item in chain) or (
+        "Consistency check failed" in str(error)  # the client's words for a download that came short
+    )
+
+
+def translated(what: str, error: Exception, again: str) -> UserError:
+    """An error of the client as one line that says what to do."""
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, UserError):
+        return error
+    status = status_of(error)
+    if may_pass(error):
+        where = "" if status else "the Hub cannot be reached: "
+        return RetryableError(f"{what}: {where}{said(error)}; run the same command again: {again}")
+    if isinstance(error, RevisionNotFoundError):
+        return UserError(f"{what}: no such revision; give a branch, a tag or a commit that is there")
+    if isinstance(error, RepositoryNotFoundError):
+        return UserError(
+            f"{what}: no such repository, or it is private and you may not see it; check the name, or {_LOGIN}"
+        )
+    if status == 401:
+        return UserError(f"{what}: the Hub does not know who you are; {_LOGIN}")
+    if status == 403:
+        return UserError(f"{what}: no permission to write: {said(error)}; {_LOGIN}")
+    if status is not None:
+        return UserError(f"{what}: the Hub refuses with status {status}: {said(error)}")
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{error.filename}: " if error.filename else ""
+        return UserError(f"{what}: {where}{error.strerror or said(error)}; free space, or choose another place")
+    return UserError(f"{what}: {said(error)}")
+
+
+def said(error: BaseException) -> str:
+    """What the server, else the client, says of an error: one line, without the token."""
+    from huggingface_hub import get_token
+
+    deepest = list(_chain(error))[-1] if status_of(error) is None else error
+    text = next((m for item in _chain(error) if (m := getattr(item, "server_message", None))), None) or str(deepest)
+    line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
+    token = get_token()
+    return line.replace(token, "…") if token else line
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__
+
 
 T = TypeVar("T")
 
@@ -117,3 +199,67 @@ class _Limit:
         request.extensions["timeout"] = {
             key: value if limits.get(key) is None else limits[key] for key, value in wanted.items()
         }
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
+
+
+def check_names(repo_id: str, branch: str, tag: str | None) -> None:
+    """Nothing, if all three can be names on the Hub.
+
+    Source: https://git-scm.com/docs/git-check-ref-format
+    Raises: UsageError if one cannot.
+    """
+    check_repository(repo_id)
+    for option, name in (("--revision", branch), ("--tag", tag)):
+        if name is not None and not _may_be_ref(name):
+            raise UsageError(
+                f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
+            )
+    if tag == branch:
+        raise UsageError(f"--tag {tag}: the branch is called so; choose another --tag")
+
+
+def check_repository(repo_id: str) -> None:
+    """Nothing, if a repository may be called so.
+
+    Raises: UsageError if not, or if the owner is not named: the Hub would put the user's own name before it once only.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # listed, but imported late
+
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UsageError(
+            f"{repo_id!r}: not a repository name: {str(error).splitlines()[0]}; give OWNER/NAME"
+        ) from error
+    if "/" not in repo_id:
+        raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
+
+
+def _may_be_ref(name: str) -> bool:
+    return bool(name) and not (_NO_REF.search(name) or _COMMIT.fullmatch(name) or name.startswith("refs/"))
+
+
+def last_seen(hub: Hub, repo_id: str, branch: str) -> str | None:
+    """The commit, or None where nothing is known: the cache is new, or was cleared."""
+    try:
+        return _file(hub, repo_id, branch).read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError, UserError):
+        return None
+
+
+def see(hub: Hub, repo_id: str, branch: str, commit: str) -> None:
+    """Keep it for the next time; a cache that cannot be written only costs that comparison."""
+    try:
+        with atomic_file(_file(hub, repo_id, branch)) as part:
+            part.write_text(f"{commit}\n", encoding="ascii")
+    except (OSError, UserError) as error:
+        note(f"{repo_id}: commit {commit[:12]} cannot be noted for the next time: {error}")
+
+
+def _file(hub: Hub, repo_id: str, branch: str) -> Path:
+    key = "\n".join((hub.api().endpoint, repo_id, branch))
+    return cache_folder("published") / hashlib.sha256(key.encode()).hexdigest()

@@ -1,21 +1,32 @@
-"""Publishing a finished folder: checked, screened, compared, then one commit."""
+"""Publishing a finished folder: checked, screened, compared, then one commit. Fetching one: every file, or nothing."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
+from manifests.checks import check_files
 from manifests.kinds import Verifier
 from manifests.manifest import FILE_NAME, read_manifest
-from manifests.publish.changes import Changes, LocalFile, RemoteFile, compare, local_file
-from manifests.publish.hub import Hub
-from manifests.publish.names import check_names
-from manifests.publish.remote import KIND, Remote, foreign_changes, look
+from manifests.publish.hub import Hub, check_names, check_repository, last_seen, see
+from manifests.publish.repository import (
+    KIND,
+    Changes,
+    LocalFile,
+    Remote,
+    RemoteFile,
+    commit,
+    compare,
+    foreign_changes,
+    list_files,
+    local_file,
+    look,
+)
 from manifests.publish.screen import check_digests, check_findings, screen
-from manifests.publish.seen import last_seen, see
-from manifests.publish.staged import IGNORES, Staged, Withheld, staged
-from manifests.publish.upload import commit
+from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, staged
 
 _FEW = 3
 
@@ -213,3 +224,75 @@ def _tag(hub: Hub, repo_id: str, tag: str, done: str) -> None:
     found = {item.name: item.target_commit for item in refs.tags}.get(tag)
     if found != done:
         raise UserError(f"{repo_id}: tag {tag} is on another commit, {str(found)[:12]}; choose another --tag")
+
+
+_AGAIN = "what was fetched is kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A folder that was fetched."""
+
+    repo_id: str
+    commit: str
+    folder: Path
+    files: int
+    bytes: int
+
+
+def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False, hub: Hub | None = None) -> Pulled:
+    """Fetch a folder that `publish` put on the Hub, and check every file against its manifest.
+
+    What was fetched stays in the Hub client's cache, so that a rerun goes on where this one stopped.
+
+    Args:
+        revision: a branch, a tag or a commit.
+        force: replace an older `out`.
+
+    Raises: UserError if there is no such repository or revision, a file is missing or is not what the manifest states,
+        or `out` cannot be written; RetryableError if the Hub cannot be reached.
+    """
+    hub = hub or Hub()
+    check_repository(repo_id)
+    check_free(out, force=force)
+    with hub.session():
+        commit = hub.call(repo_id, lambda: _commit_of(hub, repo_id, revision), again=_AGAIN)
+        names = hub.call(repo_id, lambda: sorted(list_files(hub, repo_id, commit)), again=_AGAIN)
+        if FILE_NAME not in names:
+            raise UserError(f"{repo_id}: holds no {FILE_NAME} at {revision}; only what lemur published can be pulled")
+        cached = hub.call(repo_id, lambda: _fetch(hub, repo_id, commit), again=_AGAIN)
+    try:
+        manifest = read_manifest(cached)
+    except UserError as error:
+        raise UserError(f"{repo_id}: its {FILE_NAME} at {revision} is not one that lemur wrote") from error
+    with atomic_folder(out, force=force) as part:
+        try:
+            size = sum(_copy(cached / name, part / name) for name in names)
+        except OSError as error:
+            raise UserError(f"{out}: {error.strerror or error}; free space, or choose another --out") from error
+        check = check_files(part, manifest)
+        if not check.ok:
+            raise UserError(
+                f"{repo_id}: is not what its manifest states: {check.detail}; take another --revision, or if its owner"
+                f" finds it whole, remove {cached.parent.parent} and run again"
+            )
+    see(hub, repo_id, revision, commit)
+    return Pulled(repo_id, commit, out, len(names), size)
+
+
+def _commit_of(hub: Hub, repo_id: str, revision: str) -> str:
+    found = hub.api().repo_info(repo_id, repo_type=KIND, revision=revision, timeout=hub.answer_seconds).sha
+    if found is None:
+        raise UserError(f"{repo_id}: has no commit at {revision}")
+    return found
+
+
+def _fetch(hub: Hub, repo_id: str, commit: str) -> Path:
+    return Path(hub.api().snapshot_download(repo_id, repo_type=KIND, revision=commit, ignore_patterns=[ATTRIBUTES]))
+
+
+def _copy(source: Path, target: Path) -> int:
+    """Copy a file out of the cache, not link it: whoever edits it must not damage the cache."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    return target.stat().st_size

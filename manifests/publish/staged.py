@@ -20,12 +20,11 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folder import CROISSANT
-from manifests.inlined import inlined_blocks
 from manifests.licenses import NOASSERTION, is_permissive, licenses_of_code
 from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
-from manifests.parts import LINE, QUOTED_LINE, TABLE, barred, barred_blocks, read_parts
+from manifests.provenance import LINE, QUOTED_LINE, TABLE, barred, barred_blocks, inlined_blocks, read_parts
 from manifests.records import TrainingRecord
+from manifests.tables import CROISSANT
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"

@@ -96,7 +96,7 @@ def test_requirements_are_a_list_in_the_table(written: Path) -> None:
 
 
 def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manifests.folder._ROWS_PER_GROUP", 3)
+    monkeypatch.setattr("manifests.tables._ROWS_PER_GROUP", 3)
     made.write(tmp_path / "out", made.results(sources), sources)
     assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
     blocks = [row["block"] for row in read_rows(tmp_path / "out", ["block"])]

@@ -17,7 +17,6 @@ import pytest
 from lemur.folders import trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folder import write_table, write_tables
 from manifests.kinds import Link
 from manifests.manifest import Input, Manifest, Measured, Parent, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.records import (
@@ -31,6 +30,7 @@ from manifests.records import (
     arrow_schema,
 )
 from manifests.swhid import content_swhid
+from manifests.tables import write_table, write_tables
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 ATTENTION = "alpha@1.0::alpha.blocks.Attention"

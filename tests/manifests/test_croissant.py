@@ -26,9 +26,9 @@ from manifests.croissant import (
     restate_croissant,
     write_croissant,
 )
-from manifests.folder import CROISSANT, Table, write_table, write_tables
 from manifests.manifest import Output
 from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
+from manifests.tables import CROISSANT, Table, write_table, write_tables
 
 Row = dict[str, Any]
 

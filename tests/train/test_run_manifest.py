@@ -14,8 +14,8 @@ import torch
 
 from lemur.folders import trace, verify_folder
 from lemur_core.files.errors import UserError
-from manifests.inlined import inlined_blocks
 from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.provenance import inlined_blocks
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
 from train.candidates import Chosen

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session, constants
 
-from manifests.folder import Table, card_yaml, write_tables
 from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
 from manifests.publish import Hub
 from manifests.records import Removed
+from manifests.tables import Table, card_yaml, write_tables
 
 HERE = Path(__file__).parent
 the_hub = SimpleNamespace(**runpy.run_path(str(HERE / "hub_server.py")))

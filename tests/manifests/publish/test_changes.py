@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.publish.changes import LocalFile, RemoteFile, compare, local_file
+from manifests.publish.repository import LocalFile, RemoteFile, compare, local_file
 from manifests.swhid import blob_sha1
 
 NAMES = st.sampled_from(["a", "b", "a/b", "a/c", "README.md", "data/x.parquet", "data/y.parquet"])

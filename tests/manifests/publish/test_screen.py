@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
-from manifests.publish.columns import table_texts
-from manifests.publish.paths import own_folders
-from manifests.publish.screen import Finding, check_digests, check_findings, screen
+from manifests.publish.patterns import own_folders
+from manifests.publish.screen import Finding, check_digests, check_findings, screen, table_texts
 
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
 SECRETS = {

@@ -18,7 +18,7 @@ from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
 from manifests.checks import check_description, check_table
 from manifests.manifest import list_outputs, read_manifest, write_manifest
-from manifests.parts import without_source
+from manifests.provenance import without_source
 from manifests.publish import Hub, pull
 from manifests.publish import publish as publish_checked
 from manifests.publish.staged import Staged, staged
