@@ -7,11 +7,11 @@ from extract.closure import Closure, Collector, Unit
 from extract.discover import Found
 from extract.graph import distributions_of
 from extract.modules import Definition
+from extract.naming import Names, annotation_name, choose_names
 from extract.render import Renderer, Texts, import_line
 from extract.standins.library import SOURCE_NAME
 from extract.symbols import CONFIDENCE, How, Imported, Namespace, Optional, Own, Reason, Registered
 from lemur_core.source.facts import AT_DEFINITION
-from lemur_core.source.naming import Names, annotation_name, choose_names
 from lemur_core.source.undefined import undefined_names
 
 _WIDTH = 120

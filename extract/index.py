@@ -16,7 +16,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
-from extract.parse import parse_file
 from extract.sources import Source, SourceFile
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
@@ -24,6 +23,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores, check_workers, process_pool, submit
 from lemur_core.source import facts as facts_module
 from lemur_core.source.facts import FACTS_VERSION, FileFacts
+from lemur_core.source.parse import parse_file
 
 Policy = Literal["missing", "force", "skip"]
 

@@ -6,10 +6,10 @@ Edits by offset keep every other byte as it is; LibCST would give the same text 
 from extract.closure import Closure, Collector, Unit, kept_blocks
 from extract.graph import Links
 from extract.modules import Definition, External, Missing, Module, Target
+from extract.naming import Names, annotation_name
 from extract.symbols import Own
 from lemur_core.source.edits import Edit, apply, dedent
 from lemur_core.source.facts import IMPORT, Alias, LocalImport, Statement
-from lemur_core.source.naming import Names, annotation_name
 from lemur_core.source.text import normalise
 
 _NOT_RAISED = 'ImportError("optional package, not part of this block")'

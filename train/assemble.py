@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
+from lemur_core.source.bundle import Part, bundle
 from manifests.records import Ingredient
 from train.candidates import Chosen, choose
 from train.fitting import Answer, Fitter, Question, fitter_for
 from train.glue import PREAMBLE, Filled, drops, support_text
 from train.heading import SLOT_HEADING, header, provenance
-from train.inline import Part, inline
 from train.library import open_library
 from train.network_text import hyperparameters, network_imports, network_text
 from train.recipe import Recipe
@@ -90,9 +90,9 @@ def _settle(chosen: Sequence[Chosen], recipe: Recipe, fitter: Fitter, support: s
 
 def _support(recipe: Recipe, settled: Sequence[_Settled]) -> str:
     """The factories that the other fillers may be handed, with the blocks that they call."""
-    inlined = inline(_parts(settled))
-    filled = _filled(recipe, settled, inlined.names)
-    return f"{inlined.text}\n\n{support_text(filled['norm'], filled['activation'])}"
+    bundled = bundle(_parts(settled))
+    filled = _filled(recipe, settled, bundled.names)
+    return f"{bundled.text}\n\n{support_text(filled['norm'], filled['activation'])}"
 
 
 def _render(recipe: Recipe, settled: Sequence[_Settled]) -> tuple[str, dict[str, float]]:
@@ -118,10 +118,10 @@ def _blocks(recipe: Recipe, settled: Sequence[_Settled]) -> tuple[str, dict[str,
     extra = [line for one in settled for line in one.chosen.filler.imports]
     imports = "\n".join(dict.fromkeys([*network_imports(recipe), *extra]))
     network = Part("network", "Net", f"{imports}\n\n{network_text(recipe, unnamed, '')}", (_HEADING,))
-    inlined = inline([network, *_parts(settled)])
-    head, _, rest = inlined.text.partition(f"# {_HEADING}\n")
+    bundled = bundle([network, *_parts(settled)])
+    head, _, rest = bundled.text.partition(f"# {_HEADING}\n")
     blocks = _SLOT.search(rest)
-    return (head + (rest[blocks.start() :] if blocks else "")).strip("\n"), inlined.names
+    return (head + (rest[blocks.start() :] if blocks else "")).strip("\n"), bundled.names
 
 
 def _parts(settled: Sequence[_Settled]) -> list[Part]:

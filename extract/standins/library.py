@@ -4,9 +4,9 @@ import functools
 from pathlib import Path
 
 from extract.modules import Library, Module
-from extract.parse import parse_file
 from extract.sources import Source, SourceFile
 from extract.standins import find_stand_in
+from lemur_core.source.parse import parse_file
 from manifests.swhid import blob_sha1
 
 SOURCE_NAME = "lemur-curator"

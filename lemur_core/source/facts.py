@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 7
+FACTS_VERSION = 8
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -25,6 +25,7 @@ class Use(NamedTuple):
     ends: tuple[int, ...]  # end of the name, then of each attribute
     local: int  # -1: a global; else the name is bound by this entry of the statement's `locals`
     called: bool = False  # the name, or an attribute of it, is called or decorates
+    inside: int = -1  # where it stands inside a string annotation, if that is a plain one
 
 
 class Alias(NamedTuple):

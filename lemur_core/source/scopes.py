@@ -19,11 +19,12 @@ BUILTINS = frozenset(dir(builtins)) | {
 }  # fmt: skip
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Delete, ast.Assert, ast.Raise)
+_BRANCHING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
 _MODULE, _FUNCTION, _CLASS, _COMPREHENSION = range(4)
 
 
 class _Scope:
-    __slots__ = ("bound", "first", "globals", "imports", "kind", "nonlocals", "parent")
+    __slots__ = ("bound", "branches", "first", "globals", "imports", "kind", "nonlocals", "parent", "unsure")
 
     def __init__(self, kind: int, parent: "_Scope | None") -> None:
         self.kind = kind
@@ -33,8 +34,12 @@ class _Scope:
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
         self.imports: dict[str, list[int]] = {}  # name -> entries of Names.locals
+        self.branches = 0  # of a class body: depth of `if`, loops and the like
+        self.unsure: set[str] = set()  # of a class body: first bound in a branch
 
     def bind(self, name: str, offset: int) -> None:
+        if self.branches and name not in self.bound:
+            self.unsure.add(name)
         self.bound[name] = self.bound.get(name, 0) + 1
         self.first.setdefault(name, offset)
 
@@ -45,7 +50,7 @@ class Names:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
         self._module = _Scope(_MODULE, None)
-        self._loads: list[tuple[_Scope, str, tuple[str, ...], int, int, tuple[int, ...], bool]] = []
+        self._loads: list[tuple[_Scope, Use]] = []
         self._callees: set[ast.expr] = set()
         self._global_stores: list[tuple[_Scope, Store]] = []
         self._local_scopes: list[_Scope] = []
@@ -106,15 +111,17 @@ class Names:
         shadowed = BUILTINS & set(known)
         result = set()
         text = self._lines.text
-        for scope, name, attributes, when, start, ends, called in self._loads:
-            if start >= 0 and text[start : ends[0]] != name.encode():
-                start = -1
-            local = self._find(scope, name, start)
+        for scope, use in self._loads:
+            if use.start >= 0 and text[use.start : use.ends[0]] != use.name.encode():
+                use = use._replace(start=-1)
+            local = self._find(scope, use.name, use.start)
+            if use.name in scope.unsure:  # the class's own or the global one, as it happens: no other name will do
+                local, use = None, use._replace(start=-1)
             if local is None:
-                if name not in BUILTINS or name in shadowed:
-                    result.add(Use(name, attributes, when, start, ends, -1, called))
-            elif name in local.imports:
-                result.update(Use(name, attributes, when, start, ends, entry, called) for entry in local.imports[name])
+                if use.name not in BUILTINS or use.name in shadowed:
+                    result.add(use)
+            elif use.name in local.imports:
+                result.update(use._replace(local=entry) for entry in local.imports[use.name])
         return tuple(sorted(result))
 
     # -- scopes --------------------------------------------------------------------------------------------------
@@ -130,10 +137,9 @@ class Names:
                 if name in here.globals:
                     return None
                 if name in here.bound and name not in here.nonlocals:
-                    # A class body reads the outer name until it has bound its own.
+                    # A class body reads the global name until it has bound its own.
                     early = here.kind == _CLASS and offset <= here.first[name]
-                    if not early:
-                        return here
+                    return None if early else here
             here = here.parent
         return None
 
@@ -149,10 +155,10 @@ class Names:
 
     # -- positions -----------------------------------------------------------------------------------------------
 
-    def _start(self, node: ast.expr | ast.stmt | ast.excepthandler | ast.alias) -> int:
+    def _start(self, node: ast.expr | ast.stmt | ast.excepthandler | ast.alias | ast.pattern) -> int:
         return self._lines.offset(node.lineno, node.col_offset)
 
-    def _end(self, node: ast.expr | ast.stmt | ast.alias) -> int:
+    def _end(self, node: ast.expr | ast.stmt | ast.alias | ast.pattern) -> int:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return self._lines.offset(node.end_lineno, node.end_col_offset)
@@ -169,11 +175,14 @@ class Names:
             self._simple_end = self._end(node)
         elif isinstance(node, ast.stmt):
             self._simple_end = 0
+        branches = scope.kind == _CLASS and isinstance(node, _BRANCHING)
+        scope.branches += branches
         method = _STATEMENTS.get(type(node))
         if method is None:
             self._children(node, scope, when)
         else:
             method(self, node, scope, when)
+        scope.branches -= branches
 
     def _children(self, node: ast.AST, scope: _Scope, when: int) -> None:
         for field in node._fields:
@@ -193,7 +202,7 @@ class Names:
     def _name(self, node: ast.Name, scope: _Scope, when: int) -> None:
         start, end = self._start(node), self._end(node)
         if isinstance(node.ctx, ast.Load):
-            self._loads.append((scope, node.id, (), when, start, (end,), node in self._callees))
+            self._loads.append((scope, Use(node.id, (), when, start, (end,), -1, node in self._callees)))
         else:
             self._bind(scope, node.id, start, end)
 
@@ -209,7 +218,7 @@ class Names:
         chain.reverse()
         ends = (self._end(inner), *(self._end(part) for part in chain))
         names = tuple(part.attr for part in chain)
-        self._loads.append((scope, inner.id, names, when, self._start(inner), ends, node in self._callees))
+        self._loads.append((scope, Use(inner.id, names, when, self._start(inner), ends, -1, node in self._callees)))
         if not isinstance(node.ctx, ast.Load):
             self._touch(inner, scope)
 
@@ -235,16 +244,21 @@ class Names:
 
     def _constant(self, node: ast.Constant, scope: _Scope, when: int) -> None:
         if when == IN_ANNOTATION and isinstance(node.value, str):
-            self._note_string(node.value, scope)
+            self._note_string(node, node.value, scope)
 
-    def _note_string(self, text: str, scope: _Scope) -> None:
+    def _note_string(self, node: ast.Constant, text: str, scope: _Scope) -> None:
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError):
             return
+        start, end = self._start(node), self._end(node)
+        literal = self._lines.text[start:end]
+        quotes = 3 if literal[:3] in {b'"""', b"'''"} else 1
+        is_plain = "\n" not in text and text == text.strip() and literal[quotes:-quotes] == text.encode()
         for inner in ast.walk(tree):
             if isinstance(inner, ast.Name):
-                self._loads.append((scope, inner.id, (), IN_ANNOTATION, -1, (), False))
+                inside = start + quotes + inner.col_offset if is_plain else -1
+                self._loads.append((scope, Use(inner.id, (), IN_ANNOTATION, -1, (), -1, False, inside)))
 
     def _note(self, node: ast.expr | None, scope: _Scope) -> None:
         if node is not None:
@@ -255,7 +269,8 @@ class Names:
             self.calls = True
         self._callees.add(node.func)
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name == "cast" and node.args and isinstance(node.args[0], ast.Constant):
+        by_name = name == "cast" or (name == "wrap" and scope.kind == _MODULE)  # typing.cast("T", x), fx.wrap("f")
+        if by_name and node.args and isinstance(node.args[0], ast.Constant):
             self._note(node.args[0], scope)
         for word in node.keywords:
             if (
@@ -293,7 +308,7 @@ class Names:
     def _augmented(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:
         if isinstance(node.target, ast.Name):
             start, end = self._start(node.target), self._end(node.target)
-            self._loads.append((scope, node.target.id, (), when, start, (end,), False))
+            self._loads.append((scope, Use(node.target.id, (), when, start, (end,), -1)))
         self._children(node, scope, when)
 
     def _annotated(self, node: ast.AnnAssign, scope: _Scope, when: int) -> None:
@@ -395,22 +410,13 @@ class Names:
         self._statement(node.target, scope, when)
         self._all([*node.body, *node.orelse], scope, when)
 
-    def _capture(self, node: ast.MatchAs | ast.MatchStar, scope: _Scope, when: int) -> None:
-        if isinstance(node, ast.MatchAs) and node.pattern is not None:
-            self._statement(node.pattern, scope, when)
-        if node.name:
-            start = self._lines.offset(node.lineno, node.col_offset)
-            end = self._lines.offset(node.end_lineno, node.end_col_offset)
-            at = self._word(node.name, start, end)
-            self._bind(scope, node.name, at, at + len(node.name.encode()))
-
-    def _mapping(self, node: ast.MatchMapping, scope: _Scope, when: int) -> None:
+    def _capture(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping, scope: _Scope, when: int) -> None:
         self._children(node, scope, when)
-        if node.rest:
-            start = self._lines.offset(node.lineno, node.col_offset)
-            end = self._lines.offset(node.end_lineno, node.end_col_offset)
-            at = self._word(node.rest, start, end)
-            self._bind(scope, node.rest, at, at + len(node.rest.encode()))
+        name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+        if name:
+            inner = [item for item in ast.iter_child_nodes(node) if isinstance(item, ast.pattern | ast.expr)]
+            at = self._word(name, max(map(self._end, inner), default=self._start(node)), self._end(node))
+            self._bind(scope, name, at, at + len(name.encode()))
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope, _when: int) -> None:
         start, end = self._start(node), self._end(node)
@@ -482,7 +488,7 @@ _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     ast.TryStar: Names._try,
     ast.MatchAs: Names._capture,
     ast.MatchStar: Names._capture,
-    ast.MatchMapping: Names._mapping,
+    ast.MatchMapping: Names._capture,
     ast.Import: Names._import,
     ast.ImportFrom: Names._import,
 }

@@ -1,5 +1,6 @@
 """Source files as UTF-8 bytes with one kind of line end: the space in which all offsets of this package count."""
 
+import ast
 import io
 import tokenize
 from bisect import bisect_right
@@ -33,6 +34,12 @@ class Lines:
     def offset(self, line: int, column: int) -> int:
         """The offset of a position as `ast` gives it: line from 1, column in UTF-8 bytes."""
         return self.starts[line - 1] + column
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """The offsets between which a node stands."""
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
 
     def start(self, line: int) -> int:
         """The offset of a line's first byte; the length of the text for the line after the last."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from extract.index import VERSION, Index, Policy
-from extract.parse import parse_file
 from extract.sources import Source, open_source
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import FileFacts
+from lemur_core.source.parse import parse_file
 
 TEXT = "import math\nclass A(math.B): pass\n"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from extract.parse import parse_file
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, FileFacts, Use
+from lemur_core.source.parse import parse_file
 
 
 def facts_of(text: str) -> FileFacts:
@@ -58,7 +58,7 @@ READS: dict[str, tuple[str, str, str]] = {
     "class A:\n    x = 1\n    y = lambda: x": ("", "x", ""),
     "class A:\n    x: B = c\n    def f(self) -> A: return __class__, super()": ("c", "", "A B"),
     "class A:\n    @p\n    def f(self): return A\n    g = f": ("p", "A", ""),
-    "def o(x):\n    class A:\n        y = x\n        x = z\n    return A": ("", "z", ""),
+    "def o(x):\n    class A:\n        y = x\n        x = z\n    return A": ("", "x z", ""),
     "def f():\n    class A:\n        y = x\n    return A": ("", "x", ""),
     # comprehensions
     "x = [a for a in b if c for d in a if e]": ("b c e", "", ""),

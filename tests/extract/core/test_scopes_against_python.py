@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyflakes import messages
 from pyflakes.checker import Checker
 
-from extract.parse import parse_file
+from lemur_core.source.parse import parse_file
 
 NAMES = st.sampled_from("abcde")
 

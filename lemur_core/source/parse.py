@@ -17,15 +17,16 @@ from lemur_core.source.facts import (
     FileFacts,
     Statement,
 )
-from lemur_core.source.scopes import Names, catches_import, import_aliases
+from lemur_core.source.scopes import BUILTINS, Names, catches_import, import_aliases
 from lemur_core.source.text import Lines, normalise
 
 Path = tuple[tuple[int, int], ...]
 
 
-def parse_file(raw: bytes) -> FileFacts:
+def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
     """The facts of one file.
 
+    Args: builtins: tell reads of built-in names too, which else count only where the file binds them itself.
     Raises: SyntaxError (also for a broken encoding), RecursionError for absurdly nested code.
     """
     text = normalise(raw)
@@ -33,7 +34,7 @@ def parse_file(raw: bytes) -> FileFacts:
         tree = ast.parse(text)
     except ValueError as error:  # null bytes
         raise SyntaxError(str(error)) from None
-    return _Reader(Lines(text)).read(tree)
+    return _Reader(Lines(text)).read(tree, BUILTINS if builtins else frozenset())
 
 
 class _Reader:
@@ -43,9 +44,9 @@ class _Reader:
         self.blocks: list[tuple[Block, Names]] = []
         self.classes: list[ClassFacts] = []
 
-    def read(self, tree: ast.Module) -> FileFacts:
+    def read(self, tree: ast.Module, known: frozenset[str]) -> FileFacts:
         self._suite(tree.body, ())
-        bound = {name for draft, _ in self.drafts for name in (*draft.binds, *draft.late)}
+        bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
         statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
         blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
         future = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
-from train.inline import Part, inline
+from lemur_core.source.bundle import Part, bundle
 
 NAMES = ("a", "b", "f", "max", "x")
 _NAME = st.sampled_from(NAMES)
@@ -87,11 +87,11 @@ def _told(code: str, name: str) -> list[str]:
 def test_modules_behave_as_they_do_alone(codes: list[str]) -> None:
     alone = [_told(code, "Main") for code in codes]
     try:
-        found = inline([Part(str(number), "Main", code) for number, code in enumerate(codes)])
+        found = bundle([Part(str(number), "Main", code) for number, code in enumerate(codes)])
     except UserError as error:
-        assert re.search("is bound by the class body too|its own or the built-in one", str(error))  # noqa: PT017
+        assert re.search("the name of a class body may be meant|its own or the built-in one", str(error))  # noqa: PT017
         return
     for number, expected in enumerate(alone):
         assert _told(found.text, found.names[str(number)]) == expected
-    again = inline([Part("all", found.names["0"], found.text)])
+    again = bundle([Part("all", found.names["0"], found.text)])
     assert _told(again.text, found.names["0"]) == alone[0]
