@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from extract.originals import environment_of
 
 from extract import fidelity
 from extract.extractor import BlockExtractor
 from extract.fidelity import Comparison, Pair, compare, compare_all
 from extract.index import Index
 from extract.probing.fidelity import digest
+from extract.runtime import original_folders
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
 
@@ -263,7 +263,7 @@ def test_an_original_that_is_mended_is_compared_again(tmp_path: Path) -> None:
         (tmp_path / "lib" / "__init__.py").write_text(text)
         (tmp_path / "lib" / "gates.py").write_text(GATE)
         source = open_source(f"{tmp_path / 'lib'}")
-        folders = environment_of(source).folders
+        folders = original_folders(source)
         keys.append(
             fidelity._key(Pair("b", "Gate", GATE, "lib.gates", ("lib",), folders, ARGUMENTS, source.digest), [])
         )
