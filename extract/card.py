@@ -7,7 +7,7 @@ from typing import Any
 
 from extract.chat.card import chat_card
 from extract.chat.result import Chat
-from extract.spec.groups import Place
+from extract.specs.splits import Place
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.similarity.text import tokens_of
 from manifests.licenses import is_permissive

@@ -11,10 +11,9 @@ from extract.chat.result import ChatOptions, Subject
 from extract.chat.rights import Rights, read_rights
 from extract.chat.similar import near_rows
 from extract.chat.tables import write_chat_tables
-from extract.spec import SPECS
-from extract.spec.folder import read_lines
-from extract.spec.groups import Place, place_specs
-from extract.spec.table import write_spec_tables
+from extract.specs import SPECS
+from extract.specs.make import read_lines
+from extract.specs.splits import Place, place_specs, write_spec_tables
 from manifests.provenance import TABLE
 from manifests.records import SPLITS, Spec
 

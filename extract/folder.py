@@ -18,8 +18,8 @@ from extract.dataset import write_dataset
 from extract.report.page import write_report
 from extract.requirements import requirements_text, runtime_versions
 from extract.sources import Source
-from extract.spec import SPECS
-from extract.spec.folder import write_specs
+from extract.specs import SPECS
+from extract.specs.make import write_specs
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from extract.folder import read_block, read_manifest_of, read_rows
-from extract.spec.worked import Worked, worked_of
+from extract.specs.make import Worked, worked_of
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown
 from manifests.licenses import is_permissive

@@ -20,16 +20,17 @@ from extract.chat.check import check_chat, has_chat
 from extract.counts import COLUMNS, at_least, count_rows
 from extract.folder import read_manifest_of
 from extract.modules import FOUNDATION
-from extract.spec import SPECS
-from extract.spec.check import check_spec_tables
-from extract.spec.folder import read_lines
-from extract.spec.table import TABLES as SPEC_TABLES
+from extract.specs import SPECS
+from extract.specs.make import read_lines
+from extract.specs.splits import TABLES as SPEC_TABLES
+from extract.specs.splits import Place, place_specs, spec_row
 from extract.verify_code import check_code
 from manifests.checks import Check, check_description, check_files, check_table, found_check
 from manifests.manifest import Manifest
 from manifests.provenance import REQUIREMENTS, TABLE
-from manifests.records import LEVELS, Block, Spec
+from manifests.records import LEVELS, Block, Spec, SpecRow
 from manifests.swhid import Swhid
+from manifests.tables import rows_by_split
 
 #: Checks that must hold before specs and conversations are read as a data set.
 _BEFORE = frozenset({"digests", "ids", "requirements", "specs"})
@@ -166,7 +167,56 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
     specs = [Spec.model_validate_json(line) for line in read_lines(folder / SPECS)]
     table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
     codes = table.filter(pc.is_valid(table["code_sha256"]))["code"].to_pylist()
-    checks, splits = check_spec_tables(folder, manifest, specs, codes)
+    checks, splits = _check_spec_tables(folder, manifest, specs, codes)
     if manifest.parameters.get("chat") is not None or has_chat(folder):
         checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
     return [*checks, *check_description(folder, manifest, CONFIGS)]
+
+
+def _check_spec_tables(
+    folder: Path, manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str | None]
+) -> tuple[list[Check], dict[str, str]]:
+    """The checks, and the split of each spec by block.
+
+    Args:
+        specs: of `specs.jsonl`, in order.
+        codes: of the same blocks; groups are worked out again where none was withheld.
+    """
+    table = check_table(folder, f"{SPEC_TABLES}/*.parquet", SpecRow)
+    if not table.ok:
+        return [table], {}
+    listed = list(rows_by_split(folder, SPEC_TABLES))
+    rows = {row["block"]: (split, row) for split, row in listed}
+    wrong: list[str] = []
+    if len(listed) != len(specs) or rows.keys() != {spec.block for spec in specs}:
+        wrong.append(f"{len(listed):,} rows of {len(rows):,} blocks, {len(specs):,} lines")
+    clusters: dict[str, str] = {}
+    for spec in specs:
+        split, row = rows.get(spec.block, ("", {}))
+        if not row:
+            continue
+        if row != spec_row(spec, Place(row["cluster"], row["split"])):
+            wrong.append(f"{spec.block}: its row does not state what its line states")
+        if row["split"] != split:
+            wrong.append(f"{spec.block}: stands in {split}, but states {row['split']}")
+        if clusters.setdefault(row["cluster"], split) != split:
+            wrong.append(f"{spec.block}: its group is in {split} and in {clusters[row['cluster']]}")
+    again = "" if None in codes else ", worked out again"
+    if not wrong and again:
+        wrong += _misplaced(manifest, specs, [code or "" for code in codes], rows)
+    fine = f"{len(specs):,} specs as their lines, {len(clusters):,} groups{again}, each in one split"
+    return [table, found_check("spec splits", wrong, fine)], {block: split for block, (split, _) in rows.items()}
+
+
+def _misplaced(
+    manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str], rows: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> list[str]:
+    seed = manifest.parameters.get("seed")
+    if not isinstance(seed, int):
+        return ["the manifest states no seed"]
+    places = zip(specs, place_specs(specs, codes, seed), strict=True)
+    return [
+        f"{spec.block}: belongs to {place.cluster} in {place.split}"
+        for spec, place in places
+        if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (place.cluster, place.split)
+    ]

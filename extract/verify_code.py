@@ -22,8 +22,8 @@ from extract.folder import code_paths
 from extract.graph import distributions_of
 from extract.modules import RUNTIME
 from extract.requirements import imported_names
-from extract.spec import SPECS
-from extract.spec.folder import line_faults, read_lines
+from extract.specs import SPECS
+from extract.specs.make import line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import process_pool, submit
 from manifests.checks import Check, found_check

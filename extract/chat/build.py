@@ -13,8 +13,8 @@ from extract.chat.similar import held_by_another
 from extract.chat.specify import specify
 from extract.chat.wording import SYSTEMS
 from extract.chat.write import write
-from extract.spec.groups import design_key
-from extract.spec.neutral import LIMIT
+from extract.specs.make import LIMIT
+from extract.specs.splits import design_key
 from lemur_core.files.progress import progress
 from lemur_core.similarity.text import tokens_of
 from manifests.conversations.draw import Draw

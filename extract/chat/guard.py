@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from extract.spec.neutral import repeated, source_of
+from extract.specs.make import repeated, source_of
 from lemur_core.similarity.text import tokens_of
 
 

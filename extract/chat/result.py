@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extract.spec.groups import Place
+from extract.specs.splits import Place
 from manifests.records import SPEC_CHAT_KINDS, SPLITS, Spec, SpecChatKind
 
 

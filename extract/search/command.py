@@ -9,7 +9,7 @@ from typing import Any
 
 from extract.search.index import open_index, read_spec
 from extract.search.query import Filters, Found, Hit, search
-from extract.spec import SPECS
+from extract.specs import SPECS
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown

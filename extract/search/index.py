@@ -14,7 +14,7 @@ from typing import Any
 
 from extract.search.shape import shape_words
 from extract.search.words import split_name
-from extract.spec import SPECS
+from extract.specs import SPECS
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError

@@ -18,7 +18,7 @@ from extract.search.command import search_folder
 from extract.search.index import open_index
 from extract.search.query import Filters, Found, search
 from extract.search.words import SYNONYMS, split_name, terms_of
-from extract.spec.make import line_of, make_spec
+from extract.specs.make import line_of, make_spec
 from lemur_core.files.errors import UserError
 from manifests.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
 from manifests.records import Block

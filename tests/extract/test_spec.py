@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from extract.spec.behaviour import behaviour_of
-from extract.spec.make import line_of, make_spec
-from extract.spec.notation import value_of, value_of_text
-from extract.spec.outline import outline_of
-from extract.spec.types import type_of
-from extract.spec.worked import worked_of
+from extract.specs.behaviour import behaviour_of
+from extract.specs.make import line_of, make_spec, worked_of
+from extract.specs.notation import type_of, value_of, value_of_text
+from extract.specs.outline import outline_of
 from manifests.records import Observed, Spec
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))

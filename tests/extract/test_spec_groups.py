@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.spec.groups import Place, place_specs
-from extract.spec.make import make_spec
+from extract.specs.make import make_spec
+from extract.specs.splits import Place, place_specs
 from lemur_core.similarity.text import near_pairs, shingles
 from manifests.records import Block
 

@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.search.command import candidate_of
-from extract.spec.make import line_of, make_spec
-from extract.spec.neutral import LIMIT, repeated, source_of
+from extract.specs.make import LIMIT, line_of, make_spec, repeated, source_of
 from lemur_core.similarity.text import tokens_of
 from manifests.records import Block
 

@@ -22,7 +22,7 @@ from extract.index import Index
 from extract.modules import Library
 from extract.registry import Registries
 from extract.sources import open_source
-from extract.spec.folder import write_specs
+from extract.specs.make import write_specs
 from extract.verify import verify
 from extract.verify_code import import_faults, undefined_in
 from lemur_core.files.atomic import sha256_file

@@ -11,8 +11,8 @@ import pytest
 
 from extract.chat.result import ChatOptions, Subject
 from extract.folder import Result, code_columns
-from extract.spec.groups import Place
-from extract.spec.make import make_spec
+from extract.specs.make import make_spec
+from extract.specs.splits import Place
 from manifests.records import Block
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "extract"

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from extract.spec.notation import name_of, value_of
-from extract.spec.types import type_of, type_of_default
+from extract.specs.notation import name_of, type_of, type_of_default, value_of
 from manifests.records import SpecArgument
 
 METHODS = ("__init__", "forward")

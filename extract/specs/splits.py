@@ -1,4 +1,4 @@
-"""Splits of specs without leakage: related blocks form a group, and a group is in one split.
+"""Specs as tables, split without leakage: related blocks form a group, and a group is in one split.
 
 Two blocks are related when the text of their classes (no docstrings, comments or layout, and not the class's own name)
 has a Jaccard of `NEAR` or more over shingles, or when their specs state the same design. Where a block comes from plays
@@ -13,18 +13,24 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from extract.spec.neutral import design_of
-from extract.spec.outline import pieces_of
+from extract.specs.make import design_of
+from extract.specs.outline import pieces_of
 from lemur_core.similarity.text import Numbers, near_pairs, shingles
-from manifests.records import Spec, Split
+from manifests.records import SPLITS, Spec, SpecRow, Split
+from manifests.tables import write_tables
+
+#: Where the tables lie below the folder; `datasets.load_dataset(DIR, "specs")` opens them.
+TABLES = "data/specs"
 
 #: Jaccard of two classes' texts from which they are related.
 NEAR = 0.70
@@ -164,3 +170,41 @@ def _plain(piece: str) -> str:
 def _has_docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     first = node.body[0] if node.body else None
     return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def write_spec_tables(folder: Path, specs: Sequence[Spec], places: Sequence[Place]) -> dict[str, int]:
+    """Write the specs, each in its split, in their order. Returns: rows by path below `folder`."""
+    rows: dict[str, int] = {}
+    for split in SPLITS:
+        chosen = [(spec, place) for spec, place in zip(specs, places, strict=True) if place.split == split]
+        made: Iterator[dict[str, object]] = (spec_row(spec, place) for spec, place in chosen)
+        written = write_tables(folder / TABLES, split, SpecRow, made, len(chosen))
+        rows |= {f"{TABLES}/{name}": count for name, count in written.items()}
+    return rows
+
+
+def spec_row(spec: Spec, place: Place) -> dict[str, Any]:
+    """One row: the fields of the spec's line, its mappings as lists by name."""
+    facts = spec.model_dump(mode="json")
+    worked = facts.pop("arguments") or {"init": None, "forward": None, "method": None}
+    facts["cases"] = [{"inputs": _values(case["inputs"]), "outputs": case["outputs"]} for case in facts["cases"]]
+    facts["layers"] = None if facts["layers"] is None else _counts(facts["layers"])
+    facts["builds"] = _counts(facts["builds"])
+    facts["dependencies"] = _values(facts["dependencies"])
+    facts |= {name: None if worked[key] is None else _values(worked[key]) for name, key in _CALLS}
+    facts |= {"method": worked["method"], "split": place.split, "cluster": place.cluster}
+    return {name: facts[name] for name in SpecRow.model_fields}
+
+
+_CALLS = (("init", "init"), ("call", "forward"))
+
+
+def _values(items: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in sorted(items.items())]
+
+
+def _counts(items: Mapping[str, int]) -> list[dict[str, object]]:
+    return [{"name": name, "count": number} for name, number in sorted(items.items())]

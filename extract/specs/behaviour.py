@@ -1,0 +1,246 @@
+"""What an observed block does: what its shapes say, and its facts in a sentence or two, always put the same way."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from extract.specs.notation import value_of_text
+from manifests.records import Case, Observed, SpecArgument
+
+_TENSOR = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
+_PLACE = re.compile(r"\*(\d{1,4})(?=\.|$)")
+_LAYOUTS = {
+    (2, False): "N×C",
+    (3, False): "N×C×L",
+    (3, True): "N×L×C",
+    (4, False): "N×C×H×W",
+    (4, True): "N×H×W×C",
+    (5, False): "N×C×D×H×W",
+    (5, True): "N×D×H×W×C",
+}
+_OF_SEQUENCES = re.compile(r"(Conv|BatchNorm|Pool)\w*1d")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """Facts of the first tensor that goes in and the first that comes out; None where they say nothing."""
+
+    layout: str | None = None
+    keeps_shape: bool | None = None
+    downsampling: float | None = None
+    changes_channels: bool | None = None
+
+
+def behaviour_of(observed: Observed, init: Iterable[str]) -> Behaviour:
+    """What the cases show. Args: init: values of the constructor's arguments, as Python expressions."""
+    pairs = [pair for case in observed.cases if (pair := _pair(case)) is not None]
+    if not pairs:
+        return Behaviour()
+    single = all(len(case.outputs) == 1 for case in observed.cases)
+    keeps = single and all(before == after for before, after in pairs)
+    rank = len(pairs[0][0])
+    if any(len(before) != rank for before, _ in pairs):
+        return Behaviour(keeps_shape=keeps)
+    last = rank > 2 and _channels_last([before for before, _ in pairs], init, observed.layers)
+    layout = _LAYOUTS.get((rank, last))
+    if layout is None or any(len(after) != rank for _, after in pairs):
+        return Behaviour(layout, keeps)
+    place = -1 if last else 1
+    return Behaviour(layout, keeps, _factor(pairs, last), any(a[place] != b[place] for a, b in pairs))
+
+
+def neutral_case(case: Case, names: Sequence[str]) -> Case:
+    """The same case with shapes as `2×16×8×8`, and positional inputs by the names of their parameters."""
+    inputs = {_named(name, names): _neutral(told) for name, told in case.inputs.items()}
+    return Case(inputs=inputs, outputs=tuple(_neutral(told) for told in case.outputs))
+
+
+def _neutral(told: str) -> str:
+    return re.sub(r"(?<=\d)x(?=\d)", "×", told) if _TENSOR.fullmatch(told) else value_of_text(told)
+
+
+def _named(name: str, names: Sequence[str]) -> str:
+    """`*0` and `*0.key` as `x` and `x.key`."""
+    match = _PLACE.match(name)
+    return names[int(match[1])] + name[match.end() :] if match and int(match[1]) < len(names) else name
+
+
+def _shape(told: str) -> Shape | None:
+    match = _TENSOR.fullmatch(told)
+    if match is None:
+        return None
+    return () if match[1] == "scalar" else tuple(int(size) for size in match[1].split("x"))
+
+
+def _pair(case: Case) -> tuple[Shape, Shape] | None:
+    """The shapes of the first tensor that goes in and the first that comes out."""
+    before = next((shape for told in case.inputs.values() if (shape := _shape(told)) is not None), None)
+    after = next((shape for told in case.outputs if (shape := _shape(told)) is not None), None)
+    return None if before is None or after is None else (before, after)
+
+
+def _channels_last(shapes: Sequence[Shape], init: Iterable[str], layers: Iterable[str]) -> bool:
+    """Whether the last dimension holds the channels: it stays where others vary, or the constructor was told it."""
+    moves = [len({shape[place] for shape in shapes}) > 1 for place in (1, -1)]
+    if moves[0] != moves[1]:
+        return moves[0]
+    if len(shapes[0]) > 3 and shapes[0][-1] == shapes[0][-2]:
+        return False
+    told = {int(value) for value in init if value.isdecimal()}
+    first, last = shapes[0][1] in told, shapes[0][-1] in told
+    if first != last:
+        return last
+    return len(shapes[0]) == 3 and not any(_OF_SEQUENCES.match(layer) for layer in layers)
+
+
+def _factor(pairs: Sequence[tuple[Shape, Shape]], last: bool) -> float | None:
+    """By what all dimensions but the first and the channels shrink; None where they do not agree.
+
+    Where sizes vary, what a further pixel adds counts: a stride of 2 without padding makes 16 to 7 and 32 to 15.
+    """
+    inner = slice(1, -1) if last else slice(2, None)
+    sizes = {pair for before, after in pairs for pair in zip(before[inner], after[inner], strict=True)}
+    smallest, largest = min(sizes, default=(0, 0)), max(sizes, default=(0, 0))
+    grown = largest[0] - smallest[0], largest[1] - smallest[1]
+    if grown[0] > 0 and grown[1] > 0 and grown[0] != grown[1]:
+        factor = grown[0] / grown[1]
+        same = all(abs((before - smallest[0]) - factor * (after - smallest[1])) < 1e-6 for before, after in sizes)
+        return factor if same else None
+    found = {_ratio(*size) for size in sizes}
+    return found.pop() if len(found) == 1 else None
+
+
+def _ratio(before: int, after: int) -> float | None:
+    if not before or not after:
+        return None
+    if after > before:
+        return before / after if after % before == 0 else None
+    factor = round(before / after)
+    return float(factor) if after in (before // factor, -(-before // factor)) else None
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+_LAYERS_NAMED = 4
+_NAMED = 3
+_CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Identity", "ParameterList"})
+_WORDS = {
+    "Conv1d": "1D convolution",
+    "Conv2d": "convolution",
+    "Conv3d": "3D convolution",
+    "ConvTranspose2d": "transposed convolution",
+    "Linear": "linear layer",
+    "BatchNorm1d": "1D batch normalization",
+    "BatchNorm2d": "batch normalization",
+    "LayerNorm": "layer normalization",
+    "GroupNorm": "group normalization",
+    "Dropout": "dropout",
+    "MultiheadAttention": "multihead attention",
+    "Embedding": "embedding",
+    "MaxPool2d": "max pooling",
+    "AvgPool2d": "average pooling",
+    "AdaptiveAvgPool2d": "adaptive average pooling",
+    "Sigmoid": "sigmoid",
+    "Softmax": "softmax",
+}
+
+
+def summary_of(
+    name: str,
+    category: str,
+    constructor: Sequence[SpecArgument],
+    forward: Sequence[SpecArgument],
+    builds: Mapping[str, int],
+    observed: Observed | None,
+    behaviour: Behaviour,
+    init: Mapping[str, str],
+) -> str:
+    """One or two sentences.
+
+    Args:
+        builds: told where nothing was observed.
+        init: the constructor's arguments that worked, in neutral notation.
+    """
+    title = name if category == "Other" else f"{name}, {category.lower()}"
+    if observed is None:
+        parts = [_takes(forward), _made_from(constructor), _bag(builds, "builds ")]
+        return f"{title}: {'; '.join(part for part in parts if part)}; not observed at work."
+    parts = [_told_shapes(observed, behaviour), _bag(observed.layers), _parameters(observed, init)]
+    return f"{title}: {'; '.join(part for part in parts if part)}.{_remarks(observed)}"
+
+
+def scaling(factor: float | None) -> str:
+    """`shrinks height and width by 2`; empty for 1 or what is not known."""
+    if factor is None or factor == 1:
+        return ""
+    return f"shrinks by {factor:g}" if factor > 1 else f"grows by {1 / factor:g}"
+
+
+def _told_shapes(observed: Observed, behaviour: Behaviour) -> str:
+    layout = f"{behaviour.layout} inputs" if behaviour.layout else "its first input"
+    if behaviour.keeps_shape:
+        return f"keeps the shape of {layout}"
+    told = [part for part in (scaling(behaviour.downsampling), _channels(behaviour)) if part]
+    if told:
+        return f"takes {layout}, {' and '.join(told)}"
+    if not observed.cases:
+        return ""
+    count = len(observed.cases[0].outputs)
+    return f"takes {layout}, gives {_number(count, 'tensor')}" if count != 1 else f"takes {layout}, changes the shape"
+
+
+def _channels(behaviour: Behaviour) -> str:
+    return "changes the channels" if behaviour.changes_channels else ""
+
+
+def _bag(layers: Mapping[str, int], before: str = "") -> str:
+    told = sorted(
+        ((name, count) for name, count in layers.items() if name not in _CONTAINERS),
+        key=lambda item: (-item[1], item[0]),
+    )
+    named = [_number(count, _WORDS.get(name, name)) for name, count in told[:_LAYERS_NAMED]]
+    if not named:
+        return ""
+    more = len(told) - len(named)
+    return before + ", ".join(named) + (f" and {_number(more, 'further kind')}" if more > 0 else "")
+
+
+def _parameters(observed: Observed, init: Mapping[str, str]) -> str:
+    if not observed.parameters:
+        return "no parameters"
+    shown = [f"{name} {value}" for name, value in init.items() if len(value) <= 12 and name[0] != "*"][:_NAMED]
+    return _number(observed.parameters, "parameter") + (f" with {', '.join(shown)}" if shown else "")
+
+
+def _remarks(observed: Observed) -> str:
+    if not observed.cases:
+        return " It was constructed, not run."
+    if observed.identity_in_eval:
+        return " Returns its input in eval mode."
+    return " Train and eval mode differ." if observed.train_differs else ""
+
+
+def _takes(forward: Sequence[SpecArgument]) -> str:
+    return f"takes {_listed(forward)}" if forward else ""
+
+
+def _made_from(constructor: Sequence[SpecArgument]) -> str:
+    needed = [item for item in constructor if item.default is None and not item.kind.startswith("more")]
+    options = sum(item.default is not None for item in constructor)
+    told = [f"made from {_listed(needed)}"] if needed else []
+    return " and ".join([*told, *([_number(options, "option")] if options else [])])
+
+
+def _listed(items: Sequence[SpecArgument]) -> str:
+    names = [item.name for item in items]
+    return " and ".join(names) if len(names) <= 2 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def _number(count: int, word: str) -> str:
+    """`a sigmoid`, `2 convolutions`, `3 × Block`."""
+    is_name = " " not in word and not word.islower()
+    if count == 1:
+        return word if is_name else f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+    return f"{count:,} × {word}" if is_name else f"{count:,} {word}{'' if word.endswith('s') else 's'}"

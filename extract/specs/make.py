@@ -1,0 +1,295 @@
+"""Neutral specs: what a block is and does, as facts of its design, and never in the words of its source.
+
+No spec repeats eight consecutive tokens of its block's source. A token is a word, a number or one character of
+punctuation, whatever stands between; a text is tokenised the same way whether it is code, comment, docstring or the
+JSON line of a spec. The header that extraction itself writes above a block is not source: it names the block, as the
+spec does.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from extract.specs import SPECS
+from extract.specs.behaviour import Behaviour, behaviour_of, neutral_case, summary_of
+from extract.specs.notation import value_of_text
+from extract.specs.outline import Outline, outline_of
+from lemur_core.files.progress import progress
+from lemur_core.similarity.text import tokens_of
+from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments
+
+#: Tokens in a row that would be a passage of the source.
+LIMIT = 8
+
+#: What identifies a block: said elsewhere too, also in the source's own comments, and no design.
+IDENTITY = frozenset(
+    {"block", "name", "source", "path", "start_line", "end_line", "swhid", "license", "code_sha256", "file"}
+)
+
+_HEADER = re.compile(r"(?:#[^\n]*\n)*")
+
+#: What a spec states as the table does.
+SHARED: tuple[str, ...] = ("block", "name", "category", "level", "fidelity", "source", "path", "start_line", "end_line")
+SHARED += ("swhid", "license", "code_sha256", "file")
+
+#: What can be left out of a spec, in the order in which it is tried, and what then stands for it.
+_OPTIONAL: dict[str, Any] = {
+    "arguments": None,
+    "cases": (),
+    "dependencies": {},
+    "builds": {},
+    "layers": None,
+    "summary": "",
+    "bases": (),
+}
+
+
+def make_spec(row: Block) -> Spec:
+    """The spec of a block that has code.
+
+    A value that would repeat a passage of the source is left out, and `withheld` names its field.
+    """
+    assert row.code is not None
+    assert row.code_sha256 is not None
+    outline = outline_of(row.code)
+    observed = observed_of(row)
+    worked = worked_of(row.arguments)
+    constructor, forward = (outline.method(row.name, method) for method in ("__init__", "forward"))
+    facts = outline.classes.get(row.name)
+    builds = dict(facts.builds) if facts else {}
+    given = worked.init.named(constructor) if worked else {}
+    init = {name: value_of_text(value) for name, value in given.items()}
+    called = worked.forward.named(forward) if worked and worked.forward else {}
+    behaviour = behaviour_of(observed, given.values()) if observed else Behaviour()
+    names = positional_names(forward)
+    spec = Spec(
+        block=row.block,
+        name=row.name,
+        category=row.category,
+        level=row.level,
+        fidelity=row.fidelity,
+        bases=facts.bases if facts else (),
+        constructor=constructor,
+        forward=forward,
+        arguments=SpecArguments(
+            init=init,
+            forward={name: value_of_text(value) for name, value in called.items()},
+            method=worked.method,
+        )
+        if worked
+        else None,
+        cases=tuple(neutral_case(case, names) for case in observed.cases) if observed else (),
+        layout=behaviour.layout,
+        keeps_shape=behaviour.keeps_shape,
+        downsampling=behaviour.downsampling,
+        changes_channels=behaviour.changes_channels,
+        parameters=observed.parameters if observed else None,
+        train_differs=observed.train_differs if observed else None,
+        identity_in_eval=observed.identity_in_eval if observed else None,
+        gradients=observed.gradients if observed else None,
+        tensors=observed.tensors if observed else None,
+        layers=observed.layers if observed else None,
+        builds=builds,
+        dependencies=_dependencies(row.name, outline),
+        summary=summary_of(row.name, row.category, constructor, forward, builds, observed, behaviour, init),
+        source=row.source,
+        path=row.path,
+        start_line=row.start_line,
+        end_line=row.end_line,
+        swhid=row.swhid,
+        license=row.license,
+        code_sha256=row.code_sha256,
+        file=row.file,
+    )
+    return neutralised(spec, row.code)
+
+
+def line_of(spec: Spec) -> str:
+    """A spec as one line of JSON, its keys sorted."""
+    return json.dumps(spec.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)
+
+
+def observed_of(row: Block) -> Observed | None:
+    """The column `observed` read; None when it is null or holds something else."""
+    try:
+        return None if row.observed is None else Observed.model_validate_json(row.observed)
+    except ValidationError:
+        return None
+
+
+def design_text(facts: dict[str, Any]) -> str:
+    """The text of a spec that must not repeat its source: its line without what identifies the block."""
+    return json.dumps(design_of(facts), sort_keys=True, ensure_ascii=False)
+
+
+def neutralised(spec: Spec, code: str) -> Spec:
+    """The spec without the values that repeat a passage of the code."""
+    source = tokens_of(source_of(code))
+    facts = spec.model_dump(mode="json")
+    if repeated(design_text(facts), source) is None:
+        return spec
+    facts["withheld"] = withheld = []
+    for group in ("constructor", "forward"):
+        for item in facts[group]:
+            for part in ("default", "type"):
+                if repeated(json.dumps(item, ensure_ascii=False), source) is not None and item[part] is not None:
+                    item[part] = None
+                    withheld.append(f"{group} {item['name']} {part}")
+    for name, empty in _OPTIONAL.items():
+        if repeated(json.dumps({name: facts[name]}, sort_keys=True, ensure_ascii=False), source) is not None:
+            facts[name] = empty
+            withheld.append(name)
+    for name, empty in {**_OPTIONAL, "constructor": (), "forward": ()}.items():  # runs across two fields, most unlikely
+        if repeated(design_text(facts), source) is None:
+            break
+        if facts[name] != empty:
+            facts[name] = empty
+            withheld.append(name)
+    return Spec.model_validate(facts)
+
+
+def _dependencies(name: str, outline: Outline) -> dict[str, Literal["class", "function"]]:
+    found: dict[str, Literal["class", "function"]] = {}
+    for other in sorted({*outline.functions, *outline.classes} - {name}):
+        found[other] = "class" if other in outline.classes else "function"
+    return found
+
+
+# --- neutrality -------------------------------------------------------------------------------------------------------
+
+
+def source_of(code: str) -> str:
+    """A closed file without the comment lines that it begins with."""
+    return code[_HEADER.match(code).end() :]  # type: ignore[union-attr]
+
+
+def repeated(text: str, source: Sequence[str], limit: int = LIMIT) -> list[str] | None:
+    """The first `limit` tokens in a row of a source that a text repeats; None when there are none."""
+    tokens = tokens_of(text)
+    runs = {tuple(tokens[start : start + limit]) for start in range(len(tokens) - limit + 1)}
+    found = (tuple(source[start : start + limit]) for start in range(len(source) - limit + 1))
+    return next((list(run) for run in found if run in runs), None)
+
+
+def design_of(facts: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a spec that must not repeat its source."""
+    return {name: value for name, value in facts.items() if name not in IDENTITY}
+
+
+# --- the calls that worked --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Arguments as Python expressions."""
+
+    args: tuple[str, ...] = ()
+    kwargs: Mapping[str, str] | None = None
+
+    def named(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
+        """All of them by name; positional ones by the parameter that takes them."""
+        names = positional_names(parameters)
+        given = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
+        return given | dict(self.kwargs or {})
+
+    def text(self) -> str:
+        """As Python has them between parentheses."""
+        return ", ".join([*self.args, *(f"{name}={value}" for name, value in (self.kwargs or {}).items())])
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """The call that constructed a block, and the one that ran it; None when it was not run."""
+
+    init: Call
+    forward: Call | None
+    method: str = "forward"
+
+    def constructor_call(self, name: str) -> str:
+        """Python that makes the block."""
+        return f"{name}({self.init.text()})"
+
+    def forward_call(self, name: str = "block") -> str:
+        """Python that calls it; empty when it was not called."""
+        called = "" if self.method in ("forward", "__call__") else f".{self.method}"
+        return f"{name}{called}({self.forward.text()})" if self.forward is not None else ""
+
+
+def worked_of(arguments: str | None) -> Worked | None:
+    """The column `arguments` read; None when it is null or holds something else."""
+    if arguments is None:
+        return None
+    try:
+        found = json.loads(arguments)
+        forward = found.get("forward")
+        return Worked(
+            _call(found["init"]), None if forward is None else _call(forward), found.get("method") or "forward"
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:
+    """The names of the parameters that positional arguments go to, in order."""
+    return [item.name for item in parameters if item.kind == "positional"]
+
+
+def _call(found: dict[str, object]) -> Call:
+    """Of `{"args": […], "kwargs": {…}}`, or of expressions by name."""
+    args, kwargs = found.get("args", []), found.get("kwargs", {})
+    if found.keys() <= {"args", "kwargs"} and isinstance(args, list) and isinstance(kwargs, dict):
+        return Call(tuple(str(value) for value in args), {str(name): str(value) for name, value in kwargs.items()})
+    return Call((), {str(name): str(value) for name, value in found.items()})
+
+
+# --- lines of specs.jsonl ---------------------------------------------------------------------------------------------
+
+
+def write_specs(path: Path, rows: Sequence[Block]) -> int:
+    """Write the specs of the blocks that have code. Returns: how many."""
+    with_code = [row for row in rows if row.code is not None]
+    with path.open("w", encoding="utf-8", newline="\n") as file, progress("specs", len(with_code), "blocks") as advance:
+        for row in with_code:
+            file.write(line_of(make_spec(row)) + "\n")
+            advance(1)
+    return len(with_code)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file of specs, without their ends. Broken UTF-8 is replaced, and no longer JSON of a spec."""
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for line in file:
+            yield line.removesuffix("\n")
+
+
+def line_faults(line: str | None, row: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the line of a block. Args: row: of the table, with its code."""
+    if line is None:
+        yield f"has no line in {SPECS}"
+        return
+    try:
+        facts = json.loads(line)
+        spec = Spec.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        yield f"{SPECS}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        return
+    except (ValueError, RecursionError) as error:
+        yield f"{SPECS}: not JSON: {error}"
+        return
+    if spec.block != row["block"]:
+        yield f"{SPECS}: the line in its place is of {spec.block}"
+        return
+    wrong = [name for name in SHARED if name in row and getattr(spec, name) != row[name]]
+    if wrong:
+        yield f"{SPECS}: {', '.join(wrong)} not as in the table"
+    if line_of(spec) != line:
+        yield f"{SPECS}: its line is not written with sorted keys and all fields"
+    run = repeated(design_text(facts), tokens_of(source_of(row["code"])))
+    if run is not None:
+        yield f"{SPECS}: repeats its source: {' '.join(run)}"
