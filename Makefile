@@ -3,13 +3,17 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 OUT ?= snapshot
 
-.PHONY: run test check bench schemas clean
+.PHONY: run test test-slow check bench schemas clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
 
 test: .venv/.ready-dev
-	$(PY) -P -m pytest -n 2 --dist loadfile
+	$(PY) -P -m pytest -n 2 --dist loadfile -m "not slow"
+
+# Oracles, commands that are killed, whole runs.
+test-slow: .venv/.ready-dev
+	$(PY) -P -m pytest -n 2 --dist loadfile -m slow
 
 check: .venv/.ready-dev
 	.venv/bin/ruff check .

@@ -26,7 +26,8 @@ from manifests.manifest import read_manifest
 from manifests.records import LemurRecord, arrow_schema
 
 LEMUR = Path(sys.executable).with_name("lemur")
-STRAYS = ("train", "extract", "curate", "manifests", "sandbox", "lemur", "json", "pyarrow", "pickle", "multiprocessing")
+OURS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur")
+STRAYS = (*OURS, "sandbox", "json", "pyarrow", "pickle", "multiprocessing")
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="signals and paths of POSIX"),
@@ -139,16 +140,33 @@ def snapshot(made: tuple[Path, Done], place: Path) -> Path:
 # --- what works -------------------------------------------------------------------------------------------------------
 
 
-def test_version_and_help(place: Path) -> None:
+def test_version_and_help(place: Path, lemur_here: Any) -> None:
     version = lemur("--version", cwd=place)
     assert re.fullmatch(r"lemur-curator \d+\.\d+\.\d+\S*\n", version.stdout), version
-    shown = lemur("--help", cwd=place)
+    shown = lemur_here("--help", cwd=place)
     assert shown.returncode == 0
     for command in ("curate", "explain", "sensitivity", "verify"):
         assert f" {command} " in shown.stdout
-    for command in ("curate", "verify"):
-        assert lemur(command, "--help", cwd=place).returncode == 0
+    for command in ((), ("curate",), ("verify",), ("train", "run")):
+        short, long = lemur_here(*command, "-h", cwd=place), lemur_here(*command, "--help", cwd=place)
+        assert short.returncode == long.returncode == 0
+        assert short.stdout == long.stdout
     assert leftovers(place) == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["curate", "--no-such-flag"]])
+def test_help_and_wrong_usage_import_nothing_heavy(place: Path, arguments: list[str]) -> None:
+    """That is why both come within a second."""
+    script = (
+        "import sys; sys.argv[0] = 'lemur'; import lemur\ntry: lemur.main()\nexcept SystemExit: pass\n"
+        "print('loaded', *sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    command = [sys.executable, "-P", "-c", script, *arguments]
+    done = subprocess.run(command, cwd=place, env=environment(), capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert loaded[0] == "loaded"
+    heavy = {"torch", "datasets", "matplotlib", "numpy", "scipy", "pyarrow", "mlcroissant", "libcst"}
+    assert heavy & set(loaded) == set()
 
 
 def test_end_to_end(made: tuple[Path, Done]) -> None:
@@ -176,14 +194,15 @@ def test_end_to_end(made: tuple[Path, Done]) -> None:
             assert str(out.parent) not in path.read_text(encoding="utf-8"), "a path of this machine in the output"
 
 
-def test_the_licence_that_the_user_states(place: Path) -> None:
+def test_the_licence_that_the_user_states(place: Path, lemur_here: Any) -> None:
     write_rows(place / "few.jsonl", some_rows()[:3])
-    done = lemur("curate", "few.jsonl", "--out", "out", "--jobs", 1, "--license", "mit", cwd=place)
+    done = lemur_here("curate", "few.jsonl", "--out", "out", "--jobs", 1, "--license", "mit", cwd=place)
     assert done.returncode == 0, done.stderr
     assert read_manifest(place / "out").details["license"] == "MIT"
     assert json.loads((place / "out" / "croissant.json").read_text())["license"] == "https://spdx.org/licenses/MIT"
 
 
+@pytest.mark.slow
 def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
     out, _ = made
     script = (
@@ -217,12 +236,11 @@ def files(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(("jobs", "seed"), [(1, "0"), (2, "1")])
-def test_same_bytes(made: tuple[Path, Done], place: Path, jobs: int, seed: str) -> None:
+def test_same_bytes(made: tuple[Path, Done], place: Path) -> None:
     """Neither the number of workers, nor the hash seed, the cache, the clock or the folder shows in the output."""
     cache = str(place.parent / "cold")
     done = lemur(
-        "curate", "rows.jsonl", "--out", "other", "--jobs", jobs, cwd=place, PYTHONHASHSEED=seed,
+        "curate", "rows.jsonl", "--out", "other", "--jobs", 1, cwd=place, PYTHONHASHSEED="1",
         LEMUR_CURATOR_CACHE=cache, TZ="Asia/Tokyo", LC_ALL="C",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -257,35 +275,25 @@ def failed(done: Done) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
 
 
-def test_verify_passes(made: tuple[Path, Done], place: Path) -> None:
-    done = lemur("verify", made[0], cwd=place)
+def test_verify_passes(made: tuple[Path, Done], place: Path, lemur_here: Any) -> None:
+    done = lemur_here("verify", made[0], cwd=place)
     assert done.returncode == 0, done.stdout
     assert all(line.startswith("ok  ") for line in done.stdout.splitlines())
     for what in ("digests", "schema LemurRecord", "counts", *(f"guarantee {n}" for n in range(1, 7))):
         assert what in done.stdout
-    done = lemur("verify", made[0], "--json", cwd=place)
+    done = lemur_here("verify", made[0], "--json", cwd=place)
     assert all(check["ok"] for check in json.loads(done.stdout))
 
 
-def test_verify_names_a_changed_byte(snapshot: Path, place: Path) -> None:
+def test_verify_names_a_changed_byte(snapshot: Path, place: Path, lemur_here: Any) -> None:
     (path,) = snapshot.glob("data/records/train-*.parquet")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    done = lemur("verify", snapshot, cwd=place)
+    done = lemur_here("verify", snapshot, cwd=place)
     assert done.returncode == 1
     assert f"digests: data/records/{path.name} differs from its digest" in failed(done)[0]
     assert re.search(r"^lemur: .*out: \d+ of \d+ checks failed$", done.stderr, re.MULTILINE)
-
-
-def test_verify_names_a_changed_split(snapshot: Path, place: Path) -> None:
-    def change(rows: list[dict[str, Any]]) -> None:
-        rows[0]["split"] = "test"
-
-    rewrite(snapshot, "data/records/train-*.parquet", change)
-    done = lemur("verify", snapshot, cwd=place)
-    assert done.returncode == 1
-    assert any("guarantee 3" in line and "split test" in line for line in failed(done))
 
 
 #: What is done to a snapshot whose digests are made right again, and which check must see it.
@@ -310,6 +318,7 @@ HARM: dict[str, tuple[str, Callable[[list[dict[str, Any]]], None], str]] = {
     "an id": ("data/records/train-*.parquet", _set(0, id="0" * 64), "ids"),
     "a record is gone": ("data/records/train-*.parquet", lambda rows: rows.pop(), "guarantee 6"),
     "a record twice": ("data/records/train-*.parquet", lambda rows: rows.append(rows[0]), "ids"),
+    "a split": ("data/records/train-*.parquet", _set(0, split="test"), "guarantee 3"),
     "a cluster": ("data/records/train-*.parquet", _set(0, cluster="0" * 16), "guarantee"),
     "a removed code": ("removed.parquet", _set(0, nn_code="x = 5\n"), "ids"),
     "a removed code is gone": ("removed.parquet", lambda rows: rows.pop(), ""),
@@ -370,9 +379,9 @@ def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
     assert any(item.name.startswith("guarantee 1") for item in verify(snapshot, jobs=1) if not item.ok)
 
 
-def test_verify_of_something_else(place: Path) -> None:
-    assert_one_line(lemur("verify", ".", cwd=place), 1, "no manifest.json", "not a finished lemur folder")
-    assert_one_line(lemur("verify", "nowhere", cwd=place), 1, "nowhere", "not a finished lemur folder")
+def test_verify_of_something_else(place: Path, lemur_here: Any) -> None:
+    assert_one_line(lemur_here("verify", ".", cwd=place), 1, "no manifest.json", "not a finished lemur folder")
+    assert_one_line(lemur_here("verify", "nowhere", cwd=place), 1, "nowhere", "not a finished lemur folder")
 
 
 # --- what fails, and how ----------------------------------------------------------------------------------------------
@@ -412,37 +421,30 @@ def test_a_value_that_no_run_could_use_is_wrong_usage(
     assert leftovers(place) == []
 
 
-def test_help_by_one_letter(place: Path) -> None:
-    for command in ((), ("curate",), ("train", "run")):
-        short, long = lemur(*command, "-h", cwd=place), lemur(*command, "--help", cwd=place)
-        assert short.returncode == 0
-        assert short.stdout == long.stdout
-
-
-def test_rows_of_which_none_can_be_used(place: Path) -> None:
+def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:
     """Not an error: a snapshot without records, in which each row says why."""
     write_rows(place / "in.jsonl", [{"nn": "a", "nn_code": "def ("}, {"nn": "b", "nn_code": None}])
-    done = lemur("curate", "in.jsonl", "--out", "out", "--jobs", 1, cwd=place)
+    done = lemur_here("curate", "in.jsonl", "--out", "out", "--jobs", 1, cwd=place)
     assert done.returncode == 0, done.stderr
     assert pq.read_table(place / "out" / "decisions.parquet").column("stage").to_pylist() == ["invalid"] * 2
-    assert lemur("verify", "out", cwd=place).returncode == 0
+    assert lemur_here("verify", "out", cwd=place).returncode == 0
 
 
-def test_output_in_the_way(snapshot: Path, place: Path) -> None:
+def test_output_in_the_way(snapshot: Path, place: Path, lemur_here: Any) -> None:
     before = files(snapshot)
-    assert_one_line(lemur("curate", "rows.jsonl", "--out", "out", cwd=place), 1, "out: exists already", "--force")
+    assert_one_line(lemur_here("curate", "rows.jsonl", "--out", "out", cwd=place), 1, "out: exists already", "--force")
     (place / "mine").mkdir()
     (place / "mine" / "thesis.tex").write_text("precious")
-    done = lemur("curate", "rows.jsonl", "--out", "mine", "--force", cwd=place)
+    done = lemur_here("curate", "rows.jsonl", "--out", "mine", "--force", cwd=place)
     assert_one_line(done, 1, "mine: holds no manifest.json", "choose another --out")
     assert (place / "mine" / "thesis.tex").read_text() == "precious"
-    done = lemur("curate", "rows.jsonl", "--out", "rows.jsonl", "--force", cwd=place)
+    done = lemur_here("curate", "rows.jsonl", "--out", "rows.jsonl", "--force", cwd=place)
     assert_one_line(done, 1, "rows.jsonl: is a file")
     # a run that fails leaves the older folder as it was, one that succeeds replaces it whole
-    done = lemur("curate", "missing.csv", "--out", "out", "--force", cwd=place)
+    done = lemur_here("curate", "missing.csv", "--out", "out", "--force", cwd=place)
     assert_one_line(done, 1, "missing.csv")
     assert files(snapshot) == before
-    done = lemur("curate", "rows.jsonl", "--out", "out", "--force", "--include", "rag", "--jobs", 1, cwd=place)
+    done = lemur_here("curate", "rows.jsonl", "--out", "out", "--force", "--include", "rag", "--jobs", 1, cwd=place)
     assert done.returncode == 0, done.stderr
     assert read_manifest(snapshot).parameters["include"] == ["rag"]
     assert leftovers(place) == ["mine", "out"]
@@ -461,14 +463,15 @@ def test_output_in_the_way(snapshot: Path, place: Path) -> None:
         ["verify"],
     ],
 )
-def test_wrong_usage(place: Path, arguments: list[str]) -> None:
-    done = lemur(*arguments, cwd=place)
+def test_wrong_usage(place: Path, arguments: list[str], lemur_here: Any) -> None:
+    done = lemur_here(*arguments, cwd=place)
     assert done.returncode == 2, done.stderr
-    assert "Usage: lemur" in done.stderr
+    assert "Usage: " in done.stderr
     assert "Traceback" not in done.stderr
     assert leftovers(place) == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_once(made: tuple[Path, Done], place: Path) -> None:
     command = [str(LEMUR), "curate", "rows.jsonl", "--out", "out", "--jobs", "1"]
     runs = [
@@ -509,6 +512,7 @@ def curating(place: Path) -> Iterator[subprocess.Popen[str]]:
             [str(LEMUR), "curate", "big.jsonl", "--out", "out", "--jobs", "2"],
             cwd=place, env=environment(LEMUR_CURATOR_CACHE=str(place.parent / "cold")), stdout=subprocess.PIPE,
             stderr=stderr, text=True, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored, where nohup runs the tests
         )  # fmt: skip
     wait_for(lambda: "features: " in log.read_text() or run.poll() is not None)
     assert run.poll() is None, log.read_text()
@@ -523,6 +527,7 @@ def assert_end(processes: list[psutil.Process]) -> None:
     wait_for(lambda: not any(each.is_running() and each.status() != "zombie" for each in processes), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)])
 def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signal.Signals, status: int) -> None:
     """Ctrl-C and a closed terminal reach the whole process group, a request to end the main process alone."""
@@ -550,6 +555,7 @@ def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signa
     assert not list(cache.rglob("*.part"))
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_command_that_is_killed(curating: subprocess.Popen[str]) -> None:
     children = psutil.Process(curating.pid).children(recursive=True)
     assert len(children) >= 2
@@ -575,6 +581,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_no_space_for_the_output(place: Path, small_disk: Path) -> None:
     dice = random.Random(3)
     write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 60)} for i in range(150)])
@@ -583,6 +590,7 @@ def test_no_space_for_the_output(place: Path, small_disk: Path) -> None:
     assert leftovers(small_disk) == []
 
 
+@pytest.mark.slow
 def test_no_space_for_the_cache(place: Path, small_disk: Path) -> None:
     dice = random.Random(3)
     write_rows(place / "big.jsonl", [{"nn": f"n-{i}", "nn_code": network(dice, 60)} for i in range(150)])
