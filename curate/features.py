@@ -15,7 +15,7 @@ from lemur_core.similarity.outline import outline_tree
 from lemur_core.similarity.tokens import Detail, literal_digest, region_tokens, shingle_hashes
 
 #: Part of the cache's name; raised whenever a definition below changes.
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 
 #: A network's code is tens of kilobytes at most; what is a hundred times larger is data, and is not parsed.
 MAX_CODE_BYTES = 1_000_000

@@ -24,8 +24,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from datasketch import MinHashLSH
 
 from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, Banding, ShingleSets, buckets, jaccard
+
+#: Items up to which datasketch holds the hash tables.
+MAX_HASHED = 100_000
 
 
 class Near(NamedTuple):
@@ -77,6 +81,65 @@ def nearer(best: Near | None, place: int, similarity: float) -> Near:
     return best
 
 
+class HashTables:
+    """Kept items by band of their signatures, in datasketch's LSH: for corpora that fit in memory with it."""
+
+    def __init__(self, signatures: npt.NDArray[np.uint32], banding: Banding) -> None:
+        self._signatures = signatures
+        self._lsh = MinHashLSH(num_perm=PERMUTATIONS, params=(banding.bands, banding.rows))
+
+    def insert(self, item: int, number: int) -> None:
+        """Add an item under a number."""
+        self._lsh.insert(number, _Sketch(self._signatures[item]), check_duplication=False)
+
+    def query(self, item: int) -> list[int]:
+        """The numbers of the items that share a band with this one."""
+        found: list[int] = self._lsh.query(_Sketch(self._signatures[item]))
+        return found
+
+
+class _Sketch:
+    """A signature of ours as datasketch's LSH takes it; it is never compared with a signature of datasketch's."""
+
+    seed, scheme = 0, "legacy"
+
+    def __init__(self, hashvalues: npt.NDArray[np.uint32]) -> None:
+        self.hashvalues = hashvalues
+
+    def __len__(self) -> int:
+        return len(self.hashvalues)
+
+
+class BandTables:
+    """The same for larger corpora, of which datasketch would hold 11 MiB for each thousand items."""
+
+    def __init__(self, buckets_of: npt.NDArray[np.int32]) -> None:
+        self.buckets_of = buckets_of
+        self._kept_in: dict[int, list[int]] = {}
+
+    def insert(self, item: int, number: int) -> None:
+        """Add an item under a number."""
+        for bucket in self.buckets_of[item].tolist():
+            if bucket >= 0:
+                self._kept_in.setdefault(bucket, []).append(number)
+
+    def query(self, item: int) -> set[int]:
+        """The numbers of the items that share a band with this one."""
+        return {number for bucket in self.buckets_of[item].tolist() for number in self._kept_in.get(bucket, ())}
+
+
+def band_tables(
+    signatures: npt.NDArray[np.uint32], banding: Banding, before: BandTables | HashTables | None = None
+) -> BandTables | HashTables:
+    """Empty tables that propose, for an item, the kept ones that share a band of their signatures with it.
+
+    Args: before: tables for the same signatures and bands, whose buckets need not be worked out again.
+    """
+    if len(signatures) <= MAX_HASHED:
+        return HashTables(signatures, banding)
+    return BandTables(before.buckets_of if isinstance(before, BandTables) else buckets(signatures, banding))
+
+
 class LexicalIndex:
     """Kept shingle sets, asked for the most similar one (see `NearIndex`)."""
 
@@ -87,12 +150,12 @@ class LexicalIndex:
         self.banding = banding
         self.verified = 0  # exact Jaccards worked out
         self._sets = sets
-        self._buckets = buckets(sets.signatures, banding)
+        self._tables: BandTables | HashTables | None = None
         self.clear()
 
     def clear(self) -> None:
         """Forget what was kept."""
-        self._kept_in: dict[int, list[int]] = {}
+        self._tables = band_tables(self._sets.signatures, self.banding, self._tables)
         self._kept_sets: list[int] = []  # by place among the kept sets
         self._places: list[int] = []  # of those, the place among the kept records
         self._shingles: list[npt.NDArray[np.uint64]] = []
@@ -123,16 +186,13 @@ class LexicalIndex:
         self._kept_sets.append(item)
         self._places.append(place)
         self._shingles.append(self._sets.shingles(item))
-        for bucket in self._buckets[item].tolist():
-            if bucket >= 0:
-                self._kept_in.setdefault(bucket, []).append(number)
+        assert self._tables is not None
+        self._tables.insert(item, number)
 
     def _candidates(self, item: int, looked: int) -> list[int]:
         """Numbers of kept sets, not looked at yet, that share a bucket and whose sizes and estimate allow a match."""
-        found: set[int] = set()
-        for bucket in self._buckets[item].tolist():
-            if bucket >= 0 and (kept := self._kept_in.get(bucket)) is not None:
-                found.update(kept if looked == 0 else [number for number in kept if number >= looked])
+        assert self._tables is not None
+        found = [number for number in self._tables.query(item) if number >= looked]
         if not found:
             return []
         numbers = np.array(sorted(found), np.int64)

@@ -25,6 +25,7 @@ MAX_SETS = 20_000
 
 _BLOCK = 512
 _LINK_BLOCK = 256
+_PAIRS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +130,14 @@ class Recall:
 
 
 def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Banding, threshold: float) -> Recall:
-    """Count the true pairs that share a bucket and pass the estimate filter."""
-    table = buckets(shingle_sets.signatures, banding)
-    together = ((table[truth.a] == table[truth.b]) & (table[truth.a] >= 0)).any(axis=1)
-    signatures = shingle_sets.signatures
-    estimate = np.count_nonzero(signatures[truth.a] == signatures[truth.b], axis=1) / PERMUTATIONS
-    found = int(np.count_nonzero(together & (estimate >= threshold - ESTIMATE_MARGIN)))
+    """Count the true pairs that share a band and pass the estimate filter."""
+    signatures, found = shingle_sets.signatures, 0
+    for start in range(0, len(truth.a), _PAIRS):
+        a, b = truth.a[start : start + _PAIRS], truth.b[start : start + _PAIRS]
+        equal = signatures[a] == signatures[b]
+        bands = equal[:, : banding.bands * banding.rows].reshape(len(a), banding.bands, banding.rows)
+        likely = np.count_nonzero(equal, axis=1) / PERMUTATIONS >= threshold - ESTIMATE_MARGIN
+        found += int(np.count_nonzero(bands.all(axis=2).any(axis=1) & likely))
     return Recall(
         bands=banding.bands,
         rows=banding.rows,
@@ -186,8 +189,8 @@ def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -
         a, b = a[apart], b[apart]
         estimate = np.concatenate(
             [
-                np.count_nonzero(signatures[a[i : i + 50_000]] == signatures[b[i : i + 50_000]], axis=1)
-                for i in range(0, len(a), 50_000)
+                np.count_nonzero(signatures[a[i : i + _PAIRS]] == signatures[b[i : i + _PAIRS]], axis=1)
+                for i in range(0, len(a), _PAIRS)
             ]
             or [np.empty(0, np.int64)]
         )
