@@ -1,5 +1,6 @@
 """The ablation: a recipe against itself with one ingredient left out, with the same seeds."""
 
+import contextlib
 import json
 import math
 import statistics
@@ -19,8 +20,8 @@ from train.assemble import assemble
 from train.data import Cifar10
 from train.fitting import Fitter
 from train.recipe import Recipe, read_changes
-from train.run import Network, Resources, count_images
-from train.study import StudyRun, check_study, close_study, open_study, open_trainers
+from train.run import Network, Resources, TrainingRun, count_images, open_sandbox
+from train.study import check_study, close_study, open_study, train_all
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,23 +121,21 @@ def ablate(
         "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
     }
     open_study(out, plan, force=force)
-    planned = [
-        StudyRun(f"{folder_name(name)}-seed{seed}", nets[name], recipes[name], seed, held_out, images)
-        for seed in seeds
-        for name in recipes
-    ]
-    with open_trainers(jobs) as trainers:
-        runs = list(trainers.train(planned, out, data=data.folder, resources=resources, again=force))
+    cases = [(name, seed) for seed in seeds for name in recipes]
+    runs = {
+        f"{folder_name(name)}-seed{seed}": TrainingRun(nets[name], recipes[name], seed, data, held_out, images)
+        for name, seed in cases
+    }
+    with contextlib.closing(open_sandbox(data.folder, resources.checked(), jobs=jobs)) as box:
+        every = train_all(runs, out, box, resources, again=force)
     records = {name: {} for name in recipes}  # type: dict[str, dict[int, TrainingRecord]]
-    names = [name for _ in seeds for name in recipes]
-    for name, (run, record) in zip(names, runs, strict=True):
-        records[name][run.seed] = record
+    for (name, seed), record in zip(cases, every, strict=True):
+        records[name][seed] = record
     rows = [_row(name, found, records[FULL]) for name, found in records.items()]
     _write(out, rows, records, data)
-    every = [record for _, record in runs]
     library = folder if any(net.ingredients for net in nets.values()) else None
     close_study(out, plan, every, library, data, watch, {RECORDS: len(every)})
-    note(f"ablation: {len(runs)} runs of {len(recipes)} variants -> {out}")
+    note(f"ablation: {len(every)} runs of {len(recipes)} variants -> {out}")
     return rows
 
 

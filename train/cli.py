@@ -77,30 +77,13 @@ Unsafe = Annotated[
 ]
 
 
-class SlotName(StrEnum):
-    """The slots of a recipe."""
-
-    stem = "stem"
-    residual = "residual"
-    attention = "attention"
-    downsample = "downsample"
-    norm = "norm"
-    activation = "activation"
-    stochastic_depth = "stochastic_depth"
-    head = "head"
-
-
 #: What a search varies unless told: `train.search.SLOTS`, which takes PyTorch to import.
 _VARIED = ("residual", "attention", "downsample", "stochastic_depth", "activation")
 
-
-class Device(StrEnum):
-    """Where to train."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
+SlotName = StrEnum(
+    "SlotName", ["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]
+)
+Device = StrEnum("Device", ["auto", "cpu", "cuda", "mps"])
 
 
 @_train.command("assemble")
@@ -245,24 +228,14 @@ def run_(
     from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
     from train.commands import network_in, resources, run_text, train_to
     from train.data import load_cifar10
-    from train.run import Network, count_images
+    from train.run import Network, TrainingRun, count_images
 
     given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value, step_limit=step_limit)
     cifar10 = load_cifar10(data)
     count_images(cifar10, held_out, images)  # before the seconds that assembling takes
     net = network_in(Path(network), prm) if is_file else Network.of(assemble(recipe, folder, unsafe=unsafe_no_sandbox))
-    record = train_to(
-        out,
-        net,
-        recipe,
-        seed=seed,
-        data=cifar10,
-        held_out=held_out,
-        images=images,
-        resources=given,
-        force=force,
-        library=None if is_file else folder,
-    )
+    run = TrainingRun(net, recipe, seed, cifar10, held_out, images)
+    record = train_to(out, run, resources=given, force=force, library=None if is_file else folder)
     if as_json:
         _print_json(record.model_dump(mode="json"))
     else:
@@ -336,16 +309,28 @@ def check_(
     as_json: AsJson = False,
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality; refused when off the contract."""
-    from train.commands import check_to
+    from train.check import check_nn
+    from train.commands import read_code, read_prm
     from train.data import load_cifar10
 
-    result = check_to(
-        net, prm, load_cifar10(data), epochs=epochs, memory=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox
+    cifar10, limit = load_cifar10(data), int(memory * 2**30)
+    result = check_nn(
+        read_code(net),
+        read_prm(prm),
+        dataset=cifar10,
+        epochs=epochs,
+        wall_seconds=time_limit,
+        memory_bytes=limit,
+        unsafe=unsafe_no_sandbox,
     )
+    if result.status != "ok":
+        raise UserError(f"{net}: {result.status}: {result.error}")
+    figures = {name: getattr(result, name) for name in ("name", "accuracy", "accuracy_to_time", "code_quality")}
+    figures["data"] = cifar10.label
     if as_json:
-        _print_json(result)
+        _print_json(figures)
     else:
-        for key, value in result.items():
+        for key, value in figures.items():
             shown = f"{value:.6g}" if isinstance(value, float) else value
             print(f"{key.replace('_', ' '):<17} {shown}")
 

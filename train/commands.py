@@ -13,13 +13,11 @@ from lemur_core.files.workers import available_cores
 from manifests.records import TrainingRecord
 from train.assemble import Assembled, assemble
 from train.candidates import Candidate
-from train.check import check_nn
 from train.contract import check_contract
-from train.data import Cifar10
 from train.history import read_history
 from train.lemur_files import LEMUR, can_enter, can_enter_from, check_storable, trained_with, write_lemur_files
 from train.recipe import Recipe
-from train.run import Network, Resources, train_once
+from train.run import Network, Resources, TrainingRun, train_once
 from train.run_folder import RECORD, complete_run
 
 #: Where an assembled network's file states its hyperparameters.
@@ -142,40 +140,21 @@ def network_in(path: Path, prm: str | None) -> Network:
 
 
 def train_to(
-    out: Path,
-    net: Network,
-    recipe: Recipe,
-    *,
-    seed: int,
-    data: Cifar10,
-    held_out: int,
-    images: int | None,
-    resources: Resources,
-    force: bool,
-    library: Path | None = None,
+    out: Path, run: TrainingRun, *, resources: Resources, force: bool, library: Path | None = None
 ) -> TrainingRecord:
     """Train a network; a run that came to its end gets its files for LEMUR too, below `lemur`.
 
     Args: library: the extraction folder of its blocks, which its manifest then names.
     """
-    if can_enter_from(data.label):
+    net = run.network
+    if can_enter_from(run.data.label):
         check_storable(net.prm)
-    used = trained_with(json.loads(recipe.to_json()))
+    used = trained_with(json.loads(run.recipe.to_json()))
     for name in sorted(used.keys() & net.prm.keys()):
         if net.prm[name] != used[name]:
             said = f"{name} {net.prm[name]!r} only constructs it"
             note(f"{net.name}: {said}; the recipe trains it with {used[name]!r}: --set training.… changes that")
-    record = train_once(
-        net,
-        recipe,
-        seed=seed,
-        data=data,
-        out=out,
-        held_out=held_out,
-        images=images,
-        resources=resources,
-        force=force,
-    )
+    record = train_once(run, out, resources=resources, force=force)
     if can_enter(record):
         history = [epoch.model_dump(mode="json") for epoch in read_history(out)]
         write_lemur_files(out / LEMUR, record, net.code, history)
@@ -204,30 +183,3 @@ def run_text(record: TrainingRecord, out: Path) -> str:
     ]
     lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
     return "\n".join([*lines, f"-> {out}"])
-
-
-def check_to(
-    path: Path, prm: str, data: Cifar10, *, epochs: int, memory: float, time_limit: float, unsafe: bool
-) -> dict[str, object]:
-    """What LEMUR's check gives for a network's file.
-
-    Raises: UserError if the network is refused or fails, with the reason.
-    """
-    result = check_nn(
-        read_code(path),
-        read_prm(prm),
-        dataset=data,
-        epochs=epochs,
-        wall_seconds=time_limit,
-        memory_bytes=int(memory * 2**30),
-        unsafe=unsafe,
-    )
-    if result.status != "ok":
-        raise UserError(f"{path}: {result.status}: {result.error}")
-    return {
-        "name": result.name,
-        "accuracy": result.accuracy,
-        "accuracy_to_time": result.accuracy_to_time,
-        "code_quality": result.code_quality,
-        "data": data.label,
-    }

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,7 @@ from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from manifests.manifest import Stopwatch
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10
-from train.history import Progress, Report, StepFigures, read_history, read_progress, watching
+from train.history import EpochFigures, Progress, Report, StepFigures, read_history, read_progress, watching
 from train.job import TrainingJob
 from train.recipe import Recipe
 from train.run_folder import (
@@ -73,6 +73,54 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What is trained, how, on what, and from which seed: all that decides what a run comes to, but for its threads.
+
+    `held_out`: training images to validate on, the same ones whatever the seed; 0 trains on all. `images`: how many of
+    the others to train on, None for all; fewer are always among more. `tested`: whether to read the test images; a run
+    that only helps to choose does not.
+    """
+
+    network: Network
+    recipe: Recipe
+    seed: int
+    data: Cifar10
+    held_out: int = 5000
+    images: int | None = None
+    tested: bool = True
+
+    @property
+    def image_count(self) -> int:
+        """Images to train on. Raises: UserError if there are not as many."""
+        return count_images(self.data, self.held_out, self.images)
+
+    def identify(self, device: str) -> dict[str, Any]:
+        """What tells the run from others, on a device."""
+        return {
+            "code_sha256": _sha256(self.network.code),
+            "prm": canonical_json(dict(self.network.prm)),
+            "recipe_sha256": _sha256(self.network.trained_by(self.recipe)),
+            "seed": self.seed,
+            "data_sha256": self.data.sha256,
+            "held_out": self.held_out,
+            "train_images": self.image_count,
+            "tested": self.tested,
+            "device": device,
+            "torch": torch.__version__,
+            "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
+        }
+
+    def progress(self, done: tuple[EpochFigures, ...]) -> Progress:
+        """How far the run is with these epochs done."""
+        epochs, batch = self.recipe.training.epochs, min(self.recipe.training.batch_size, self.image_count)
+        return Progress(self.network.name, epochs, epochs * (self.image_count // batch), StepFigures(), done, batch)
+
+
+#: A run under way: gives its job for the sandbox, is sent the outcome, returns the record.
+Training = Generator[Job, Outcome, TrainingRecord]
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """What a run may use. Nothing of it changes what is computed, but for threads and device: the order of sums.
 
@@ -113,8 +161,8 @@ class Resources:
         )
 
 
-def open_sandbox(data: Path, resources: Resources) -> Sandbox:
-    """A sandbox for training runs on the images in that cache folder; several runs may share it, one after another.
+def open_sandbox(data: Path, resources: Resources, *, jobs: int = 1) -> Sandbox:
+    """A sandbox for training runs on the images in that cache folder, so many at a time.
 
     Args: resources: as `Resources.checked` gives them.
     """
@@ -127,22 +175,16 @@ def open_sandbox(data: Path, resources: Resources) -> Sandbox:
         preload=PRELOAD,
         entries=[ENTRY],
         readable=[data],
-        workers=1,
+        workers=jobs,
         environment=environment,
         unsafe=resources.unsafe,
     )
 
 
 def train_once(
-    net: "Network | Assembled",
-    recipe: Recipe,
-    *,
-    seed: int,
-    data: Cifar10,
+    run: TrainingRun,
     out: Path,
-    held_out: int = 5000,
-    images: int | None = None,
-    tested: bool = True,
+    *,
     resources: Resources = Resources(),
     force: bool = False,
     keep_failed: bool = False,
@@ -157,10 +199,7 @@ def train_once(
     trained again.
 
     Args:
-        net: its code is foreign, and is only run in the sandbox.
-        held_out: training images to validate on, the same ones whatever the seed; 0 trains on all.
-        images: how many of the others to train on; None for all. Fewer are always among more.
-        tested: whether to read the test images; a run that only helps to choose does not.
+        run: its network's code is foreign, and is only run in the sandbox.
         force: replace another run in `out`, or the same one if it failed.
         keep_failed: take the same run as it is also where it failed.
         report: called about twice a second with how far it is; None is silent.
@@ -169,59 +208,89 @@ def train_once(
 
     Raises: UserError if the arguments do not go together, or `out` holds something else.
     """
-    watch = Stopwatch()
-    network = net if isinstance(net, Network) else Network.of(net)
     resources = resources.checked()
-    trained = count_images(data, held_out, images)
-    identity = {  # all that decides what a run comes to, but for the number of threads
-        "code_sha256": _sha256(network.code),
-        "prm": canonical_json(dict(network.prm)),
-        "recipe_sha256": _sha256(network.trained_by(recipe)),
-        "seed": seed,
-        "data_sha256": data.sha256,
-        "held_out": held_out,
-        "train_images": trained,
-        "tested": tested,
-        "device": resources.device,
-        "torch": torch.__version__,
-        "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
-    }
+    with contextlib.ExitStack() as stack:
+        steps = training(run, out, resources, force=force, keep_failed=keep_failed, quiet=report is None)
+        job = advance(stack.enter_context(contextlib.closing(steps)))
+        if isinstance(job, TrainingRecord):
+            return job
+        if box is None:
+            box = stack.enter_context(open_sandbox(run.data.folder, resources))
+        elif not box.is_open:
+            box.__enter__()
+        with contextlib.ExitStack() as shown:
+            if report is not None:
+                scratch = Path(str(job.scratch))
+                empty = run.progress(tuple(read_history(scratch)))
+                shown.enter_context(watching(scratch, empty, None if report == "stderr" else report))
+            (outcome,) = box.run([job])
+        record = advance(steps, outcome)
+        assert isinstance(record, TrainingRecord)
+        return record
+
+
+def training(
+    run: TrainingRun, out: Path, resources: Resources, *, force: bool, keep_failed: bool, quiet: bool
+) -> Training:
+    """A run up to its job for the sandbox and, given its outcome, from there to its record; see `train_once`.
+
+    Its folder belongs to this process until the generator ends or is closed.
+
+    Args: resources: as `Resources.checked` gives them.
+    """
+    watch = Stopwatch()
+    identity = run.identify(resources.device)
     found = finished(out, identity, force=force, keep_failed=keep_failed)
     if found is not None:
-        if report is not None:
+        if not quiet:
             note(f"{out}: the same run is there already; not trained again")
-        write_run_manifest(out, data, watch, just_trained=False)
+        write_run_manifest(out, run.data, watch, just_trained=False)
         return found
+    name = run.network.name
     with own_folder(out) as partial:
-        scratch = open_scratch(partial, identity, quiet=report is None)
-        job = TrainingJob(
-            code=network.code,
-            prm=dict(network.prm),
-            recipe=recipe.to_json(),
-            seed=seed,
-            data=str(data.folder),
-            held_out=held_out,
-            images=trained,
-            tested=tested,
+        scratch = open_scratch(partial, identity, quiet=quiet)
+        done = len(read_history(scratch))
+        if done and not quiet:
+            note(f"{name}: goes on after epoch {done} of {run.recipe.training.epochs}")
+        payload = TrainingJob(
+            code=run.network.code,
+            prm=dict(run.network.prm),
+            recipe=run.recipe.to_json(),
+            seed=run.seed,
+            data=str(run.data.folder),
+            held_out=run.held_out,
+            images=run.image_count,
+            tested=run.tested,
             device=resources.device,
             threads=resources.threads or 1,
             time_limit=resources.time_limit,
             step_limit=resources.step_limit,
             key=_sha256(canonical_json(identity)),
-        )
-        outcome = _run(network.name, recipe, job, scratch, resources, report, box)
-        record = _record(network, recipe, identity, data.label, scratch, outcome, resources)
+        ).to_payload()
+        outcome = yield Job(str(out), ENTRY, payload, resources.limits(), scratch=str(scratch.resolve()))
         said = outcome.value if isinstance(outcome.value, dict) else {}
-        weights_sha256 = said.get("weights_sha256")
+        notes, digest = said.get("notes"), said.get("weights_sha256")
+        for line in notes if isinstance(notes, list) and not quiet else []:
+            note(f"{name}: {str(line)[:300]}")
+        record = _record(run, identity, scratch, outcome, resources)
         try:
-            digest = weights_sha256 if isinstance(weights_sha256, str) else None
-            write_run_manifest(write_result(partial, network.code, record, identity, digest), data, watch)
+            sha256 = digest if isinstance(digest, str) else None
+            write_run_manifest(write_result(partial, run.network.code, record, identity, sha256), run.data, watch)
         except OSError as error:
             reason = f"{partial}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; mend that, and the same command goes on from there") from error
         if not _can_go_on(outcome):
             put_in_place(partial, out)
     return record
+
+
+def advance(steps: Training, outcome: Outcome | None = None) -> Job | TrainingRecord:
+    """The job of a run that starts, or the record of one that is over: at once, or with the outcome of its job."""
+    try:
+        return next(steps) if outcome is None else steps.send(outcome)
+    except StopIteration as end:
+        record: TrainingRecord = end.value
+        return record
 
 
 def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
@@ -237,52 +306,16 @@ def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
     return there - held_out if images is None else images
 
 
-def _run(
-    name: str,
-    recipe: Recipe,
-    job: TrainingJob,
-    scratch: Path,
-    resources: Resources,
-    report: Report | Literal["stderr"] | None,
-    box: Sandbox | None,
-) -> Outcome:
-    """Run the job to its end in that folder, and show how far it is."""
-    epochs, batch = recipe.training.epochs, min(recipe.training.batch_size, job.images)
-    done = tuple(read_history(scratch))
-    if done and report is not None:
-        note(f"{name}: goes on after epoch {len(done)} of {epochs}")
-    empty = Progress(name, epochs, epochs * (job.images // batch), StepFigures(), done, batch)
-    with contextlib.ExitStack() as stack:
-        if box is None:
-            box = stack.enter_context(open_sandbox(Path(job.data), resources))
-        elif not box.is_open:
-            box.__enter__()
-        if report is not None:
-            stack.enter_context(watching(scratch, empty, None if report == "stderr" else report))
-        limits = resources.limits()
-        (outcome,) = box.run([Job("run", ENTRY, job.to_payload(), limits, scratch=str(scratch.resolve()))])
-    notes = outcome.value.get("notes") if isinstance(outcome.value, dict) else None
-    for line in notes if report is not None and isinstance(notes, list) else []:
-        note(f"{name}: {str(line)[:300]}")
-    return outcome
-
-
 def _record(
-    network: Network,
-    recipe: Recipe,
-    identity: Mapping[str, Any],
-    label: str,
-    scratch: Path,
-    outcome: Outcome,
-    resources: Resources,
+    run: TrainingRun, identity: Mapping[str, Any], scratch: Path, outcome: Outcome, resources: Resources
 ) -> TrainingRecord:
     """The record, from what the process said, else from what it left; a foreign hand may have been in both."""
     known = {
-        "name": network.name,
-        "ingredients": network.ingredients,
+        "name": run.network.name,
+        "ingredients": run.network.ingredients,
         **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
-        "recipe": network.trained_by(recipe),
-        "data": label,
+        "recipe": run.network.trained_by(run.recipe),
+        "data": run.data.label,
         "peak_bytes": outcome.peak_bytes,
     }
     history, now = read_history(scratch), read_progress(scratch)

@@ -3,6 +3,7 @@
 Source: Jamieson and Talwalkar 2016, arXiv:1502.07943.
 """
 
+import contextlib
 import json
 import math
 import random
@@ -14,6 +15,7 @@ from lemur_core.files.atomic import atomic_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
+from lemur_core.sandbox import Sandbox
 from manifests.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.assemble import Assembled, assemble
@@ -22,8 +24,8 @@ from train.data import Cifar10
 from train.fitting import Fitter
 from train.library import open_library
 from train.recipe import Recipe
-from train.run import Network, Resources
-from train.study import StudyRun, Trainers, check_study, close_study, described, open_study, open_trainers
+from train.run import Network, Resources, TrainingRun, open_sandbox
+from train.study import check_study, close_study, described, open_study, train_all
 
 TRIALS = "trials.jsonl"
 
@@ -99,8 +101,8 @@ def search(
         open_study(out, described_plan, force=force)
         drawn = compositions(base, choices, plan.budget, plan.seed)
         trials = [_assembled(recipe, plan.epochs, folder, fitter) for recipe in drawn]
-    with open_trainers(jobs) as trainers:
-        _screen(trials, plan, trainers, out, data, resources, again=force)
+    with contextlib.closing(open_sandbox(data.folder, resources.checked(), jobs=jobs)) as box:
+        _screen(trials, plan, box, out, data, resources, again=force)
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
     every = [record for trial in trials for record in trial.records]
@@ -160,7 +162,7 @@ def rungs(plan: Plan, count: int, available: int) -> list[int]:
 def _screen(
     trials: Sequence[Trial],
     plan: Plan,
-    trainers: Trainers,
+    box: Sandbox,
     out: Path,
     data: Cifar10,
     resources: Resources,
@@ -172,9 +174,8 @@ def _screen(
     for rung, images in enumerate(rungs(plan, len(left), len(data.train_images) - plan.held_out)):
         size = f"{images:,} images, {plural(plan.epochs, 'epoch')}"
         note(f"rung {rung + 1}: {plural(len(left), 'composition')}, {size}")
-        planned = [_planned(trial, rung, images, plan) for trial in left]
-        runs = trainers.train(planned, out, data=data.folder, resources=resources, again=again)
-        for trial, (_, record) in zip(left, runs, strict=True):
+        runs = {f"rung{rung + 1}-{trial.name}": _run(trial, images, plan, data) for trial in left}
+        for trial, record in zip(left, train_all(runs, out, box, resources, again=again), strict=True):
             trial.records.append(record)
         _write(out, trials, data.label, plan)
         left = sorted((trial for trial in left if trial.records[-1].status == "ok"), key=lambda trial: trial.rank)
@@ -190,11 +191,10 @@ def _assembled(recipe: Recipe, epochs: int, folder: Path, fitter: Fitter) -> Tri
         return Trial(name, recipe, None, str(error))
 
 
-def _planned(trial: Trial, rung: int, images: int, plan: Plan) -> StudyRun:
+def _run(trial: Trial, images: int, plan: Plan, data: Cifar10) -> TrainingRun:
     assert trial.net is not None
     recipe = trial.recipe.changed(training__epochs=plan.epochs)
-    name = f"rung{rung + 1}-{trial.name}"
-    return StudyRun(name, Network.of(trial.net), recipe, plan.seed, held_out=plan.held_out, images=images, tested=False)
+    return TrainingRun(Network.of(trial.net), recipe, plan.seed, data, plan.held_out, images, tested=False)
 
 
 def _described_plan(plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str]], data: Cifar10) -> dict[str, object]:

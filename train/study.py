@@ -1,22 +1,16 @@
 """Many training runs of one study: side by side, in folders of their own, the finished ones never trained again."""
 
-import contextlib
-import functools
 import json
-import shutil
-import tempfile
-import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lemur_core.files.atomic import atomic_file, check_writable
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from lemur_core.files.workers import process_pool, submit
-from lemur_core.sandbox import Sandbox
+from lemur_core.sandbox import Job, Outcome, Sandbox
 from manifests.manifest import (
     FILE_NAME,
     Manifest,
@@ -27,26 +21,11 @@ from manifests.manifest import (
     write_manifest,
 )
 from manifests.records import TrainingRecord
-from train.data import Cifar10, open_cache
-from train.recipe import Recipe
-from train.run import Network, Resources, open_sandbox, train_once
+from train.data import Cifar10
+from train.run import Resources, Training, TrainingRun, advance, training
 from train.run_folder import RUNS, complete_run, images_input, parents_in, torch_versions
 
 PLAN = "plan.json"
-_REMOVALS = 50  # tries, a tenth of a second apart: what a killed worker ran is still clearing up then
-
-
-@dataclass(frozen=True, slots=True)
-class StudyRun:
-    """One run of a study: `name` is also that of its folder, below `runs`."""
-
-    name: str
-    net: Network
-    recipe: Recipe
-    seed: int
-    held_out: int
-    images: int | None = None
-    tested: bool = True
 
 
 def check_study(out: Path) -> None:
@@ -123,38 +102,53 @@ def close_study(
     write_manifest(out, manifest)
 
 
-@dataclass(frozen=True, slots=True)
-class Trainers:
-    """Worker processes that train the runs of a study, each in a sandbox that it opens once."""
+def train_all(
+    runs: Mapping[str, TrainingRun], out: Path, box: Sandbox, resources: Resources, *, again: bool
+) -> list[TrainingRecord]:
+    """Train the runs of a study that are not trained yet, as many at a time as the sandbox has workers.
 
-    pool: ProcessPoolExecutor
-    temporary: str
+    Args: runs: by the name of their folder, below `runs`. box: opened when it is needed, and left open. resources: of
+        each run. again: train also what has failed.
+    Returns: their records, in that order.
+    """
+    resources = resources.checked()
+    under_way: deque[tuple[str, Training, Job | TrainingRecord]] = deque()
+    records: list[TrainingRecord] = []
 
-    def train(
-        self, planned: Sequence[StudyRun], out: Path, *, data: Path, resources: Resources, again: bool = False
-    ) -> Iterator[tuple[StudyRun, TrainingRecord]]:
-        """Train what is not trained yet; give each run with its record, in the order planned.
+    def jobs() -> Iterator[Job]:
+        for name, run in runs.items():
+            steps = training(run, out / RUNS / name, resources, force=True, keep_failed=not again, quiet=True)
+            under_way.append((name, steps, step := advance(steps)))
+            if isinstance(step, Job):
+                yield step
 
-        Args: data: the cache folder of the images. resources: threads and limits of each run. again: train also what
-            has failed.
-        """
-        resources = resources.checked()  # a sandbox is opened for the device that this tells
-        folders = [out / RUNS / plan.name for plan in planned]
-        futures = [
-            submit(self.pool, _train, plan, folder, data, resources, self.temporary, again=again)
-            for plan, folder in zip(planned, folders, strict=True)
-        ]
-        for number, (plan, future) in enumerate(zip(planned, futures, strict=True), 1):
-            record = future.result()
-            note(f"{number} of {len(planned)}  {plan.name}: {described(record)}")
-            yield plan, record
+    def end_runs(outcome: Outcome | None = None) -> None:
+        """End the oldest run, with its outcome, and those after it that were there already."""
+        while under_way:
+            name, steps, step = under_way[0]
+            record = step if isinstance(step, TrainingRecord) or outcome is None else advance(steps, outcome)
+            if not isinstance(record, TrainingRecord):
+                return
+            outcome = None
+            under_way.popleft()
+            records.append(record)
+            note(f"{len(records)} of {len(runs)}  {name}: {described(record)}")
 
-
-@contextlib.contextmanager
-def open_trainers(jobs: int) -> Iterator[Trainers]:
-    """So many workers, for the time; whatever ends it leaves no temporary folder."""
-    with _temporary() as temporary, process_pool(jobs) as pool:
-        yield Trainers(pool, temporary)
+    left = jobs()
+    first = next(left, None)
+    end_runs()
+    if first is None:
+        return records
+    if not box.is_open:
+        box.__enter__()
+    try:
+        for outcome in box.run(chain([first], left)):
+            end_runs(outcome)
+        end_runs()
+    finally:
+        for _, steps, _ in under_way:
+            steps.close()
+    return records
 
 
 def described(record: TrainingRecord) -> str:
@@ -167,44 +161,3 @@ def described(record: TrainingRecord) -> str:
         if value is not None
     ]
     return f"{', '.join(found)}, {record.train_seconds:.0f} s of training"
-
-
-@contextlib.contextmanager
-def _temporary() -> Iterator[str]:
-    """A folder for the workers' temporary folders: a worker that is killed removes none."""
-    folder = tempfile.mkdtemp(prefix="lemur-study-")
-    try:
-        yield folder
-    finally:
-        for _ in range(_REMOVALS):
-            shutil.rmtree(folder, ignore_errors=True)
-            if not Path(folder).exists():
-                break
-            time.sleep(0.1)
-
-
-def _train(
-    plan: StudyRun, out: Path, data: Path, resources: Resources, temporary: str, *, again: bool
-) -> TrainingRecord:
-    tempfile.tempdir = temporary
-    return train_once(
-        plan.net,
-        plan.recipe,
-        seed=plan.seed,
-        data=open_cache(data),
-        out=out,
-        held_out=plan.held_out,
-        images=plan.images,
-        tested=plan.tested,
-        resources=resources,
-        report=None,
-        force=True,
-        keep_failed=not again,
-        box=_own_sandbox(data, resources),
-    )
-
-
-@functools.cache
-def _own_sandbox(data: Path, resources: Resources) -> Sandbox:
-    """This worker's sandbox, whose server imports the libraries once for all runs; it ends with the worker."""
-    return open_sandbox(data, resources)

@@ -28,7 +28,7 @@ from train.assemble import assemble
 from train.commands import resources, run_text, train_to
 from train.data import load_cifar10, open_source
 from train.recipe import Recipe, find_recipe
-from train.run import Network
+from train.run import Network, TrainingRun
 
 BLOCKS, SNAPSHOT, RUN = "blocks", "snapshot", "run"
 NETWORK, NETWORK_FACTS, CHECKS = "network.py", "network.json", "checks.json"
@@ -220,14 +220,10 @@ def make_run(plan: Plan, out: Path) -> None:
     data = load_cifar10(plan.data)
     there = len(data.train_labels)
     held_out = min(plan.held_out, there // 4)
+    images = min(IMAGES, there - held_out) if plan.images is None else plan.images
     record = train_to(
         out / RUN,
-        network,
-        _recipe(plan),
-        seed=plan.seed,
-        data=data,
-        held_out=held_out,
-        images=min(IMAGES, there - held_out) if plan.images is None else plan.images,
+        TrainingRun(network, _recipe(plan), plan.seed, data, held_out, images),
         resources=resources(plan.jobs, _MEMORY_GIB, None, unsafe=plan.unsafe, device="cpu"),
         force=True,
         library=out / BLOCKS,

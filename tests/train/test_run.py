@@ -22,7 +22,7 @@ from train.data import Cifar10, load_cifar10
 from train.history import Progress, StepFigures, _said, copy_plain, read_history, read_progress, watching
 from train.job import weights_digest
 from train.recipe import Recipe
-from train.run import Network, Resources, open_sandbox, train_once
+from train.run import Network, Resources, TrainingRun, open_sandbox, train_once
 from train.run_folder import own_folder
 
 pytestmark = pytest.mark.slow
@@ -69,8 +69,9 @@ def box(data: Cifar10) -> Iterator[Sandbox]:
 def run(data: Cifar10, box: Sandbox | None, out: Path, line: str = "pass  # HERE", **options: object) -> TrainingRecord:
     """Train the tiny network, with that line run in its fourth call."""
     net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
-    settings = {"recipe": RECIPE, "seed": 0, "held_out": 64, "resources": ONE, "report": None, **options}
-    return train_once(net, data=data, out=out, box=box, **settings)  # type: ignore[arg-type]
+    what = {name: options.pop(name) for name in ("recipe", "seed", "held_out", "images") if name in options}
+    training_run = TrainingRun(net, **{"recipe": RECIPE, "seed": 0, "data": data, "held_out": 64, **what})  # type: ignore[arg-type]
+    return train_once(training_run, out, box=box, **{"resources": ONE, "report": None, **options})  # type: ignore[arg-type]
 
 
 def digest(out: Path) -> str:
@@ -178,17 +179,8 @@ def test_every_end_is_a_record(data: Cifar10, box: Sandbox, tmp_path: Path, name
     ],
 )
 def test_a_file_that_is_no_network(data: Cifar10, box: Sandbox, tmp_path: Path, code: str, reason: str) -> None:
-    record = train_once(
-        Network("odd", code, {}),
-        RECIPE,
-        seed=0,
-        data=data,
-        out=tmp_path / "o",
-        held_out=0,
-        resources=ONE,
-        box=box,
-        report=None,
-    )
+    odd = TrainingRun(Network("odd", code, {}), RECIPE, 0, data, held_out=0)
+    record = train_once(odd, tmp_path / "o", resources=ONE, box=box, report=None)
     assert (record.status, record.error, record.steps, record.parameters) == ("error", reason, 0, None)
 
 
@@ -395,9 +387,8 @@ def test_networks_of_recipes_keep_the_recipe(data: Cifar10, box: Sandbox, tmp_pa
     )
     net = Network("made", NET, {"lr": 0.1}, (part,), assembled=True)
     short = RECIPE.changed(training__epochs=1)
-    record = train_once(
-        net, short, seed=0, data=data, out=tmp_path / "o", held_out=64, resources=ONE, box=box, report=None
-    )
+    made = TrainingRun(net, short, 0, data, held_out=64)
+    record = train_once(made, tmp_path / "o", resources=ONE, box=box, report=None)
     assert (record.status, record.ingredients) == ("ok", (part,))
     assert (record.recipe, record.recipe_sha256) == (short.to_json(), short.sha256)
 

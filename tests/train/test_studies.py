@@ -12,9 +12,10 @@ from train.ablation import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
 from train.recipe import Recipe, load_recipe
-from train.run import Network, Resources
+from train.run import Network, Resources, TrainingRun, open_sandbox
+from train.run_folder import own_folder
 from train.search import Plan, search
-from train.study import StudyRun, check_study, open_study, open_trainers
+from train.study import check_study, open_study, train_all
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -109,12 +110,18 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("TMPDIR", str(temporary))  # of the workers
     net = Network.of(assemble(TINY, None))
-    planned = [StudyRun(f"run{seed}", net, TINY, seed, held_out=50) for seed in range(2)]
-    with contextlib.suppress(KeyboardInterrupt), open_trainers(1) as trainers:
-        runs = trainers.train(planned, tmp_path / "out", data=data.folder, resources=RESOURCES)
-        assert next(runs)[1].status == "ok"
+    runs = {f"run{seed}": TrainingRun(net, TINY, seed, data, held_out=50) for seed in range(3)}
+
+    def interrupt(line: str) -> None:
+        assert line.startswith("1 of 3  run0: test ")
         assert any(temporary.glob("**/lemur-sandbox-*"))  # for the second run, which is on its way
         raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.study.note", interrupt)
+    with contextlib.closing(open_sandbox(data.folder, RESOURCES.checked())) as box, pytest.raises(KeyboardInterrupt):
+        train_all(runs, tmp_path / "out", box, RESOURCES, again=False)
+    with own_folder(tmp_path / "out" / "runs" / "run1"):
+        pass  # it is nobody's now
     assert list(temporary.iterdir()) == []
 
 
