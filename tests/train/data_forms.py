@@ -3,7 +3,6 @@
 import hashlib
 import io
 import pickle
-import struct
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,36 +56,13 @@ def write_parquet(folder: Path, made: Made, *, kind: str = "PNG", column: str = 
     return folder
 
 
-class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
-    """Writes bytes as Python 2 wrote its strings, which is how the original files hold keys and pixels."""
-
-    dispatch = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
-
-    def save_bytes(self, value: bytes) -> None:
-        short = len(value) < 256
-        self.write(b"U" + bytes([len(value)]) + value if short else b"T" + struct.pack("<i", len(value)) + value)
-        self.memoize(value)
-
-    dispatch[bytes] = save_bytes
-
-
-def to_pickle(value: object, module: bytes = b"numpy.core.multiarray") -> bytes:
-    """Protocol 2, as in the original files; `module` is where numpy's `_reconstruct` was at the time."""
-    Python2Pickler(out := io.BytesIO(), 2).dump(value)
-    return out.getvalue().replace(b"cnumpy._core.multiarray\n", b"c" + module + b"\n")
-
-
-def batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> dict[bytes, object]:
-    return {
-        b"batch_label": b"training batch 1 of 5",
-        b"labels": labels.tolist(),
-        b"data": np.ascontiguousarray(images.reshape(len(images), -1)),
-        b"filenames": [b"%d.png" % row for row in range(len(images))],
-    }
+def to_pickle(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
+    """A batch of the Python version, as far as it is read."""
+    return pickle.dumps({"labels": labels.tolist(), "data": images.reshape(len(images), -1)}, 2)
 
 
 def write_python(root: Path, made: Made) -> Path:
-    return _write_batches(root / "cifar-10-batches-py", "", made, lambda *rows: to_pickle(batch(*rows)))
+    return _write_batches(root / "cifar-10-batches-py", "", made, to_pickle)
 
 
 def pass_for_originals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

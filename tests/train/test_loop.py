@@ -1,6 +1,8 @@
-"""The parts of the loop: optimiser, schedules, evaluation, the ledger, what a network must be."""
+"""What the loop is made of: evaluation, metrics, draws, what a network must be, checkpoints."""
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,115 +10,9 @@ from torch import nn
 
 from train.augment import Pixels
 from train.device import choose_place, seed_everything, stable_seed
+from train.job import load_checkpoint, loose_buffers, put_back, save_checkpoint, tensors_only, weights_digest
 from train.metrics import DivergedError, RunMetrics, evaluate
 from train.network import NetworkError, check_output, construct, load_network, place_of
-from train.optimizer import make_average, make_optimizer, make_schedule
-from train.recipe import Training
-
-STEPS = 40
-
-
-def rates(**settings: object) -> list[float]:
-    training = Training(learning_rate=0.5, **settings)  # type: ignore[arg-type]
-    optimizer = make_optimizer([nn.Parameter(torch.zeros(2, 2))], training)
-    schedule = make_schedule(optimizer, training, STEPS)
-    found = []
-    for _ in range(STEPS):
-        found.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        schedule.step()
-    return found
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "linear", "constant"])
-@pytest.mark.parametrize("warm", [0.0, 0.25, 1.0])
-def test_schedules(schedule: str, warm: float) -> None:
-    found = rates(schedule=schedule, warmup_fraction=warm)
-    peak = round(warm * STEPS)
-    assert all(0 <= rate <= 0.5 + 1e-9 for rate in found)
-    rising, falling = found[:peak], found[peak:]
-    assert rising == sorted(rising)
-    assert max(found) == pytest.approx(0.5, rel=0.1)
-    if warm:
-        assert found[0] < 0.06
-    if schedule == "constant":
-        assert falling == pytest.approx([0.5] * len(falling))
-    elif warm < 1:
-        assert falling[1:] == sorted(falling[1:], reverse=True)
-        assert falling[-1] < 0.03
-    if schedule == "linear" and warm == 0:
-        assert found == pytest.approx([0.5 * (1 - step / STEPS) for step in range(STEPS)])
-    if schedule == "cosine" and warm == 0:
-        assert found == pytest.approx([0.25 * (1 + math.cos(math.pi * step / STEPS)) for step in range(STEPS)])
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3])
-@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "linear", "constant"])
-def test_short_runs_have_a_rate(schedule: str, steps: int) -> None:
-    training = Training(schedule=schedule)  # type: ignore[arg-type]
-    optimizer = make_optimizer([nn.Parameter(torch.zeros(2, 2))], training)
-    rising = make_schedule(optimizer, training, steps)
-    for _ in range(steps):
-        assert math.isfinite(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        rising.step()
-
-
-def test_one_cycle_may_warm_up_for_one_step() -> None:
-    training = Training(schedule="onecycle", warmup_fraction=0.1)
-    optimizer = make_optimizer([nn.Parameter(torch.zeros(2, 2))], training)
-    rising = make_schedule(optimizer, training, 9)
-    rates = []
-    for _ in range(9):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        rising.step()
-    assert all(map(math.isfinite, rates))
-    assert max(rates[:2]) == pytest.approx(training.learning_rate)
-    assert rates[1:] == sorted(rates[1:], reverse=True)
-
-
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_only_matrices_decay(name: str) -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    net[0].bias.requires_grad_(False)
-    groups = make_optimizer(net.parameters(), Training(optimizer=name, weight_decay=0.1)).param_groups  # type: ignore[arg-type]
-    assert [(group["weight_decay"], [tuple(each.shape) for each in group["params"]]) for group in groups] == [
-        (0.1, [(4, 3, 3, 3)]),
-        (0.0, [(4,), (4,)]),
-    ]
-
-
-def test_averages_forget_the_first_weights_soon() -> None:
-    net = nn.Linear(1, 1, bias=False)
-    average = make_average(net, 0.9)
-    expected = 1.0
-    for step in range(1, 101):
-        net.weight.data.fill_(float(step))
-        average.update_parameters(net)
-        count = step - 1
-        decay = min(0.9, (1 + count) / (10 + count))
-        expected = decay * expected + (1 - decay) * step if count else 1.0
-        assert average.module.weight.item() == pytest.approx(expected)
-    assert expected == pytest.approx(100 - 9, abs=0.2)  # a line's average lags by decay / (1 - decay) steps
-
-
-def test_averages_leave_indices_and_masks_as_they_are() -> None:
-    class Indexed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(1))
-            self.register_buffer("index", torch.arange(225), persistent=False)
-            self.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
-
-    net = Indexed()
-    average = make_average(net, 0.9)
-    for _ in range(50):
-        net.weight.data += 1
-        average.update_parameters(net)
-    assert 40 < average.module.weight.item() < 50
-    assert torch.equal(average.module.index, net.index)
-    assert torch.equal(average.module.mask, net.mask)
 
 
 class Brightness(nn.Module):
@@ -146,40 +42,30 @@ def test_evaluation_counts_all_images_in_eval_mode() -> None:
     assert (net.training, len(ticks)) == (True, 3)
 
 
-def test_the_ledger_says_where_it_diverged() -> None:
-    ledger = RunMetrics(3, 4, torch.device("cpu"))
+def test_metrics_say_where_a_run_diverged() -> None:
+    metrics = RunMetrics(3, 4, torch.device("cpu"))
     outputs, targets = torch.eye(10)[:4], torch.arange(4)
     for _ in range(4):
-        ledger.note(torch.tensor(1.5), outputs, targets)
-        ledger.end_step(2.0, 0.5)
-        if ledger.steps == 3:
-            ledger.end_epoch(0.1, None)
-    assert ledger.history == [
-        {
-            "epoch": 1,
-            "steps": 3,
-            "train_loss": 1.5,
-            "train_accuracy": 1.0,
-            "learning_rate": 0.1,
-            "val_loss": None,
-            "val_accuracy": None,
-            "seconds": 6.0,
-            "data_seconds": 1.5,
-        }
-    ]
+        metrics.note(torch.tensor(1.5), outputs, targets)
+        metrics.end_step(2.0, 0.5)
+        if metrics.steps == 3:
+            metrics.end_epoch(0.1, None)
+    (epoch,) = metrics.history
+    assert (epoch["epoch"], epoch["steps"], epoch["train_loss"], epoch["train_accuracy"]) == (1, 3, 1.5, 1.0)
+    assert (epoch["val_loss"], epoch["val_accuracy"], epoch["seconds"], epoch["data_seconds"]) == (None, None, 6.0, 1.5)
     with pytest.raises(DivergedError, match=r"^the loss is nan at epoch 2, step 2$"):
-        ledger.note(torch.tensor(float("nan")), outputs, targets)
+        metrics.note(torch.tensor(float("nan")), outputs, targets)
 
 
-def test_the_ledger_of_an_accelerator_looks_later_and_sees_the_same() -> None:
-    ledger = RunMetrics(100, 4, torch.device("meta"))
+def test_metrics_of_an_accelerator_look_later_and_see_the_same() -> None:
+    metrics = RunMetrics(100, 4, torch.device("meta"))
     nothing = torch.zeros(4, 10)
     for loss in (1.0, 2.0, float("inf"), *[4.0] * 12):
-        ledger.note(torch.tensor(loss), nothing, nothing)
-        ledger.end_step(0.0, 0.0)
-    assert ledger.last_loss is None
+        metrics.note(torch.tensor(loss), nothing, nothing)
+        metrics.end_step(0.0, 0.0)
+    assert metrics.last_loss is None
     with pytest.raises(DivergedError, match=r"^the loss is inf at epoch 1, step 3$"):
-        ledger.note(torch.tensor(4.0), nothing, nothing)
+        metrics.note(torch.tensor(4.0), nothing, nothing)
 
 
 def test_draws_depend_on_their_names_alone() -> None:
@@ -237,3 +123,82 @@ def test_errors_are_traced_to_the_network() -> None:
 def test_outputs_must_score_the_classes(outputs: object, reason: str) -> None:
     with pytest.raises(NetworkError, match=reason):
         check_output(outputs, 4)
+
+
+class Attack:
+    """A pickle that would make a folder if it was run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+    state = {"net": {"w": torch.arange(3.0)}, "steps": 7, "history": [{"epoch": 1, "val_accuracy": None}]}
+    save_checkpoint(tmp_path / "c.pt", "key", {"steps": 1})
+    save_checkpoint(tmp_path / "c.pt", "key", state)
+    loaded, note = load_checkpoint(tmp_path / "c.pt", "key")
+    assert note == ""
+    assert loaded is not None
+    assert torch.equal(loaded.pop("net")["w"], torch.arange(3.0))
+    assert loaded == {"steps": 7, "history": state["history"]}
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+
+
+def test_none_and_that_of_another_run_do_not_count(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path / "c.pt", "key") == (None, "")
+    save_checkpoint(tmp_path / "c.pt", "one", {"steps": 1})
+    said = "the checkpoint is one of another run, so training starts anew"
+    assert load_checkpoint(tmp_path / "c.pt", "two") == (None, said)
+
+
+@pytest.mark.parametrize("kept", [0, 10, 300])
+def test_a_damaged_one_does_not_count(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, "key", {"net": {"w": torch.zeros(100)}})
+    path.write_bytes(path.read_bytes()[:kept])
+    loaded, note = load_checkpoint(path, "key")
+    assert loaded is None
+    assert note.startswith("the checkpoint cannot be read, so training starts anew (")
+
+
+def test_it_never_runs_code(tmp_path: Path) -> None:
+    path, made = tmp_path / "c.pt", tmp_path / "made"
+    torch.save({"key": "key", "net": Attack(made)}, path)
+    loaded, note = load_checkpoint(path, "key")
+    assert loaded is None
+    assert "UnpicklingError" in note
+    assert not made.exists()
+    torch.load(path, weights_only=False)  # the attack is a real one
+    assert made.is_dir()
+
+
+def test_the_digest_is_that_of_the_values() -> None:
+    weights = {"b": torch.ones(2, 3, 4, 4), "a": torch.zeros(()), "n": torch.tensor(3)}
+    other = {name: value.clone() for name, value in reversed(weights.items())}
+    other["b"] = other["b"].to(memory_format=torch.channels_last)
+    assert weights_digest(weights) == weights_digest(other)
+    assert weights_digest(tensors_only({**other, "extra": "text"})) == weights_digest(weights)
+    other["b"][0, 0, 0, 0] += 1e-6
+    assert weights_digest(weights) != weights_digest(other)
+    assert weights_digest({"a": torch.zeros(2)}) != weights_digest({"a": torch.zeros(1, 2)})
+
+
+def test_buffers_outside_the_state_come_back() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(2), persistent=False)
+            self.inner = nn.BatchNorm1d(2)
+
+    before, after = Counting(), Counting()
+    before.seen += 3
+    before.inner.register_buffer("made_late", torch.arange(4), persistent=False)
+    loose = loose_buffers(before)
+    assert sorted(loose) == ["inner.made_late", "seen"]
+    put_back(after, loose)
+    assert torch.equal(after.seen, torch.full((2,), 3.0))
+    assert torch.equal(after.inner.made_late, torch.arange(4))
+    assert after.state_dict().keys() == Counting().state_dict().keys()

@@ -1,4 +1,6 @@
-"""Muon beside SGD: what each trains, one schedule for both, and a state that goes on to the same weights."""
+"""Optimisers, their schedules and averages: what decays, what Muon trains beside SGD, states that go on."""
+
+import math
 
 import hypothesis.strategies as st
 import pytest
@@ -6,8 +8,98 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from train.optimizer import Muon, MuonBesideSgd, make_optimizer, make_schedule, orthogonal
+from train.optimizer import Muon, MuonBesideSgd, make_average, make_optimizer, make_schedule, orthogonal
 from train.recipe import Recipe, Training
+
+STEPS = 40
+
+
+def rates(steps: int = STEPS, **settings: object) -> list[float]:
+    training = Training(learning_rate=0.5, **settings)  # type: ignore[arg-type]
+    optimizer = make_optimizer([nn.Parameter(torch.zeros(2, 2))], training)
+    schedule = make_schedule(optimizer, training, steps)
+    found = []
+    for _ in range(steps):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "linear", "constant"])
+@pytest.mark.parametrize("warm", [0.0, 0.25, 1.0])
+def test_schedules(schedule: str, warm: float) -> None:
+    found = rates(schedule=schedule, warmup_fraction=warm)
+    peak = round(warm * STEPS)
+    assert all(0 <= rate <= 0.5 + 1e-9 for rate in found)
+    rising, falling = found[:peak], found[peak:]
+    assert rising == sorted(rising)
+    assert max(found) == pytest.approx(0.5, rel=0.1)
+    if warm:
+        assert found[0] < 0.06
+    if schedule == "constant":
+        assert falling == pytest.approx([0.5] * len(falling))
+    elif warm < 1:
+        assert falling[1:] == sorted(falling[1:], reverse=True)
+        assert falling[-1] < 0.03
+    if schedule == "linear" and warm == 0:
+        assert found == pytest.approx([0.5 * (1 - step / STEPS) for step in range(STEPS)])
+    if schedule == "cosine" and warm == 0:
+        assert found == pytest.approx([0.25 * (1 + math.cos(math.pi * step / STEPS)) for step in range(STEPS)])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 9])
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "linear", "constant"])
+def test_short_runs_have_a_rate(schedule: str, steps: int) -> None:
+    found = rates(steps, schedule=schedule)
+    assert all(map(math.isfinite, found))
+    if schedule == "onecycle" and steps == 9:  # its warm-up is one step, by whose length less 1 torch divides
+        assert max(found[:2]) == pytest.approx(0.5)
+        assert found[1:] == sorted(found[1:], reverse=True)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_only_matrices_decay(name: str) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    net[0].bias.requires_grad_(False)
+    groups = make_optimizer(net.parameters(), Training(optimizer=name, weight_decay=0.1)).param_groups  # type: ignore[arg-type]
+    assert [(group["weight_decay"], [tuple(each.shape) for each in group["params"]]) for group in groups] == [
+        (0.1, [(4, 3, 3, 3)]),
+        (0.0, [(4,), (4,)]),
+    ]
+
+
+def test_averages_forget_the_first_weights_soon() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    average = make_average(net, 0.9)
+    expected = 1.0
+    for step in range(1, 101):
+        net.weight.data.fill_(float(step))
+        average.update_parameters(net)
+        count = step - 1
+        decay = min(0.9, (1 + count) / (10 + count))
+        expected = decay * expected + (1 - decay) * step if count else 1.0
+        assert average.module.weight.item() == pytest.approx(expected)
+    assert expected == pytest.approx(100 - 9, abs=0.2)  # a line's average lags by decay / (1 - decay) steps
+
+
+def test_averages_leave_indices_and_masks_as_they_are() -> None:
+    class Indexed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+            self.register_buffer("index", torch.arange(225), persistent=False)
+            self.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
+
+    net = Indexed()
+    average = make_average(net, 0.9)
+    for _ in range(50):
+        net.weight.data += 1
+        average.update_parameters(net)
+    assert 40 < average.module.weight.item() < 50
+    assert torch.equal(average.module.index, net.index)
+    assert torch.equal(average.module.mask, net.mask)
+
 
 TRAINING = Recipe().changed(training__optimizer="muon", training__muon_learning_rate=0.5).training
 
@@ -78,6 +170,7 @@ def test_a_loaded_state_goes_on_to_the_same_weights() -> None:
 def test_orthogonal_keeps_the_singular_vectors_and_takes_the_values_near_one(
     rows: int, columns: int, exponent: int, seed: int
 ) -> None:
+    assert torch.equal(orthogonal(torch.zeros(rows, columns)), torch.zeros(rows, columns))
     matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     values = values.clamp(min=0.02 * values.max())  # what is smaller does not get to 1 in five steps
@@ -86,10 +179,6 @@ def test_orthogonal_keeps_the_singular_vectors_and_takes_the_values_near_one(
     assert torch.allclose(found, found.diagonal().diag(), atol=2e-3)
     assert found.diagonal().min() > 0.5
     assert found.diagonal().max() < 1.3
-
-
-def test_orthogonal_of_nothing_is_nothing() -> None:
-    assert torch.equal(orthogonal(torch.zeros(3, 5)), torch.zeros(3, 5))
 
 
 @pytest.mark.parametrize("shape", [(24, 100), (100, 24)])

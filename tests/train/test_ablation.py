@@ -1,0 +1,88 @@
+"""What an ablation compares (standard variants, written ones, what is refused), and the paired differences of it."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_rel
+
+from lemur_core.files.errors import UserError
+from train.ablation import FULL, Difference, paired_difference, variants
+from train.recipe import Recipe, read_changes
+
+WHOLE = Recipe().changed(
+    slots__attention="timm::SEModule", slots__downsample="timm::BlurPool2d", slots__stochastic_depth="timm::DropPath",
+    augmentation__randaugment_ops=1, augmentation__cutmix_alpha=1.0,
+)  # fmt: skip
+STANDARD = ["no attention", "strided convolution", "no stochastic depth", "plain augmentation"]
+
+
+def test_each_standard_variant_leaves_one_ingredient_out_that_the_recipe_has() -> None:
+    found = variants(WHOLE)
+    assert list(found) == [FULL, *STANDARD]
+    assert found["no attention"].slots.attention.use == "none"
+    assert found["no attention"].slots.downsample == WHOLE.slots.downsample
+    assert found["strided convolution"].slots.downsample.use == "strided_conv"
+    plain = found["plain augmentation"].augmentation
+    assert (plain.randaugment_ops, plain.cutmix_alpha) == (0, 0)
+    assert plain.crop_padding == WHOLE.augmentation.crop_padding
+    assert list(variants(WHOLE.changed(slots__attention="none"))) == [FULL, *STANDARD[1:]]
+    with pytest.raises(UserError, match="no attention, anti-aliasing"):
+        variants(Recipe())
+
+
+def test_written_variants_take_the_place_of_the_standard_ones() -> None:
+    found = variants(WHOLE, ["wide: model.widths=[64, 64, 64], model.name='w'", "long: training.epochs=99"])
+    assert list(found) == [FULL, "wide", "long"]
+    assert (found["wide"].model.widths, found["wide"].model.name) == ((64, 64, 64), "w")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        # runs of two variants never share a folder
+        (["lr: training.epochs=90", "lr: training.epochs=91"], "variant 'lr': is too like 'lr'"),
+        (["+d: training.epochs=90", "-d: training.epochs=91"], "variant '-d': is too like '+d'"),
+        (["Full: training.epochs=90"], "variant 'Full': is too like 'full'"),
+        (["+: training.epochs=90"], "variant '+': has no letter or digit"),
+        (["model.widths=[1]"], "write NAME: KEY=VALUE"),
+        (["full: training.epochs=3"], "write NAME: KEY=VALUE"),
+        (["x: training.epochs=20"], "changes nothing in this recipe"),
+        (["x: training.epohs=20"], "did you mean 'epochs'?"),
+        (["x: training.schedule=linear"], "the values as in TOML, texts in quotes"),
+        (["x: epochs=3"], "epochs: is no key of a recipe"),
+    ],
+)
+def test_what_is_refused(written: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        variants(WHOLE, written)
+
+
+def test_commas_in_lists_and_texts_part_nothing() -> None:
+    assert read_changes("a.b=[1, 2], c.d=\"x, y\", e.f={ g = 1, h = 'i' }") == {
+        "a__b": [1, 2],
+        "c__d": "x, y",
+        "e__f": {"g": 1, "h": "i"},
+    }
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8))
+def test_the_interval_is_that_of_the_paired_t_test(pairs: list[tuple[float, float]]) -> None:
+    base, other = ({seed: pair[place] for seed, pair in enumerate(pairs)} for place in (0, 1))
+    if len({other[seed] - base[seed] for seed in base}) < 2:
+        return  # scipy warns where nothing varies
+    found = paired_difference(base, other)
+    interval = ttest_rel(list(other.values()), list(base.values())).confidence_interval(0.95)
+    assert found.n == len(pairs)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+
+
+def test_differences_of_few_seeds() -> None:
+    found = paired_difference({0: 0.5, 1: 0.6, 7: 0.9}, {1: 0.7, 0: 0.7, 3: 0.1})  # paired by number
+    assert (found.n, found.mean, found.decided) == (2, pytest.approx(0.15), False)
+    assert found.low is not None
+    assert paired_difference({0: 0.25, 1: 0.5}, {0: 0.5, 1: 0.75}).decided, "it never varies"
+    for seeds, mean in ((0, None), (1, 0.25)):
+        few = paired_difference(dict.fromkeys(range(seeds), 0.5), dict.fromkeys(range(seeds), 0.75))
+        assert (few, few.decided) == (Difference(seeds, mean, None, None), False)
