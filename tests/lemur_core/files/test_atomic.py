@@ -201,7 +201,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     killed += "with atomic_folder(Path(sys.argv[1])) as part:\n"
     killed += "    (part / 'half').touch(); os.utime(part, (0, 0)); os.kill(os.getpid(), signal.SIGKILL)\n"
     out = tmp_path / "out [1]"
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     done = subprocess.run([sys.executable, "-c", killed, str(out)], env={"PYTHONPATH": root}, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
