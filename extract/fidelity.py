@@ -5,17 +5,14 @@ in the sandbox only, many classes of a package in one process, since the import 
 dies is split until the class that kills it is alone.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from extract.index import Index
-from extract.runtime_names import RuntimeNames
-from extract.validate import probe_digest
-from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import CachedSandbox
 
 BLOCK = "extract.probing.fidelity:sign_block"
 ORIGINALS = "extract.probing.fidelity:sign_originals"
@@ -58,31 +55,23 @@ def compare_all(
         runtime: folders with what closed files require.
     Raises: UserError if no sandbox can be had.
     """
-    new = []
-    for pair in pairs:
-        stored = index.remembered(_key(pair, runtime))
-        if stored is None:
-            new.append(pair)
-        else:
-            yield Comparison(**json.loads(stored))
-    if not new:
-        return
-    folders = sorted({folder for pair in new for folder in pair.folders} | set(runtime))
-    by_block = {pair.block: pair for pair in new}
-    with Sandbox(workers=jobs, readable=folders, unsafe=unsafe, entries=[BLOCK, ORIGINALS]) as box:
-        theirs = _originals(box, list(_groups(new)))
-        present = [pair for pair in new if "missing" not in theirs[pair.block]]
-        for pair in new:
-            if "missing" in theirs[pair.block]:
-                yield _kept(index, pair, runtime, compare(pair.block, None, theirs[pair.block]))
+    by_block = {pair.block: pair for pair in pairs}
+    folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
+    with CachedSandbox(
+        index, attempts=1, workers=jobs, readable=folders, unsafe=unsafe, entries=[BLOCK, ORIGINALS]
+    ) as box:
+        theirs = _originals(box, list(_groups(pairs)))
+        missing = [pair for pair in pairs if "missing" in theirs[pair.block]]
+        yield from (compare(pair.block, None, theirs[pair.block]) for pair in missing)
+        present = [pair for pair in pairs if "missing" not in theirs[pair.block]]
         doubtful: dict[str, Mapping[str, Any]] = {}
         for outcome in box.run(Job(pair.block, BLOCK, _payload(pair, runtime), _LIMITS) for pair in present):
-            pair = by_block[outcome.key]
-            found = compare(pair.block, _value(outcome), theirs[pair.block])
+            ours = _value(outcome)
+            found = compare(outcome.key, ours, theirs[outcome.key])
             if found.fidelity == "mismatch":
-                doubtful[pair.block] = _value(outcome)
+                doubtful[outcome.key] = ours
             else:
-                yield _kept(index, pair, runtime, found)
+                yield found
         # Originals of one process share what their modules count and cache; alone, they answer for themselves.
         groups = [[by_block[block]] for block in doubtful]
         alone, again = _originals(box, groups), _originals(box, groups, stir=True)
@@ -90,12 +79,7 @@ def compare_all(
             found = compare(block, ours, alone[block])
             if found.fidelity == "mismatch" and alone[block] != again[block]:
                 found = Comparison(block, None, "the original is not the same twice: it reads memory that was not set")
-            yield _kept(index, by_block[block], runtime, found)
-
-
-def _kept(index: Index, pair: Pair, runtime: Sequence[Path], found: Comparison) -> Comparison:
-    index.remember(_key(pair, runtime), json.dumps(asdict(found)).encode())
-    return found
+            yield found
 
 
 def compare(block: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any]) -> Comparison:
@@ -121,7 +105,7 @@ def _first_difference(ours: object, theirs: object) -> str:
     return f"{str(ours)[:24]} here, {str(theirs)[:24]} there"
 
 
-def _originals(box: Sandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Mapping[str, Any]]:
+def _originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Mapping[str, Any]]:
     """The signatures of the originals; a group whose process dies is halved."""
     found: dict[str, Mapping[str, Any]] = {}
     while groups:
@@ -154,6 +138,7 @@ def _together(group: Sequence[Pair]) -> dict[str, object]:
                 "name": pair.name,
                 "arguments": pair.arguments,
                 "companions": [{k: c[k] for k in ("name", "qualname")} for c in pair.companions],
+                "digest": pair.digest,
             }
             for pair in group
         ],
@@ -191,18 +176,3 @@ def _value(outcome: Outcome) -> Mapping[str, Any]:
 
 def _reason(outcome: Outcome) -> str:
     return " ".join((outcome.error or outcome.status.value).split())[:200]
-
-
-def _key(pair: Pair, runtime: Sequence[Path]) -> str:
-    about = [
-        pair.code,
-        pair.name,
-        pair.module,
-        [folder.name for folder in (*pair.folders, *runtime)],
-        pair.arguments,
-        pair.companions,
-        RuntimeNames.key(),
-        probe_digest(),
-        pair.digest,
-    ]
-    return "fidelity:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()

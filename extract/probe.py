@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Collection
 from types import ModuleType
 
-from lemur_core.sandbox import foreign
+from lemur_core.sandbox.foreign import load as load_module
+from lemur_core.sandbox.foreign import message_of
+from lemur_core.sandbox.foreign import one_line as to_line
 
 MODULE_NAME = "block"
 
@@ -38,7 +40,7 @@ def load(code: str) -> ModuleType:
     sys.dont_write_bytecode = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return foreign.load(code, MODULE_NAME)
+        return load_module(code, MODULE_NAME)
 
 
 def kind_of(error: BaseException) -> str:
@@ -53,7 +55,7 @@ def kind_of(error: BaseException) -> str:
 
 def one_line(error: BaseException) -> str:
     """Type, message and the line of the block's file that raised it."""
-    message = foreign.one_line(foreign.message_of(error), 300)
+    message = to_line(message_of(error), 300)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(f"{MODULE_NAME}.py")]
     where = f" (line {frames[-1].lineno}: {(frames[-1].line or '')[:120]})" if frames else ""
     return f"{type(error).__name__}: {message}{where}"

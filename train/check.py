@@ -20,7 +20,6 @@ Random generators are seeded here. A network that loads trained weights finds no
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from lemur_core.files.errors import UserError
@@ -80,15 +79,14 @@ class NetChecker:
     """
 
     def __init__(self, dataset: Cifar10, *, unsafe: bool = False) -> None:
-        self._dataset, self._unsafe = dataset, unsafe
-        self._box: Sandbox | None = None
+        self._dataset = dataset
+        self._box = Sandbox(entries=[ENTRY], readable=[dataset.folder], workers=1, unsafe=unsafe)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._box is not None:
-            self._box.close()
+    def __exit__(self, *_: object) -> None:
+        self._box.close()
 
     def check(
         self,
@@ -124,14 +122,10 @@ class NetChecker:
             memory_bytes=settings.memory_bytes,
             threads=64 + 2 * threads,
         )
-        (outcome,) = self._open().run([Job(name, ENTRY, payload, limits)])
+        if not self._box.is_open:
+            self._box.__enter__()
+        (outcome,) = self._box.run([Job(name, ENTRY, payload, limits)])
         return _result(name, code, outcome, settings)
-
-    def _open(self) -> Sandbox:
-        if self._box is None:
-            box = Sandbox(entries=[ENTRY], readable=[self._dataset.folder], workers=1, unsafe=self._unsafe)
-            self._box = box.__enter__()
-        return self._box
 
 
 def check_nn(

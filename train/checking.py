@@ -4,35 +4,21 @@ As LEMUR's trainer does it, on the CPU: `in_shape` is the shape of the first bat
 epoch, and the time counts from `train_setup` to the end of the last evaluation.
 """
 
-import random
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
-from lemur_core.sandbox.foreign import NETWORK, load, message_of, one_line
+from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step
 from train.contract import TRAINER_PARAMETERS
 from train.data import open_cache
 from train.transforms import CIFAR10_DEVIATION, CIFAR10_MEAN, Transform, transform_named
 
 CLASSES = 10
-_MESSAGE_CHARACTERS = 240
-
-
-class CheckError(Exception):
-    """What the network does not do, or `prm` lacks: its category, and one line."""
-
-    def __init__(self, category: str, detail: str) -> None:
-        super().__init__(detail)
-        self.category, self.detail = category, detail
 
 
 class TrainData:
@@ -64,12 +50,8 @@ def run_check(payload: dict[str, Any]) -> dict[str, Any]:
     Returns: `accuracy` and `duration` (nanoseconds), or `category` and `error`, the reason in one line.
     Raises: MemoryError and the like, which the sandbox tells.
     """
-    seed = int(payload["seed"])
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+    seed_all(int(payload["seed"]))
     torch.set_num_threads(int(payload["threads"]))
-    warnings.simplefilter("ignore")
     data = open_cache(Path(payload["data"]))
     count = payload["images"] or len(data.train_images)
     train = (data.train_images[:count], data.train_labels[:count])
@@ -77,8 +59,8 @@ def run_check(payload: dict[str, Any]) -> dict[str, Any]:
     test = (data.test_images[:tested], data.test_labels[:tested])
     try:
         return _train(payload["code"], payload["prm"], train, test, int(payload["epochs"]))
-    except CheckError as error:
-        return {"category": error.category, "error": error.detail}
+    except NetError as error:
+        return {"category": _category(error), "error": _line(error)}
 
 
 def batches(
@@ -114,22 +96,21 @@ def prepare(images: Tensor, transform: Transform) -> Tensor:
 def _train(
     code: str, prm: dict[str, Any], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
 ) -> dict[str, Any]:
-    with _step("import_failed", "when the file is executed"):
-        module = load(code, NETWORK)
-    with _step("contract", "in supported_hyperparameters()"):
+    module = execute(code)
+    with step("contract", "in supported_hyperparameters()"):
         supported = module.__dict__["supported_hyperparameters"]
         names = sorted({str(name) for name in supported()})
     _check_parameters(prm, names)
     batch, transform = int(prm["batch"]), transform_named(prm["transform"])
     in_shape = tuple(prepare(train[0][: min(batch, len(train[0]))], transform).shape)
-    net = _construct(module.__dict__["Net"], in_shape, prm)
+    net = construct(module, in_shape, (CLASSES,), prm)
     started = time.perf_counter_ns()
-    with _step("train_setup_failed", "in train_setup(prm)"):
+    with step("train_setup_failed", "in train_setup(prm)"):
         net.train_setup(prm)
     accuracy = 0.0
     for epoch in range(1, epochs + 1):
         net.train()
-        with _step("learn_failed", f"in learn(train_data), epoch {epoch}, batches {_sizes(in_shape)}"):
+        with step("learn_failed", f"in learn(train_data), epoch {epoch}, batches {sizes(in_shape)}"):
             net.learn(TrainData(*train, batch, transform))
         accuracy = _evaluate(net, batches(*test, torch.arange(len(test[0])), batch, transform))
     return {"accuracy": accuracy, "duration": time.perf_counter_ns() - started}
@@ -141,20 +122,11 @@ def _check_parameters(prm: dict[str, Any], supported: list[str]) -> None:
     missing = [name for name in names if name not in prm]
     if missing:
         given = ", ".join(sorted(prm))
-        raise CheckError("prm", f"prm: {', '.join(missing)} missing, which the network supports; given: {given}")
+        raise NetError("prm", f"prm: {', '.join(missing)} missing, which the network supports; given: {given}")
     for name in names:
         value = prm[name]
         if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise CheckError("prm", f"prm: {name} is {value!r}; supported hyperparameters have values in 0..1")
-
-
-def _construct(build: Callable[..., Any], in_shape: tuple[int, ...], prm: dict[str, Any]) -> Any:
-    device = torch.device("cpu")
-    with _step("construct_failed", f"in Net(in_shape={in_shape}, out_shape={(CLASSES,)}, prm, device)"):
-        net = build(in_shape, (CLASSES,), prm, device)
-        if not isinstance(net, torch.nn.Module):
-            raise CheckError("contract", f"Net gives {type(net).__name__}, which is no torch.nn.Module")
-        return net.to(device)
+            raise NetError("prm", f"prm: {name} is {value!r}; supported hyperparameters have values in 0..1")
 
 
 def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
@@ -163,40 +135,28 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
     right = count = 0
     with torch.no_grad():
         for inputs, labels in data:
-            with _step("forward_failed", f"on an input of {_sizes(inputs.shape)}"):
+            with step("forward_failed", f"on an input of {sizes(inputs.shape)}"):
                 scores = net(inputs)
             if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(labels):
-                told = _sizes(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-                raise CheckError("wrong_output", f"forward gives {told}, not {len(labels)}x{CLASSES}: images x classes")
+                told = sizes(scores.shape, "a scalar") if isinstance(scores, Tensor) else type(scores).__name__
+                raise NetError("wrong_output", f"forward gives {told}, not {len(labels)}x{CLASSES}: images x classes")
             right += int((scores.argmax(1) == labels).sum())
             count += len(labels)
     return right / count
 
 
-@contextmanager
-def _step(category: str, tried: str) -> Iterator[None]:
-    """What foreign code raises in here, as a CheckError of that category."""
-    try:
-        yield
-    except (CheckError, MemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        if "can't allocate memory" in message_of(error):  # PyTorch's allocator; the sandbox tells
-            raise
-        if isinstance(error, ModuleNotFoundError):
-            category = "missing_dependency"
-        elif isinstance(error, PermissionError) or isinstance(error.__cause__ or error.__context__, PermissionError):
-            category = "denied"
-        raise CheckError(category, _describe(error, tried)) from error
+def _category(error: NetError) -> str:
+    """The check's word for what failed; an error that the lack of a permission led to is told as such."""
+    cause = error.__cause__
+    if cause is not None and isinstance(cause.__cause__ or cause.__context__, PermissionError):
+        return "denied"
+    return "contract" if error.category == "no_net" else error.category
 
 
-def _describe(error: BaseException, tried: str) -> str:
-    """Type and message, the last line of the network's own file that was being executed, and what was tried."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).stem == NETWORK]
-    line = f"line {frames[-1].lineno}: " if frames else ""
-    said = one_line(message_of(error), _MESSAGE_CHARACTERS)
-    return f"{line}{type(error).__name__}{': ' if said else ''}{said} ({tried})"
-
-
-def _sizes(shape: Any) -> str:
-    return "x".join(str(size) for size in shape) or "a scalar"
+def _line(error: NetError) -> str:
+    """The last line of the network's own file that was being executed, type and message, and what was tried."""
+    if not error.step:
+        return error.what
+    tried = {"import_failed": "when the file is executed", "construct_failed": f"in {error.tried}"}
+    line = f"line {error.line}: " if error.line else ""
+    return f"{line}{error.what.removesuffix(': ')} ({tried.get(error.step, error.tried)})"

@@ -2,21 +2,26 @@
 
 import ast
 import random
-import sys
 import time
-import types
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from lemur_core.sandbox.foreign import load
+from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
 from train.behaviour import CHECKS
 from train.trial import Misfit, told
 
 _SEED = 0
+#: In words, where the sandbox's own steps fail.
+_STEPS = {
+    "import_failed": "its file cannot be executed",
+    "no_net": "it cannot be constructed",
+    "construct_failed": "it cannot be constructed",
+}
 _TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
 
 
@@ -101,21 +106,10 @@ def names_in(build: str) -> set[str]:
 
 def _scope(code: str, target: str, support: str) -> dict[str, Any]:
     """The names that a build may use: the factories' and the target's."""
-    scope = vars(_module("factories", support)).copy()
+    scope = vars(load(support, "factories")).copy()
     if code:
-        scope[target] = getattr(_module("filler", code), target)
+        scope[target] = getattr(load(code, "filler"), target)
     return scope
-
-
-def _module(name: str, code: str) -> types.ModuleType:
-    """A text executed as a module; it lies in the working folder, where inspect and TorchScript look for it."""
-    path = Path(f"{name}.py").resolve()
-    path.write_text(code, encoding="utf-8", newline="\n")
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module
-    exec(compile(code, str(path), "exec"), vars(module))  # noqa: S102 (confined)
-    return module
 
 
 def _seconds(module: nn.Module, values: Mapping[str, int]) -> float:
@@ -138,27 +132,24 @@ def check_network(payload: dict[str, Any]) -> dict[str, Any]:
 
     Returns: `{"fits": true, "parameters": …}`, or `{"fits": false, "reason": …}`.
     """
-    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    torch.manual_seed(_SEED)
+    seed_all(_SEED)
     shape, classes = tuple(payload["in_shape"]), int(payload["out_shape"][0])
-    step = "its file cannot be executed"
     try:
-        module = _module("network", payload["code"])
-        step = "it cannot be constructed"
-        net = module.Net(shape, (classes,), payload["prm"], torch.device("cpu"))
+        net = construct(execute(payload["code"]), shape, (classes,), payload["prm"])
         images, labels = torch.randn(shape), torch.randint(classes, shape[:1])
-        step = "it does not run in eval mode"
-        with torch.no_grad():
+        with step("it does not run in eval mode"), torch.no_grad():
             _logits(net.eval()(images), (shape[0], classes))
-        step = "it does not run in train mode"
-        torch.autograd.backward(nn.functional.cross_entropy(_logits(net.train()(images), (shape[0], classes)), labels))
-        step = "it does not learn"
-        net.train_setup(payload["prm"])
-        net.learn([(images, labels)])
-        _logits(net.eval()(images), (shape[0], classes))
-    except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
-        return {"fits": False, "reason": f"{step}: {told(error)}"}
+        with step("it does not run in train mode"):
+            logits = _logits(net.train()(images), (shape[0], classes))
+            torch.autograd.backward(nn.functional.cross_entropy(logits, labels))
+        with step("it does not learn"):
+            net.train_setup(payload["prm"])
+            net.learn([(images, labels)])
+            _logits(net.eval()(images), (shape[0], classes))
+    except NetError as error:
+        failed = error.step or error.category
+        return {"fits": False, "reason": f"{_STEPS.get(failed, failed)}: {error.what}"}
     return {"fits": True, "parameters": sum(parameter.numel() for parameter in net.parameters())}
 
 

@@ -1,30 +1,18 @@
-"""Asking the sandbox whether fillers fit their slots; what it said is kept by everything that it depends on."""
+"""Asking the sandbox whether fillers fit their slots; what it said is kept."""
 
 import contextlib
-import hashlib
-import importlib.metadata
-import json
-import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
-from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError
-from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import PASSING, CachedSandbox, reason_of
 from train.slots import Filler
 
 LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)
 
 PROBE, NETWORK = "train.fit:probe", "train.fit:check_network"
-_CHECKED_BY = ("fit.py", "behaviour.py", "trial.py")
-_OF_ONE_SLOT = ("residual", "attention")  # whose check is a file of that name
 _ERROR_CHARACTERS = 200
-#: Ends that a busy machine may be the reason of: not remembered.
-_PASSING = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY})
 
 Answer = dict[str, Any]
 
@@ -57,17 +45,16 @@ class Fitter:
     """Answers questions, from the cache or by a sandbox that starts with the first new one. A context manager."""
 
     def __init__(self, *, unsafe: bool = False, jobs: int = 1) -> None:
-        self._unsafe, self._jobs = unsafe, jobs
-        self._box: Sandbox | None = None
-        self._database = _open()
+        entries = [PROBE, NETWORK]
+        self._box = CachedSandbox(
+            entries=entries, workers=jobs, limits=LIMITS, unsafe=unsafe, attempts=1, usable=_is_answer
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._database.close()
-        if self._box is not None:
-            self._box.close()
+    def __exit__(self, *error: object) -> None:
+        self._box.__exit__(*error)
 
     def ask(self, questions: Sequence[Question], advance: Callable[[int], None] = lambda _count: None) -> list[Answer]:
         """The answers, as `train.fit.probe` gives them, in order; `advance` is called with the count done.
@@ -84,31 +71,19 @@ class Fitter:
     def _answers(
         self, entry: str, payloads: Sequence[dict[str, object]], advance: Callable[[int], None]
     ) -> list[Answer]:
-        keys = [_key(entry, payload) for payload in payloads]
-        answers = {key: answer for key in keys if (answer := self._stored(key)) is not None}
-        new = {key: payload for key, payload in zip(keys, payloads, strict=True) if key not in answers}
-        advance(len(keys) - len(new))
-        for outcome in self._outcomes(Job(key, entry, payload) for key, payload in new.items()) if new else ():
+        keys = [self._box.key_of(Job("", entry, payload)) for payload in payloads]
+        jobs = {key: Job(key, entry, payload) for key, payload in zip(keys, payloads, strict=True)}
+        answers: dict[str, Answer] = {}
+        advance(len(keys) - len(jobs))
+        for outcome in self._box.run(jobs.values()):
             answers[outcome.key] = _answer(outcome)
-            if outcome.status not in _PASSING:
-                self._store(outcome.key, answers[outcome.key])
             advance(1)
         return [answers[key] for key in keys]
 
-    def _outcomes(self, jobs: Iterable[Job]) -> Iterable[Outcome]:
-        if self._box is None:
-            entries = [PROBE, NETWORK]
-            self._box = Sandbox(entries=entries, workers=self._jobs, limits=LIMITS, unsafe=self._unsafe)
-            self._box.__enter__()
-        return self._box.run(jobs)
 
-    def _stored(self, key: str) -> Answer | None:
-        row = self._database.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
-        return json.loads(row[0]) if row else None
-
-    def _store(self, key: str, answer: Answer) -> None:
-        with self._database:
-            self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
+def _is_answer(_job: Job, outcome: Outcome) -> bool:
+    """Whether an outcome of an earlier run stands: a busy machine may be the reason of some ends."""
+    return outcome.status not in PASSING
 
 
 def fitter_for(given: Fitter | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Fitter]:
@@ -119,29 +94,4 @@ def fitter_for(given: Fitter | None, *, unsafe: bool, jobs: int = 1) -> contextl
 def _answer(outcome: Outcome) -> Answer:
     if outcome.status is Status.OK and isinstance(outcome.value, dict):
         return outcome.value
-    first = (outcome.error or "the sandbox gave no reason").splitlines()[0]
-    return {"fits": False, "reason": f"{outcome.status.value}: {first[:_ERROR_CHARACTERS]}", "build": ""}
-
-
-def _key(entry: str, payload: dict[str, object]) -> str:
-    about = [entry, payload, asdict(LIMITS), _versions(str(payload.get("slot", "")))]
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-@cache
-def _versions(slot: str) -> tuple[str, ...]:
-    """The libraries, and the checks themselves."""
-    names = [*_CHECKED_BY, *([f"{slot}.py"] if slot in _OF_ONE_SLOT else [])]
-    files = [hashlib.sha256((Path(__file__).parent / name).read_bytes()).hexdigest() for name in names]
-    return (*(importlib.metadata.version(name) for name in ("torch", "torchvision")), *files)
-
-
-def _open() -> sqlite3.Connection:
-    path = cache_folder("fit") / "answers.sqlite"
-    try:
-        database = sqlite3.connect(path, timeout=60)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL)")
-    except sqlite3.Error as error:
-        raise UserError(f"cache {path}: {error}; remove it, or set LEMUR_CURATOR_CACHE to another folder") from error
-    return database
+    return {"fits": False, "reason": f"{outcome.status.value}: {reason_of(outcome, _ERROR_CHARACTERS)}", "build": ""}

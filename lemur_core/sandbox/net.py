@@ -33,21 +33,22 @@ _LINE_CHARACTERS = 100
 class NetError(Exception):
     """What a network does not do.
 
-    `category` is the step that failed, or why it did; `what` the type and message of the error; `line` and `source` the
-    last line of the network's own file that was being executed; `tried` what was done with the network; `missing` the
-    module that could not be found, if that was why.
+    `category` is the step that failed, or why it did; `what` the type and message of the error. Of a foreign exception
+    also: `step`; `tried`, what was done with the network then; `line` and `source`, the last line of the network's own
+    file that was being executed; `missing`, the module that could not be found, if that was why.
     """
 
-    def __init__(self, category: str, what: str, tried: str = "") -> None:
+    def __init__(self, category: str, what: str) -> None:
         super().__init__(what)
-        self.category, self.what, self.tried = category, what, tried
-        self.line, self.source, self.missing = 0, "", ""
+        self.category, self.what = category, what
+        self.step, self.tried, self.line, self.source, self.missing = "", "", 0, "", ""
 
     @classmethod
     def of(cls, error: BaseException, category: str, tried: str) -> "NetError":
         """What a foreign exception tells."""
         told = one_line(message_of(error), _MESSAGE_CHARACTERS)
-        made = cls(category, f"{type(error).__name__}: {told}", tried)
+        made = cls(category, f"{type(error).__name__}: {told}")
+        made.step, made.tried = category, tried
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_FILE)]
         if frames:
             made.line = frames[-1].lineno or 0

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from extract import fidelity
 from extract.extractor import BlockExtractor
 from extract.fidelity import Comparison, Pair, compare, compare_all
 from extract.index import Index
@@ -17,6 +16,7 @@ from extract.probing.fidelity import digest
 from extract.runtime import original_folders
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
+from lemur_core.sandbox import cached
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 GATE = (
@@ -154,7 +154,7 @@ def test_what_was_compared_is_not_compared_again(
     def refuse(**_: object) -> None:
         raise AssertionError("a sandbox was started")
 
-    monkeypatch.setattr(fidelity, "Sandbox", refuse)
+    monkeypatch.setattr(cached, "Sandbox", refuse)
     again = list(compare_all([pair(site, case) for case in CASES], index, jobs=1))
     assert {comparison.block: comparison for comparison in again} == compared
     with pytest.raises(AssertionError, match="was started"):
@@ -236,38 +236,19 @@ def test_digests(one: object, other: object, equal: bool) -> None:
     assert (digest(one) == digest(other)) == equal
 
 
-@pytest.mark.parametrize(
-    ("changes", "differs"),
-    [
-        ({}, False),
-        ({"block": "another"}, False),
-        ({"code": "Y"}, True),
-        ({"name": "B"}, True),
-        ({"module": "m.n"}, True),
-        ({"folders": (Path("g"),)}, True),
-        ({"arguments": {"init": {}}}, True),
-        ({"companions": ({"name": "C", "qualname": "m.C", "code": ""},)}, True),
-    ],
-)
-def test_what_a_comparison_is_kept_by(changes: dict[str, Any], differs: bool) -> None:
-    given: dict[str, Any] = {
-        "block": "b", "name": "A", "code": "X", "module": "m", "origin": ("m",), "folders": (Path("f"),), "arguments": {}
-    }  # fmt: skip
-    assert (fidelity._key(Pair(**given), []) != fidelity._key(Pair(**{**given, **changes}), [])) == differs
-
-
-def test_an_original_that_is_mended_is_compared_again(tmp_path: Path) -> None:
-    keys = []
+@pytest.mark.slow
+def test_an_original_that_is_mended_is_compared_again(tmp_path: Path, index: Index) -> None:
+    """What an outcome is kept by knows the source of the original."""
+    found = []
     for text in ("import no_such_package\n", "X = 1\n"):
         (tmp_path / "lib").mkdir(exist_ok=True)
         (tmp_path / "lib" / "__init__.py").write_text(text)
         (tmp_path / "lib" / "gates.py").write_text(GATE)
         source = open_source(f"{tmp_path / 'lib'}")
         folders = original_folders(source)
-        keys.append(
-            fidelity._key(Pair("b", "Gate", GATE, "lib.gates", ("lib",), folders, ARGUMENTS, source.digest), [])
-        )
-    assert keys[0] != keys[1]
+        mended = Pair("b", "Gate", GATE, "lib.gates", ("lib",), folders, ARGUMENTS, source.digest)
+        found += [comparison.fidelity for comparison in compare_all([mended], index, jobs=1)]
+    assert found == [None, "match"]
 
 
 # --- real classes -----------------------------------------------------------------------------------------------------

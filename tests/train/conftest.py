@@ -1,15 +1,15 @@
 """What the tests of training share."""
 
+import contextlib
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import train.fitting
-from lemur_core.sandbox import Sandbox
+from lemur_core.sandbox import Sandbox, cached
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +23,11 @@ def same_threads() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def one_sandbox() -> Iterator[None]:
     """One real sandbox for all tests of a file: each would start its own, and import torch once more."""
-    with Sandbox(entries=[train.fitting.PROBE, train.fitting.NETWORK], workers=2, limits=train.fitting.LIMITS) as box:
-        kept = SimpleNamespace(__enter__=lambda: None, run=box.run, close=lambda: None)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train.fitting, "Sandbox", lambda **options: kept)
-            yield
+    entries = [train.fitting.PROBE, train.fitting.NETWORK]
+    sandbox = Sandbox(entries=entries, workers=2, limits=train.fitting.LIMITS)
+    with sandbox as box, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cached, "Sandbox", lambda **options: contextlib.nullcontext(box))
+        yield
 
 
 @pytest.fixture(scope="module")

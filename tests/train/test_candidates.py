@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import train.fitting
 from lemur_core.files.errors import UserError
+from lemur_core.sandbox import cached
 from train.candidates import Candidate, candidates
 from train.library import open_library
 
@@ -53,7 +53,7 @@ def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("no sandbox is needed")
 
-    monkeypatch.setattr(train.fitting, "Sandbox", refuse)
+    monkeypatch.setattr(cached, "Sandbox", refuse)
     assert candidates("downsample", folder, WIDTHS) == first
     with pytest.raises(AssertionError, match="no sandbox"):
         candidates("downsample", folder, (4, 8))
