@@ -13,7 +13,6 @@ from extract.extractor import BlockExtractor
 from extract.fidelity import Comparison, Pair, compare, compare_all
 from extract.index import Index
 from extract.probing.fidelity import digest
-from extract.runtime import original_folders
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
@@ -245,8 +244,7 @@ def test_an_original_that_is_mended_is_compared_again(tmp_path: Path, index: Ind
         (tmp_path / "lib" / "__init__.py").write_text(text)
         (tmp_path / "lib" / "gates.py").write_text(GATE)
         source = open_source(f"{tmp_path / 'lib'}")
-        folders = original_folders(source)
-        mended = Pair("b", "Gate", GATE, "lib.gates", ("lib",), folders, ARGUMENTS, source.digest)
+        mended = Pair("b", "Gate", GATE, "lib.gates", ("lib",), (tmp_path,), ARGUMENTS, source.digest)
         found += [comparison.fidelity for comparison in compare_all([mended], index, jobs=1)]
     assert found == [None, "match"]
 

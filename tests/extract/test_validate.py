@@ -70,12 +70,12 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 
 
 @pytest.fixture(scope="module")
-def judged(index: Index) -> list[tuple[Candidate, Verdict]]:
+def judged(index: Index) -> Iterator[list[tuple[Candidate, Verdict]]]:
     """What the real sandbox says of all blocks, with limits that end a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validate, "_SEARCH_LIMITS", Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31))
         patch.setattr(time, "sleep", lambda _seconds: None)
-        return list(validate_all(candidates(), index, "backward", jobs=1))
+        yield list(validate_all(candidates(), index, "backward", jobs=1))
 
 
 @pytest.fixture(scope="module")
