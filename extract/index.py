@@ -10,8 +10,6 @@ import pickle
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
@@ -20,7 +18,7 @@ from extract.sources import Source, SourceFile
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.files.workers import available_cores, check_workers, process_pool, submit
+from lemur_core.files.workers import map_chunks
 from lemur_core.source import facts as facts_module
 from lemur_core.source.facts import FACTS_VERSION, FileFacts
 from lemur_core.source.parse import parse_file
@@ -110,7 +108,7 @@ class Index:
         if row is None:
             if self.policy == "skip":
                 raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")
-            stored = [_parse(file.blob, source.read(file))]
+            stored = [_parse((file.blob, source.read(file)))]
             self._store(stored)
             row = stored[0][1:]
         data, error = row
@@ -162,36 +160,14 @@ def _parse_all(
     files: Sequence[tuple[Source, SourceFile]],
 ) -> Iterator[list[Row]]:
     if len(files) < _FEW:
-        yield [_parse(file.blob, source.read(file)) for source, file in files]
+        yield [_parse((file.blob, source.read(file))) for source, file in files]
         return
-    done: set[str] = set()
-    try:
-        with process_pool() as pool:
-            waiting: list[Future[list[Row]]] = []
-            for chunk in _chunks(files):
-                waiting.append(submit(pool, _parse_chunk, chunk))
-                if len(waiting) > 2 * available_cores():
-                    rows = waiting.pop(0).result()
-                    done.update(row[0] for row in rows)
-                    yield rows
-            for future in waiting:
-                rows = future.result()
-                done.update(row[0] for row in rows)
-                yield rows
-    except BrokenProcessPool:
-        check_workers()
-        # A file that kills the parser (CPython's can overflow its stack) costs that file alone.
-        for source, file in files:
-            if file.blob not in done:
-                yield [_parse_alone(file.blob, source.read(file))]
+    # A file that kills the parser (CPython's can overflow its stack) costs that file alone.
+    yield from map_chunks(_parse, _chunks(files), _died)
 
 
-def _parse_alone(blob: str, data: bytes) -> Row:
-    try:
-        with process_pool(1) as pool:
-            return submit(pool, _parse, blob, data).result()
-    except BrokenProcessPool:
-        return blob, None, "the parser ended abruptly: nested too deeply"
+def _died(file: tuple[str, bytes]) -> Row:
+    return file[0], None, "the parser ended abruptly: nested too deeply"
 
 
 def _chunks(files: Sequence[tuple[Source, SourceFile]]) -> Iterator[list[tuple[str, bytes]]]:
@@ -208,11 +184,8 @@ def _chunks(files: Sequence[tuple[Source, SourceFile]]) -> Iterator[list[tuple[s
         yield chunk
 
 
-def _parse_chunk(files: Sequence[tuple[str, bytes]]) -> list[Row]:
-    return [_parse(blob, data) for blob, data in files]
-
-
-def _parse(blob: str, data: bytes) -> Row:
+def _parse(file: tuple[str, bytes]) -> Row:
+    blob, data = file
     try:
         return blob, pickle.dumps(parse_file(data), protocol=5), None
     except SyntaxError as error:

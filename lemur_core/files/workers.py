@@ -1,56 +1,117 @@
-"""Worker processes: started clean (spawn), with a safe path, deaf to the terminal so that the parent alone decides."""
+"""Worker processes: started clean (spawn), with a safe path, deaf to the terminal so that the parent alone decides.
+
+A worker that dies costs the one task that it had: pebble tells of it, and starts another worker.
+"""
 
 import contextlib
 import gc
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
+
+from pebble import CONSTS, ProcessExpired, ProcessPool
 
 from lemur_core.files.errors import UserError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 #: What a terminal sends to all processes at once: Ctrl-C, and that it was closed.
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+_AHEAD = 4  # chunks handed out, for each worker
+_DEATHS = (ProcessExpired, BrokenProcessPool)
+
+CONSTS.term_timeout = 0.5  # seconds that a worker has to end by itself before it is killed
 
 
 @contextlib.contextmanager
-def process_pool(jobs: int | None = None) -> Iterator[ProcessPoolExecutor]:
-    """A pool of `jobs` processes (default: the cores this process may use); killed at once when the body fails."""
+def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
+    """A pool of `jobs` processes (default: the cores this process may use); ended at once when the body fails."""
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
     context = multiprocessing.get_context("spawn")
-    with _deaf():  # it starts multiprocessing's resource tracker
-        pool = ProcessPoolExecutor(jobs or available_cores(), mp_context=context, initializer=_start_worker)
+    pool = ProcessPool(jobs or available_cores(), initializer=_start_worker, context=context)
     try:
         yield pool
+        pool.close()
+        pool.join()
     except BaseException:
-        _kill(pool)
+        pool.stop()
+        pool.join()
         raise
-    pool.shutdown()
 
 
-def _kill(pool: ProcessPoolExecutor) -> None:
-    """End the workers at once, whatever they do, and the pool's thread.
+def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """The result to come; workers and the pool's threads, which start with the first task, are deaf from the outset."""
+    with _deaf():
+        result: Future[T] = pool.schedule(work, args, kwargs)
+    return result
 
-    One may die with half of a result sent. The pool's thread would wait for the rest for ever, so the results' pipe
-    loses the end that is held open here. The calls' pipe is for that thread to close: two that close one descriptor may
-    close another's. That thread parses code to tell of the death, and before Python 3.11.8 two threads that parse at a
-    time break each other's syntax trees (https://github.com/python/cpython/issues/106905), so its end is waited for.
+
+def map_chunks(
+    work: Callable[[Item], T], chunks: Iterable[Sequence[Item]], died: Callable[[Item], T], jobs: int | None = None
+) -> Iterator[list[T]]:
+    """What `work` gives for the items of each chunk, in order; reads ahead only a little.
+
+    An item on which a worker dies gets what `died` gives for it in place of its result.
+
+    Raises: UserError if no worker can be started.
     """
-    for process in list(pool._processes.values()):
-        process.kill()
-    pool._result_queue._writer.close()  # type: ignore[attr-defined]
-    if sys.version_info < (3, 11, 5):  # that thread leaves it open, and waits for what nobody reads
-        pool._call_queue._reader.close()  # type: ignore[attr-defined]
-    pool.shutdown(cancel_futures=True)
+    workers = jobs or available_cores()
+    running: deque[tuple[Sequence[Item], Future[list[T]]]] = deque()
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(process_pool(workers))
+
+        def finished() -> list[T]:
+            nonlocal pool
+            chunk, future = running.popleft()
+            try:
+                return future.result()
+            except BrokenProcessPool:  # a worker died before it had told what it was at
+                check_workers()
+                pool = stack.enter_context(process_pool(workers))
+                return _divide(work, chunk, died)
+            except ProcessExpired:
+                return _divide(work, chunk, died)
+
+        for chunk in chunks:
+            running.append((chunk, _submit(pool, work, chunk)))
+            if len(running) >= _AHEAD * workers:
+                yield finished()
+        while running:
+            yield finished()
+
+
+def _submit(pool: ProcessPool, work: Callable[[Item], T], chunk: Sequence[Item]) -> Future[list[T]]:
+    try:
+        return submit(pool, _work_on, work, chunk)
+    except RuntimeError as error:  # the pool broke meanwhile: told where the result is awaited
+        failed: Future[list[T]] = Future()
+        failed.set_exception(BrokenProcessPool(str(error)))
+        return failed
+
+
+def _work_on(work: Callable[[Item], T], chunk: Sequence[Item]) -> list[T]:
+    return [work(item) for item in chunk]
+
+
+def _divide(work: Callable[[Item], T], chunk: Sequence[Item], died: Callable[[Item], T]) -> list[T]:
+    """The results of a chunk whose worker died; it is halved until the item that kills is alone."""
+    try:
+        with process_pool(1) as pool:
+            return submit(pool, _work_on, work, chunk).result()
+    except _DEATHS:
+        if len(chunk) == 1:
+            return [died(chunk[0])]
+    middle = len(chunk) // 2
+    return [*_divide(work, chunk[:middle], died), *_divide(work, chunk[middle:], died)]
 
 
 def check_workers() -> None:
@@ -68,15 +129,9 @@ def check_workers() -> None:
         ) from error
 
 
-def submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """`pool.submit`; a worker that it may start is deaf to the terminal from its first moment."""
-    with _deaf():
-        return pool.submit(work, *args, **kwargs)
-
-
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """What the terminal sends is held back for the moment; a process that is started inherits the blocked signals."""
+    """What the terminal sends is held back for the moment; what is started inherits the blocked signals."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINAL)
     try:
         yield
@@ -98,7 +153,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed tells its workers nothing, and they hold each other's pipes open."""
+    """A parent that is killed tells its workers nothing."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
