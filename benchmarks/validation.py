@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from extract.closure import Collector
-from extract.counts import reached
 from extract.discover import discover
 from extract.emit import Emitted, Emitter
 from extract.graph import Graph, distributions_of
@@ -23,6 +22,7 @@ from extract.hints import HintFinder
 from extract.index import Index
 from extract.modules import Library
 from extract.registry import Registries
+from extract.results import reached
 from extract.runtime import runtime_for
 from extract.sources import open_available
 from extract.validate import Candidate, validate_all

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.measure import Cost, measure
 from benchmarks.nnrag_judge import Judgement, Originals, judge, read_originals
 from benchmarks.nnrag_peer import VERSION, PeerRun, run_peer
-from extract.folder import read_rows
+from extract.blocks import read_rows
 from extract.runtime import runtime_for
 from extract.sources import open_corpus
 from lemur_core.files.cache import cache_folder

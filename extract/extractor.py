@@ -14,16 +14,16 @@ from typing import Self
 from extract.categories import category_of
 from extract.chat.result import ChatOptions
 from extract.closure import Collector
-from extract.counts import at_least
 from extract.discover import Found, discover
 from extract.emit import Emitted, Emitter, Unresolved
 from extract.fidelity import Comparison, Pair, compare_all
-from extract.folder import Result, RunFacts, code_columns, write_extraction
+from extract.folder import write_extraction
 from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder, Hints
 from extract.index import Index, Policy
 from extract.modules import Library, Module
 from extract.registry import Registries
+from extract.results import Result, RunFacts, at_least, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.runtime_names import RUNTIME_NAMES
 from extract.select import Selected, Selection, select

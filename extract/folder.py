@@ -3,69 +3,33 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import ValidationError
-
-from extract.card import describe_extraction
-from extract.chat.result import ChatOptions
-from extract.counts import COLUMNS, at_least, count_rows
-from extract.dataset import write_dataset
-from extract.report.page import write_report
+from extract.blocks import KIND
+from extract.dataset import describe_extraction, write_dataset
+from extract.report import write_report
 from extract.requirements import requirements_text, runtime_versions
+from extract.results import COLUMNS, Result, RunFacts, at_least, count_rows
 from extract.sources import Source
 from extract.specs import SPECS
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article
-from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, read_manifest, write_manifest
+from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
-from manifests.records import Block, Level, arrow_schema
+from manifests.records import Block, arrow_schema
 from manifests.tables import write_table
 
 if TYPE_CHECKING:
     from lemur_core.similarity.distinct import Distinct
-
-KIND = "extraction"
 
 #: Characters of a file name before `.py`; longer ones are cut and get a digest.
 _LONGEST = 160
 _DIGITS = 8
 _ODD = re.compile(r"[^A-Za-z0-9._@+-]")
 _RESERVED = frozenset({"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)})
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What became of one class, and the (source, path) of every file that its block was made from."""
-
-    row: Block
-    closure_files: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What was asked, what was opened, and what the run met on its way."""
-
-    level: Level  # the rung that blocks were taken to
-    parameters: dict[str, Any]  # further ones, as JSON can hold them
-    sources: tuple[Source, ...]  # that were opened, by priority
-    unopened: tuple[tuple[str, str], ...] = ()  # sources that were not, and why
-    targets: tuple[str, ...] | None = None  # the names that were asked for
-    notes: tuple[str, ...] = ()  # what could not be done as asked
-    index_hits: int = 0  # files whose facts were in the index
-    index_parsed: int = 0  # files that were parsed for it
-    validations_reused: int = 0  # blocks whose outcome was known from an earlier run
-    validations_run: int = 0
-    timings: bool = False  # write each block's seconds into the table, whose bytes are then no longer reproducible
-    seed: int = 42  # draws which specs are held out, and the wording of conversations
-    chat: ChatOptions | None = None  # how conversations are made; None for none
-    details: dict[str, Any] = field(default_factory=dict)  # further facts for the manifest, the same in every run
 
 
 def write_extraction(
@@ -134,14 +98,6 @@ def _structures(rows: Sequence[Block]) -> "Distinct":
     return count_distinct([row.code for row in rows if row.code is not None and at_least(row.level, "executed")])
 
 
-def code_columns(code: str | None) -> dict[str, Any]:
-    """The columns of a block that follow from its code: `code`, `code_sha256`, `n_lines`."""
-    if code is None:
-        return {"code": None, "code_sha256": None, "n_lines": None}
-    digest = hashlib.sha256(code.encode()).hexdigest()
-    return {"code": code, "code_sha256": digest, "n_lines": code.count("\n") + (code[-1:] not in ("", "\n"))}
-
-
 def code_paths(blocks: Iterable[str]) -> dict[str, str]:
     """Where the file of each block lies: `blocks/SOURCE/QUALNAME.py`, safe and unique on every common file system.
 
@@ -174,55 +130,6 @@ def _unique(name: str, key: str, taken: set[str]) -> str:
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     digits = next(n for n in range(_DIGITS, len(digest) + 1) if f"{safe}-{digest[:n]}".lower() not in taken)
     return f"{safe}-{digest[:digits]}"
-
-
-def read_manifest_of(folder: Path) -> Manifest:
-    """The manifest of an extraction folder.
-
-    Raises: UserError if it is not one.
-    """
-    manifest = read_manifest(folder)
-    if manifest.kind != KIND:
-        raise UserError(
-            f"{folder}: holds {article(manifest.kind)}, not an {KIND}; give the folder that `lemur extract` wrote"
-        )
-    return manifest
-
-
-def read_rows(folder: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of a folder's table, in its order.
-
-    Args: columns: all when None; without `code`, reading is fast.
-    Raises: UserError if it cannot be read.
-    """
-    try:
-        rows: list[dict[str, Any]] = pq.read_table(folder / TABLE, columns=columns and list(columns)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(folder, error) from error
-    return rows
-
-
-def read_block(folder: Path, place: int) -> Block:
-    """One row of a folder's table, by its number; only the row group that holds it is read.
-
-    Raises: UserError if it cannot be read.
-    """
-    try:
-        with pq.ParquetFile(folder / TABLE) as file:
-            for group in range(file.num_row_groups):
-                size = file.metadata.row_group(group).num_rows
-                if place < size:
-                    names = list(Block.model_fields)
-                    return Block.model_validate(file.read_row_group(group, names).slice(place, 1).to_pylist()[0])
-                place -= size
-    except (OSError, pa.ArrowException, ValidationError) as error:
-        raise _damaged(folder, error) from error
-    raise IndexError(place)
-
-
-def _damaged(folder: Path, error: Exception) -> UserError:
-    detail = str(error).splitlines()[0]
-    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")
 
 
 def _write_code(folder: Path, rows: Iterable[Block]) -> None:

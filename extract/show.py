@@ -1,65 +1,21 @@
 """`lemur show`: one block of a finished extraction folder, told from the folder alone."""
 
-import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from extract.folder import read_block, read_manifest_of, read_rows
+from extract.blocks import NamedBlock, find_block
 from extract.specs.make import Worked, worked_of
-from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown
 from manifests.licenses import is_permissive
-from manifests.provenance import REQUIREMENTS
 from manifests.records import Block, Observed
 
-_NEAR = 5
 _LISTED = 8
 _SURE = ", 1.00]"  # the end of a resolution that leaves no doubt
-_COLUMNS = ("block", "name", "qualname", "source", "level")
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One block: its row, its entry in `required_repos.json` (None without code), and what else has the name."""
-
-    row: Block
-    needs: Mapping[str, Any] | None
-    others: tuple[str, ...]  # ids with their levels, in the order of the table
-
-    def facts(self) -> dict[str, Any]:
-        """For JSON: the row, with what it needs and the other blocks of the name."""
-        return {**self.row.model_dump(mode="json"), "needs": self.needs, "others": list(self.others)}
-
-    def lines(self) -> list[str]:
-        """Everything but the code, to print as it is."""
-        row, needs = self.row, self.needs or {}
-        lines = f"{row.start_line}" if row.start_line == row.end_line else f"{row.start_line}-{row.end_line}"
-        told = [("block", row.block), ("from", f"{row.path}, lines {lines}")]
-        if needs.get("origin"):
-            told.append(("origin", needs["origin"]))
-        told.append(("swhid", needs.get("swhid") or row.swhid))
-        told.append(("category", row.category))
-        told.append(("level", row.level))
-        if row.error_kind is not None:
-            told.append(("stopped", f"{row.error_kind}: {row.error}"))
-        if row.fidelity is not None:
-            told.append(("fidelity", f"{row.fidelity} with the class of the installed package"))
-        use = "" if is_permissive(row.license) else " (not known to be permissive: for local use)"
-        told.append(("licence", f"{row.license}{use}"))
-        if row.code is not None:
-            told.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
-            told += _listed("with", _made_from(row, needs))
-            told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
-            told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
-            told += _run(row.name, worked_of(row.arguments), row.observed)
-        told += _listed("also", self.others)
-        return [shown(f"{label:<10}{text}") for label, text in told]
 
 
 def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
@@ -69,9 +25,10 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
     """
     found = find_block(folder, wanted)
     if as_json:
-        print(json.dumps(found.facts(), indent=2))
+        facts = {**found.row.model_dump(mode="json"), "needs": found.needs, "others": list(found.others)}
+        print(json.dumps(facts, indent=2))
         return
-    print("\n".join(found.lines()))
+    print("\n".join(lines_of(found)))
     if found.row.code is None:
         return
     print()
@@ -81,68 +38,30 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         print(found.row.code, end="")
 
 
-def find_block(folder: Path, wanted: str) -> Shown:
-    """The block that a name stands for.
-
-    Args:
-        wanted: a block id, a qualified name or the end of one, or a bare name; each may have `SOURCE::` before it, with
-            or without the version. Of several the first stands, which is that of the first source by priority.
-    Raises: UserError if the folder is no extraction, or nothing is called so.
-    """
-    read_manifest_of(folder)
-    rows = read_rows(folder, _COLUMNS)
-    places = match(rows, wanted)
-    if not places:
-        raise UserError(_unknown(rows, wanted))
-    row = read_block(folder, places[0])
-    others = tuple(f"{rows[place]['block']} ({rows[place]['level']})" for place in places[1:])
-    return Shown(row, _needs(folder, row.block) if row.code is not None else None, others)
-
-
-def match(rows: Sequence[Mapping[str, Any]], wanted: str) -> list[int]:
-    """The numbers of the rows that a name stands for: those of the first way of reading it that finds any."""
-    for column in ("block", "qualname", "name"):
-        found = [place for place, row in enumerate(rows) if row[column] == wanted]
-        if found:
-            return found
-    source, separator, name = wanted.rpartition("::")
-    if not name:
-        return []
-    within = [
-        place
-        for place, row in enumerate(rows)
-        if not separator or source in (row["source"], row["source"].partition("@")[0])
-    ]
-    ways = ("qualname", ""), ("name", ""), ("qualname", ".")
-    for column, before in ways:
-        found = [p for p in within if rows[p][column] == name or (before and rows[p][column].endswith(before + name))]
-        if found:
-            return found
-    return []
-
-
-def _unknown(rows: Sequence[Mapping[str, Any]], wanted: str) -> str:
-    bare = wanted.rpartition("::")[2].rpartition(".")[2]
-    names = sorted({row["name"] for row in rows})
-    folded = bare.casefold()
-    near = [name for name in names if name.casefold() == folded]
-    near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]
-    near += [name for name in names if folded and folded in name.casefold() and name not in near]
-    told = f"near names: {', '.join(near[:_NEAR])}" if near else "blocks.parquet lists all names"
-    return f"{wanted}: no block of this folder is called so; {told}"
-
-
-def _needs(folder: Path, block: str) -> dict[str, Any] | None:
-    """The entry of a block in `required_repos.json`, which has one a line; None if it is not there."""
-    start = f'  {{"block": {json.dumps(block, ensure_ascii=False)}, '
-    try:
-        with (folder / REQUIREMENTS).open(encoding="utf-8") as file:
-            line = next((line for line in file if line.startswith(start)), None)
-        entry: dict[str, Any] | None = None if line is None else json.loads(line.strip().removesuffix(","))
-    except (OSError, ValueError) as error:
-        detail = str(error).splitlines()[0]
-        raise UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make it anew") from error
-    return entry
+def lines_of(block: NamedBlock) -> list[str]:
+    """Everything but the code, to print as it is."""
+    row, needs = block.row, block.needs or {}
+    lines = f"{row.start_line}" if row.start_line == row.end_line else f"{row.start_line}-{row.end_line}"
+    told = [("block", row.block), ("from", f"{row.path}, lines {lines}")]
+    if needs.get("origin"):
+        told.append(("origin", needs["origin"]))
+    told.append(("swhid", needs.get("swhid") or row.swhid))
+    told.append(("category", row.category))
+    told.append(("level", row.level))
+    if row.error_kind is not None:
+        told.append(("stopped", f"{row.error_kind}: {row.error}"))
+    if row.fidelity is not None:
+        told.append(("fidelity", f"{row.fidelity} with the class of the installed package"))
+    use = "" if is_permissive(row.license) else " (not known to be permissive: for local use)"
+    told.append(("licence", f"{row.license}{use}"))
+    if row.code is not None:
+        told.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
+        told += _listed("with", _made_from(row, needs))
+        told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
+        told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
+        told += _run(row.name, worked_of(row.arguments), row.observed)
+    told += _listed("also", block.others)
+    return [shown(f"{label:<10}{text}") for label, text in told]
 
 
 def _made_from(row: Block, needs: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from extract.show import find_block
+from extract.blocks import find_block
 from extract.verify import verify
 from lemur_core.files.errors import UserError
 from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from extract.counts import at_least
 from extract.emit import Emitted
 from extract.index import Index
 from extract.modules import FOUNDATION
+from extract.results import at_least
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Level

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.card import CONFIGS
+from extract.blocks import read_manifest_of
 from extract.chat.check import check_chat, has_chat
-from extract.counts import COLUMNS, at_least, count_rows
-from extract.folder import read_manifest_of
+from extract.dataset import CONFIGS
 from extract.modules import FOUNDATION
+from extract.results import COLUMNS, at_least, count_rows
 from extract.specs import SPECS
 from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES

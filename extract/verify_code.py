@@ -17,11 +17,11 @@ from packaging.utils import canonicalize_name
 
 from extract.chat.check import has_chat, read_texts
 from extract.chat.guard import repeats
-from extract.counts import at_least
 from extract.folder import code_paths
 from extract.graph import distributions_of
 from extract.modules import RUNTIME
 from extract.requirements import imported_names
+from extract.results import at_least
 from extract.specs import SPECS
 from extract.specs.make import line_faults, read_lines
 from lemur_core.files.progress import progress

@@ -9,11 +9,11 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from extract.search.shape import shape_words
-from extract.search.words import split_name
+from extract.categories import words_of
 from extract.specs import SPECS
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
@@ -25,6 +25,15 @@ COLUMNS = {"names": 10.0, "category": 4.0, "place": 3.0, "shape": 3.0, "layers":
 
 _VERSION = 1  # of what is below
 _KEPT = 8  # indexes in the cache; those used longest ago go first
+_OF_LAYOUT = {
+    "N×C": "vectors features",
+    "N×C×L": "sequence signal 1d channels first",
+    "N×L×C": "sequence tokens channels last",
+    "N×C×H×W": "image feature map 2d channels first",
+    "N×H×W×C": "image feature map 2d channels last",
+    "N×C×D×H×W": "volume video 3d channels first",
+    "N×D×H×W×C": "volume video 3d channels last",
+}
 _TABLES = """
 CREATE TABLE spec(
     id INTEGER PRIMARY KEY, block TEXT, name TEXT, folded TEXT, category TEXT, level TEXT, rung INTEGER, license TEXT,
@@ -167,10 +176,41 @@ def _text(spec: Mapping[str, Any]) -> dict[str, str]:
         "names": split_name(spec["name"]),
         "category": spec["category"],
         "place": " ".join(dict.fromkeys(split_name(part) for part in module)),
-        "shape": shape_words(spec),
+        "shape": " ".join(shape_words(spec)),
         "layers": " ".join(split_name(name) for name in layers),
         "about": " ".join([spec["summary"], *sorted(arguments)]),
     }
+
+
+@lru_cache(maxsize=20_000)
+def split_name(name: str) -> str:
+    """A name for the index: whole in lower case, then its words: `SEModule` is `semodule se module`."""
+    whole, words = name.lower(), words_of(name)
+    return whole if words in (whole, "") else f"{whole} {words}"
+
+
+def shape_words(spec: Mapping[str, Any]) -> Iterator[str]:
+    """What a spec says of shapes, as a searcher would put it; nothing when nothing was observed."""
+    yield _OF_LAYOUT.get(spec["layout"], "")
+    if spec["keeps_shape"]:
+        yield "keeps shape same size shape preserving"
+    factor = spec["downsampling"]
+    if factor is not None and factor > 1:
+        yield f"{'halves height width' if factor == 2 else ''} shrinks downsampling downsample by {factor:g}"
+    elif factor is not None and factor < 1:
+        yield f"{'doubles height width' if factor == 0.5 else ''} grows upsampling upsample by {1 / factor:g}"
+    elif factor == 1:
+        yield "keeps height width"
+    if spec["changes_channels"] is not None:
+        yield "changes channels" if spec["changes_channels"] else "keeps channels"
+    if spec["parameters"] == 0:
+        yield "no parameters parameter free"
+    if spec["identity_in_eval"]:
+        yield "identity in eval"
+    if spec["train_differs"]:
+        yield "train eval differ stochastic"
+    if len(spec["cases"][:1] and spec["cases"][0]["outputs"]) > 1:
+        yield "several outputs"
 
 
 def _forget(newest: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from extract.counts import at_least, choose, count_rows, count_targets, reached, wilson
+from extract.results import at_least, choose, count_rows, count_targets, reached, wilson
 from manifests.records import LEVELS
 
 NAMES = ("Attention", "Scale", "Block")

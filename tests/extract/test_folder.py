@@ -16,7 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extract.folder import code_columns, code_paths, read_block, read_manifest_of, read_rows
+from extract.blocks import read_block, read_manifest_of, read_rows
+from extract.folder import code_paths
+from extract.results import code_columns
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.checks import check_table

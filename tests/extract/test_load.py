@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import extract
-from extract.folder import code_columns
-from extract.load import load_block
+from extract.blocks import load_block
+from extract.results import code_columns
 from lemur_core.files.errors import UserError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
@@ -30,7 +30,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results.append(made.Result(made.block(source, "Needs", **code_columns("import not_there_at_all\n"))))
     results.append(made.Result(made.block(source, "Raises", **code_columns("raise KeyError('mine')\n"))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
         made.write(base / "out", results, [source])
     return base / "out"
 

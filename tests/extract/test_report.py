@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.counts import wilson
-from extract.report.failures import failures_of, form_of
-from extract.report.figures import rung_colors
-from extract.report.sections import goal_of
-from extract.report.summary import summary_text
+from extract.report import failures_of, form_of, goal_of, summary_text
+from extract.report_figures import rung_colors
+from extract.results import wilson
 from lemur_core.files.markdown import code_span, percent, plain, shown, table
 from manifests.manifest import read_manifest
 from manifests.records import LEVELS, Block

@@ -12,8 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from extract.folder import code_columns
 from extract.requirements import imports_of, qualified_swhid, requirements_text, runtime_versions, versioned
+from extract.results import code_columns
 from extract.standins.library import SOURCE_NAME, standin_source
 from manifests.swhid import Swhid, content_swhid, directory_swhid
 

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.search.command import search_folder
-from extract.search.index import open_index
-from extract.search.query import Filters, Found, search
-from extract.search.words import SYNONYMS, split_name, terms_of
+from extract.search.index import open_index, split_name
+from extract.search.query import SYNONYMS, Filters, Found, search, terms_of
 from extract.specs.make import line_of, make_spec
 from lemur_core.files.errors import UserError
 from manifests.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest

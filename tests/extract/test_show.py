@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from extract.folder import code_columns
-from extract.show import find_block, match, show_block
+from extract.blocks import find_block, match
+from extract.results import code_columns
+from extract.show import lines_of, show_block
 from lemur_core.files.errors import UserError
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results.append(made.Result(made.block(sources[1], "Odd", arguments="{", observed="{")))
     results.append(made.Result(made.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
         made.write(base / "out", results, sources)
     return base / "out"
 
@@ -77,12 +78,12 @@ def test_the_first_of_several_is_shown_and_the_others_are_listed(folder: Path) -
     found = find_block(folder, "Attention")
     assert found.row.block == "alpha@1.0::alpha.blocks.Attention"
     assert found.others == ("beta@2.0::beta.blocks.Attention (executed)",)
-    assert found.lines()[-1] == "also      beta@2.0::beta.blocks.Attention (executed)"
+    assert lines_of(found)[-1] == "also      beta@2.0::beta.blocks.Attention (executed)"
     assert find_block(folder, "beta::Attention").others == ()
 
 
 def test_the_lines_of_a_block(folder: Path) -> None:
-    lines = dict(line.split(maxsplit=1) for line in find_block(folder, "alpha::Einops").lines())
+    lines = dict(line.split(maxsplit=1) for line in lines_of(find_block(folder, "alpha::Einops")))
     assert lines["block"] == "alpha@1.0::alpha.blocks.Einops"
     assert lines["from"] == "alpha/blocks.py, lines 3-9"
     assert lines["origin"] == "pkg:pypi/alpha@1.0"
@@ -97,7 +98,7 @@ def test_the_lines_of_a_block(folder: Path) -> None:
 
 
 def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
-    lines = find_block(folder, "Squeeze").lines()
+    lines = lines_of(find_block(folder, "Squeeze"))
     place = lines.index("runs as   block = Squeeze(16, ratio=0.5)")
     assert lines[place + 1 : place + 6] == [
         "          block(torch.randn((2, 16, 8, 8)))",
@@ -109,11 +110,11 @@ def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
 
 
 def test_columns_that_cannot_be_read(folder: Path) -> None:
-    assert "observed  not readable; run `lemur verify`" in find_block(folder, "Odd").lines()
+    assert "observed  not readable; run `lemur verify`" in lines_of(find_block(folder, "Odd"))
 
 
 def test_what_was_not_found_for_sure_is_told(folder: Path) -> None:
-    lines = find_block(folder, "Guess").lines()
+    lines = lines_of(find_block(folder, "Guess"))
     place = lines.index("inferred  s::m.d0 [registry, 0.80]")
     assert lines[place + 1] == "          s::m.d1 [registry, 0.80]"
     assert lines[place + 8] == "          and 2 more"
@@ -204,5 +205,5 @@ def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -
     with pytest.raises(UserError, match="damaged extraction"):
         find_block(tmp_path, "Attention")
     (tmp_path / "required_repos.json").write_text("{}")
-    found: Sequence[Any] = find_block(tmp_path, "Attention").lines()
+    found: Sequence[Any] = lines_of(find_block(tmp_path, "Attention"))
     assert any(line.startswith("swhid     swh:1:cnt:") for line in found)

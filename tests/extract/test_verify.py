@@ -16,11 +16,11 @@ import pytest
 from extract.closure import Collector
 from extract.discover import discover
 from extract.emit import Emitted, Emitter
-from extract.folder import code_columns
 from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Library
 from extract.registry import Registries
+from extract.results import code_columns
 from extract.sources import open_source
 from extract.specs.make import write_specs
 from extract.verify import verify
@@ -44,7 +44,7 @@ ID = "alpha@1.0::alpha.blocks.Scale"
 @pytest.fixture(scope="module", autouse=True)
 def _without_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
         yield
 
 

@@ -48,7 +48,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("trace")
     source = made.source(base)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
         made.write(base / "blocks", made.results([source]), [source])
     return base / "blocks"
 

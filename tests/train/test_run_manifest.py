@@ -43,7 +43,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mixed = ("beta@2.0", "beta/parts.py")
     outcomes[scale] = made.Result(outcomes[scale].row, (*outcomes[scale].closure_files, mixed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
         made.write(base / "blocks", outcomes, sources)
     return base / "blocks"
 

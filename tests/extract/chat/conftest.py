@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extract.chat.result import ChatOptions, Subject
-from extract.folder import Result, code_columns
+from extract.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import Place
 from manifests.records import Block
@@ -107,7 +107,7 @@ def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
 
     def write_to(out: Path, chat: ChatOptions | None = None, **facts: Any) -> Path:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+            patch.setattr("extract.report.draw_figures", lambda *given: {})
             made.write(out, results, sources, level="backward", chat=chat, **facts)
         return out
 

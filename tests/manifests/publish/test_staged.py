@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.card import CONFIGS
+from extract.dataset import CONFIGS
 from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
 from manifests.checks import check_description, check_table
@@ -36,7 +36,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("staged")
     sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.page.draw_figures", lambda *given: {})
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
         made.write(base / "out", made.results(sources), sources)
     return base / "out"
 

@@ -1,16 +1,20 @@
-"""The sections of an extraction report, each a list of Markdown lines; empty where there is nothing to say."""
+"""The report of an extraction, `report.md` with figures beside it, and what the command prints when it is done."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extract.counts import at_least, reached, wilson
-from extract.report.failures import Failure
-from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
-from manifests.manifest import Measured
+from extract.report_figures import draw_figures
+from extract.results import RunFacts, at_least, reached, wilson
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, shown, table
+from manifests.manifest import Manifest, Measured
+from manifests.provenance import without_source
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:
-    from extract.folder import RunFacts
     from lemur_core.similarity.distinct import Distinct
 
 #: The rung that the paper calls "validated and executable".
@@ -30,13 +34,120 @@ _MEANS = {
     "backward": "gradients flow",
 }
 
+_CAPTIONS = {
+    "sources": "Highest rung of each source's classes, as shares; beside the name, how many classes it has.",
+    "failures": "Classes that came no further, by category.",
+    "sizes": "Lines of the closed files.",
+}
+#: Notes that are printed; the manifest has all of them.
+_PRINTED_NOTES = 10
+
+_PLACE = re.compile(r"^\S+ \S+:\d+: ")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One category: its blocks, and the commonest message with the first block that has it."""
+
+    kind: str
+    blocks: int
+    message: str
+    times: int  # that a message of this form is met
+    block: str
+
+
+def write_report(
+    folder: Path,
+    rows: Sequence[Block],
+    files: Mapping[str, int],
+    facts: RunFacts,
+    counts: Mapping[str, Any],
+    structures: "Distinct",
+    measured: Measured,
+) -> None:
+    """Write `report.md` and `figures/*.png` into `folder`; all but the section "This run" is the same in every run.
+
+    Args:
+        files: of how many files each block was made.
+        counts: of `count_rows`.
+        structures: of the executed blocks.
+        measured: up to here.
+    """
+    drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.level))
+    numbers = {figure: place for place, figure in enumerate(drawn, start=1)}
+
+    def figure(key: str) -> list[str]:
+        if key not in drawn:
+            return []
+        caption = f"Figure {numbers[key]}. {_CAPTIONS[key]}"
+        return [f"![{caption}](figures/{drawn[key]})", "", f"*{caption}*", ""]
+
+    lines = [
+        *_head(facts, counts),
+        *_rungs(facts, counts),
+        *_targets(facts, counts),
+        *_distinct(structures),
+        *_by_group("By source", "source", counts["sources"], facts),
+        *figure("sources"),
+        *_unopened(facts),
+        *_by_group(
+            "By category",
+            "category",
+            counts["categories"],
+            facts,
+            intro="What a class is for is told from its names, by the rules in `extract/categories.py`.",
+        ),
+        *_failures(failures_of(rows), counts["blocks"]),
+        *figure("failures"),
+        *_sizes(rows, files),
+        *figure("sizes"),
+        *_smaller(counts),
+        *_this_run(facts, rows, measured),
+        "## Single blocks",
+        "",
+        "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
+        " one with its code. `required_repos.json` says what each closed file needs, and where its parts came from.",
+        "",
+        "`specs.jsonl` has one line for each closed file: what the block is and does, without its source;"
+        " `lemur search QUERY --in DIR` searches it.",
+    ]
+    (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def summary_text(manifest: Manifest, out: Path) -> str:
+    """What the command prints when it is done: how far the classes came, why some stopped, what was left out."""
+    counts, level = manifest.counts, manifest.parameters["level"]
+    whole = counts["blocks"]
+    lines = [f"{plural(whole, 'class', 'classes')} of {plural(len(counts['sources']), 'source')}"]
+    ladder = [(rung, counts["reached"][rung]) for rung in LEVELS[1 : LEVELS.index(level) + 1]]
+    lines += [f"  {rung:<12} {count(number):>8}  {percent(number, whole)}" for rung, number in ladder]
+    if counts["failures"]:
+        lines.append("  came no further:")
+        lines += [f"    {count(number):>8}  {shown(kind)}" for kind, number in counts["failures"].items()]
+    if "targets" in counts:
+        found = counts["targets"]
+        lines.append(f"  {count(found['found'])} of {plural(found['names'], 'name')} found")
+    lines += [f"  left out: {shown(name)}: {shown(why)}" for name, why in manifest.details["unopened"].items()]
+    notes = manifest.details["notes"]
+    lines += [f"  note: {shown(note)}" for note in notes[:_PRINTED_NOTES]]
+    if len(notes) > _PRINTED_NOTES:
+        lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")
+    measured = manifest.measured
+    memory = measured.peak_memory_bytes / 2**20
+    return "\n".join([*lines, f"{out}: {measured.seconds:.1f} s, {memory:,.0f} MiB; see report.md"])
+
+
+# --- sections, each a list of Markdown lines; empty where there is nothing to say -------------------------------------
+
 
 def goal_of(level: Level) -> Level:
     """The rung that a run is judged by: `executed`, or the one that it stopped at before."""
     return min(level, VALIDATED, key=LEVELS.index)
 
 
-def head(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
+def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """What this is, the one-line result, and what could not be done as asked."""
     goal = goal_of(facts.level)
     part, whole = counts["reached"][goal], counts["blocks"]
@@ -56,14 +167,14 @@ def head(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _further(facts: "RunFacts", counts: Mapping[str, Any]) -> str:
+def _further(facts: RunFacts, counts: Mapping[str, Any]) -> str:
     """The rungs beyond the one that the run is judged by."""
     ladder = LEVELS[LEVELS.index(goal_of(facts.level)) + 1 : LEVELS.index(facts.level) + 1]
     told = [f"{count(counts['reached'][rung])} `{rung}`" for rung in ladder]
     return f" ({', '.join(told)})" if told else ""
 
 
-def rungs(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
+def _rungs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """How many stand on each rung, and how many stopped there."""
     whole = counts["blocks"]
     rows = []
@@ -78,7 +189,7 @@ def rungs(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
     return ["## How far they came", "", *table(["rung", "", "classes", "%", "95 %", "stopped here"], rows, left=2)]
 
 
-def targets(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
+def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """Of the names that were asked for, how many there are and how far they came."""
     if facts.targets is None:
         return []
@@ -100,7 +211,7 @@ def targets(facts: "RunFacts", counts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def distinct(structures: "Distinct") -> list[str]:
+def _distinct(structures: "Distinct") -> list[str]:
     """How many of the executed blocks are structurally unique, beside the published figure."""
     whole = structures.codes
     if not whole:
@@ -116,8 +227,8 @@ def distinct(structures: "Distinct") -> list[str]:
     return [*lines, f"{note} NN-RAG's paper counts 771 unique among 941 validated blocks (82 %).", ""]
 
 
-def by_group(
-    title: str, label: str, groups: Mapping[str, Mapping[str, int]], facts: "RunFacts", *, intro: str = ""
+def _by_group(
+    title: str, label: str, groups: Mapping[str, Mapping[str, int]], facts: RunFacts, *, intro: str = ""
 ) -> list[str]:
     """A table of groups with how many stand on each rung, and the share on the rung that the run is judged by."""
     if not groups:
@@ -137,7 +248,7 @@ def by_group(
     return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows)]
 
 
-def failures(found: Sequence[Failure], blocks: int) -> list[str]:
+def _failures(found: Sequence[Failure], blocks: int) -> list[str]:
     """Why classes came no further, each category with its commonest message."""
     if not found:
         return []
@@ -157,7 +268,7 @@ def failures(found: Sequence[Failure], blocks: int) -> list[str]:
     return ["## Why they came no further", "", *table(heads, rows, left=3)]
 
 
-def sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
+def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
     """How large the closed files are, and of how many files of their sources each was made."""
     lengths = sorted(row.n_lines for row in rows if row.n_lines is not None)
     if not lengths:
@@ -170,7 +281,7 @@ def sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
     return ["## Size", "", *table(["", "least", "median", "90 %", "most"], cells)]
 
 
-def smaller(counts: Mapping[str, Any]) -> list[str]:
+def _smaller(counts: Mapping[str, Any]) -> list[str]:
     """Licences, and what a comparison with the originals found."""
     lines = ["## Licences", ""]
     rows = [[code_span(name), count(n), percent(n, counts["blocks"])] for name, n in counts["licenses"].items()]
@@ -184,7 +295,7 @@ def smaller(counts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def unopened(facts: "RunFacts") -> list[str]:
+def _unopened(facts: RunFacts) -> list[str]:
     """The sources that could not be opened, and why."""
     if not facts.unopened:
         return []
@@ -192,7 +303,7 @@ def unopened(facts: "RunFacts") -> list[str]:
     return ["## Sources that could not be opened", "", *table(["source", "reason"], rows, left=2)]
 
 
-def this_run(facts: "RunFacts", rows: Sequence[Block], measured: Measured) -> list[str]:
+def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> list[str]:
     """Seconds and cache hits: what another run need not repeat."""
     lines = ["## This run", "", "These figures differ from run to run.", ""]
     stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
@@ -245,3 +356,37 @@ def _message(failure: Failure) -> str:
 
 def _past(level: Level) -> str:
     return {"forward": "computed an output", "backward": "let gradients flow"}.get(level, level)
+
+
+# --- failures by category ---------------------------------------------------------------------------------------------
+
+
+def failures_of(rows: Iterable[Block]) -> list[Failure]:
+    """The categories of failure, most blocks first."""
+    kinds: dict[str, list[Block]] = {}
+    for row in rows:
+        if row.error_kind is not None:
+            kinds.setdefault(row.error_kind, []).append(row)
+    found = [_failure(kind, members) for kind, members in kinds.items()]
+    return sorted(found, key=lambda failure: (-failure.blocks, failure.kind))
+
+
+def form_of(message: str) -> str:
+    """A message without what differs from block to block: place, quoted names and numbers."""
+    return _NUMBER.sub("N", _QUOTED.sub("'…'", _PLACE.sub("", message)))
+
+
+def _failure(kind: str, members: list[Block]) -> Failure:
+    """The commonest form speaks; in the words of its commonest message, if that is at least half of it."""
+    said = {
+        row.block: without_source(row.error or "") for row in members
+    }  # a report is passed on, whatever the licence
+    forms = Counter(map(form_of, said.values()))
+    form, times = min(forms.items(), key=lambda item: (-item[1], item[0]))
+    alike = [block for block, error in said.items() if form_of(error) == form]
+    messages = Counter(_PLACE.sub("", said[block]) for block in alike)
+    message, most = min(messages.items(), key=lambda item: (-item[1], item[0]))
+    if 2 * most < times:
+        return Failure(kind, len(members), form, times, alike[0])
+    first = next(block for block in alike if _PLACE.sub("", said[block]) == message)
+    return Failure(kind, len(members), message, most, first)

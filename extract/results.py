@@ -1,11 +1,20 @@
-"""The counts of an extraction, all taken from the rows of its table, so that anyone can take them again."""
+"""What became of the classes of a run: results, what was asked and met on the way, and the counts of their table.
 
+All counts are taken from the rows of the table, so that anyone can take them again.
+"""
+
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from manifests.records import LEVELS, Level
+from extract.sources import Source
+from manifests.records import LEVELS, Block, Level
+
+if TYPE_CHECKING:
+    from extract.chat.result import ChatOptions
 
 Row = Mapping[str, Any]
 
@@ -14,6 +23,45 @@ COLUMNS = ("block", "name", "qualname", "source", "category", "level", "error_ki
 
 #: Two-sided 95 % of the normal distribution.
 _Z = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one class, and the (source, path) of every file that its block was made from."""
+
+    row: Block
+    closure_files: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What was asked, what was opened, and what the run met on its way."""
+
+    level: Level  # the rung that blocks were taken to
+    parameters: dict[str, Any]  # further ones, as JSON can hold them
+    sources: tuple[Source, ...]  # that were opened, by priority
+    unopened: tuple[tuple[str, str], ...] = ()  # sources that were not, and why
+    targets: tuple[str, ...] | None = None  # the names that were asked for
+    notes: tuple[str, ...] = ()  # what could not be done as asked
+    index_hits: int = 0  # files whose facts were in the index
+    index_parsed: int = 0  # files that were parsed for it
+    validations_reused: int = 0  # blocks whose outcome was known from an earlier run
+    validations_run: int = 0
+    timings: bool = False  # write each block's seconds into the table, whose bytes are then no longer reproducible
+    seed: int = 42  # draws which specs are held out, and the wording of conversations
+    chat: "ChatOptions | None" = None  # how conversations are made; None for none
+    details: dict[str, Any] = field(default_factory=dict)  # further facts for the manifest, the same in every run
+
+
+def code_columns(code: str | None) -> dict[str, Any]:
+    """The columns of a block that follow from its code: `code`, `code_sha256`, `n_lines`."""
+    if code is None:
+        return {"code": None, "code_sha256": None, "n_lines": None}
+    digest = hashlib.sha256(code.encode()).hexdigest()
+    return {"code": code, "code_sha256": digest, "n_lines": code.count("\n") + (code[-1:] not in ("", "\n"))}
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
 
 
 def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extract.counts import at_least
+from extract.results import at_least
 from lemur_core.files.figures import BEHIND, BLUE, INK, save_figure
 from lemur_core.files.markdown import count, percent, plural, shown
 from manifests.records import LEVELS, Block, Level
@@ -29,7 +29,7 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
     """Draw what there is to show into `folder`.
 
     Args:
-        counts: of `extract.counts.count_rows`.
+        counts: of `count_rows`.
         goal: the rung that the run is judged by.
 
     Returns: file name by figure: `sources`, `failures`, `sizes`.

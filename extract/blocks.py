@@ -1,0 +1,199 @@
+"""The blocks of a finished extraction folder: read, found by name, and loaded as classes."""
+
+import difflib
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article
+from manifests.manifest import Manifest, read_manifest
+from manifests.provenance import REQUIREMENTS, TABLE
+from manifests.records import Block
+
+KIND = "extraction"
+
+_NEAR = 5
+_COLUMNS = ("block", "name", "qualname", "source", "level")
+
+
+def read_manifest_of(folder: Path) -> Manifest:
+    """The manifest of an extraction folder.
+
+    Raises: UserError if it is not one.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind != KIND:
+        raise UserError(
+            f"{folder}: holds {article(manifest.kind)}, not an {KIND}; give the folder that `lemur extract` wrote"
+        )
+    return manifest
+
+
+def read_rows(folder: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a folder's table, in its order.
+
+    Args: columns: all when None; without `code`, reading is fast.
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(folder / TABLE, columns=columns and list(columns)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(folder, error) from error
+    return rows
+
+
+def read_block(folder: Path, place: int) -> Block:
+    """One row of a folder's table, by its number; only the row group that holds it is read.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        with pq.ParquetFile(folder / TABLE) as file:
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if place < size:
+                    names = list(Block.model_fields)
+                    return Block.model_validate(file.read_row_group(group, names).slice(place, 1).to_pylist()[0])
+                place -= size
+    except (OSError, pa.ArrowException, ValidationError) as error:
+        raise _damaged(folder, error) from error
+    raise IndexError(place)
+
+
+def _damaged(folder: Path, error: Exception) -> UserError:
+    detail = str(error).splitlines()[0]
+    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")
+
+
+# --- by name ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBlock:
+    """One block: its row, its entry in `required_repos.json` (None without code), and what else has the name."""
+
+    row: Block
+    needs: Mapping[str, Any] | None
+    others: tuple[str, ...]  # ids with their levels, in the order of the table
+
+
+def find_block(folder: Path, wanted: str) -> NamedBlock:
+    """The block that a name stands for.
+
+    Args:
+        wanted: a block id, a qualified name or the end of one, or a bare name; each may have `SOURCE::` before it, with
+            or without the version. Of several the first stands, which is that of the first source by priority.
+    Raises: UserError if the folder is no extraction, or nothing is called so.
+    """
+    read_manifest_of(folder)
+    rows = read_rows(folder, _COLUMNS)
+    places = match(rows, wanted)
+    if not places:
+        raise UserError(_unknown(rows, wanted))
+    row = read_block(folder, places[0])
+    others = tuple(f"{rows[place]['block']} ({rows[place]['level']})" for place in places[1:])
+    return NamedBlock(row, _needs(folder, row.block) if row.code is not None else None, others)
+
+
+def match(rows: Sequence[Mapping[str, Any]], wanted: str) -> list[int]:
+    """The numbers of the rows that a name stands for: those of the first way of reading it that finds any."""
+    for column in ("block", "qualname", "name"):
+        found = [place for place, row in enumerate(rows) if row[column] == wanted]
+        if found:
+            return found
+    source, separator, name = wanted.rpartition("::")
+    if not name:
+        return []
+    within = [
+        place
+        for place, row in enumerate(rows)
+        if not separator or source in (row["source"], row["source"].partition("@")[0])
+    ]
+    ways = ("qualname", ""), ("name", ""), ("qualname", ".")
+    for column, before in ways:
+        found = [p for p in within if rows[p][column] == name or (before and rows[p][column].endswith(before + name))]
+        if found:
+            return found
+    return []
+
+
+def _unknown(rows: Sequence[Mapping[str, Any]], wanted: str) -> str:
+    bare = wanted.rpartition("::")[2].rpartition(".")[2]
+    names = sorted({row["name"] for row in rows})
+    folded = bare.casefold()
+    near = [name for name in names if name.casefold() == folded]
+    near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]
+    near += [name for name in names if folded and folded in name.casefold() and name not in near]
+    told = f"near names: {', '.join(near[:_NEAR])}" if near else "blocks.parquet lists all names"
+    return f"{wanted}: no block of this folder is called so; {told}"
+
+
+def _needs(folder: Path, block: str) -> dict[str, Any] | None:
+    """The entry of a block in `required_repos.json`, which has one a line; None if it is not there."""
+    start = f'  {{"block": {json.dumps(block, ensure_ascii=False)}, '
+    try:
+        with (folder / REQUIREMENTS).open(encoding="utf-8") as file:
+            line = next((line for line in file if line.startswith(start)), None)
+        entry: dict[str, Any] | None = None if line is None else json.loads(line.strip().removesuffix(","))
+    except (OSError, ValueError) as error:
+        detail = str(error).splitlines()[0]
+        raise UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make it anew") from error
+    return entry
+
+
+# --- as a class -------------------------------------------------------------------------------------------------------
+
+
+def load_block(folder: Path | str, block: str) -> type[Any]:
+    """The class of a block. This EXECUTES the block's file in your process, without the sandbox: load what you trust.
+
+    >>> SEModule = load_block("blocks", "timm@1.0.30::timm.layers.squeeze_excite.SEModule")
+
+    The file is that of the folder's table, byte by byte; nothing is written. Loading it again gives the same class.
+
+    Args: block: a block id, or whatever else names a block for `lemur show`.
+    Raises: UserError if there is no such block, it has no code, its file was changed, or a package is missing.
+    """
+    row = find_block(Path(folder), block).row
+    if row.code is None or row.file is None:
+        raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
+    path = Path(folder) / row.file
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; run `lemur verify {folder}`") from error
+    if hashlib.sha256(data).hexdigest() != row.code_sha256:
+        raise UserError(f"{path}: is not the code of {row.block}; run `lemur verify {folder}`")
+    name = f"lemur_block_{row.code_sha256[:16]}"
+    module = sys.modules.get(name)
+    if module is None:
+        module = _execute(name, path, data, row.block)
+    found = getattr(module, row.name, None)
+    if not isinstance(found, type):
+        raise UserError(f"{row.block}: its file defines no class {row.name}; it is at level {row.level}")
+    return found
+
+
+def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
+    """The file as a module of its own name, without the bytecode that an import would leave in the folder."""
+    module = ModuleType(name)
+    module.__file__ = str(path.resolve())
+    sys.modules[name] = module  # dataclasses, pickle and inspect look it up there
+    try:
+        exec(compile(data, module.__file__, "exec"), module.__dict__)  # noqa: S102 - what the caller asks for
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, ModuleNotFoundError):
+            raise UserError(f"{block}: {error}; install it: `lemur show` lists what a block requires") from error
+        raise
+    return module

@@ -1,1 +1,0 @@
-"""`report.md` of an extraction, and its figures."""
