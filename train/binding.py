@@ -9,82 +9,27 @@ from lemur_core.files.errors import UserError
 from manifests.records import Block, Spec, SpecArgument
 from train.slots import SLOTS
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 #: Names by which the field calls the channels that go in and those that go out, a rate, and the number of classes.
-_IN = frozenset(
-    [
-        "in_channels",
-        "in_chs",
-        "in_planes",
-        "inplanes",
-        "inchannels",
-        "in_channel",
-        "in_chans",
-        "in_ch",
-        "in_c",
-        "ch_in",
-        "c_in",
-        "c1",
-        "inp",
-        "nin",
-        "in_dim",
-        "dim",
-        "dims",
-        "input_dim",
-        "input_channels",
-        "input_size",
-        "num_input_features",
-        "in_features",
-        "num_features",
-        "n_feats",
-        "features",
-        "nf",
-        "channels",
-        "channel",
-        "chs",
-        "ch",
-        "c",
-        "num_channels",
-        "n_channels",
-        "embed_dim",
-        "d_model",
-        "hidden_size",
-        "hidden_dim",
-        "width",
-        "width_in",
-        "planes",
-    ]
+_IN = _names(
+    """
+    in_channels in_chs in_planes inplanes inchannels in_channel in_chans in_ch in_c ch_in c_in c1 inp nin in_dim dim
+    dims input_dim input_channels input_size num_input_features in_features num_features n_feats features nf
+    channels channel chs ch c num_channels n_channels embed_dim d_model hidden_size hidden_dim width width_in planes
+    """
 )
-_OUT = frozenset(
-    [
-        "out_channels",
-        "out_chs",
-        "out_planes",
-        "outplanes",
-        "outchannels",
-        "out_channel",
-        "out_chans",
-        "out_ch",
-        "out_c",
-        "ch_out",
-        "c_out",
-        "c2",
-        "oup",
-        "nout",
-        "out_dim",
-        "dim_out",
-        "output_dim",
-        "output_channels",
-        "num_output_features",
-        "out_features",
-        "out_filters",
-        "width_out",
-        "planes",
-    ]
+_OUT = _names(
+    """
+    out_channels out_chs out_planes outplanes outchannels out_channel out_chans out_ch out_c ch_out c_out c2 oup
+    nout out_dim dim_out output_dim output_channels num_output_features out_features out_filters width_out planes
+    """
 )
-_RATE = frozenset(
-    ["drop_prob", "p", "drop", "drop_path_rate", "drop_rate", "drop_path", "rate", "prob", "stochastic_depth_prob"]
-)
-_CLASSES = frozenset(["num_classes", "n_classes", "num_class", "classes", "nc", "out_features", "out_channels"])
+_RATE = _names("drop_prob p drop drop_path_rate drop_rate drop_path rate prob stochastic_depth_prob")
+_CLASSES = _names("num_classes n_classes num_class classes nc out_features out_channels")
 
 #: Ways of doing the same that an argument names: the one that its slot asks for.
 _MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2", ("stem", "stride"): "1"}

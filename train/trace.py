@@ -10,10 +10,9 @@ from manifests.kinds import FolderKind, Link, Traced, lines_text, manifest_link
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.provenance import Inlined, inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
+from train.run_folder import NET, RUNS, read_record
 from train.verify import verify
 
-_RECORD, _NET = "record.json", "net.py"
-_RUNS = "runs"  # of a study: each lies in a folder of its own below it
 _NEAR = 5
 
 
@@ -23,7 +22,7 @@ def find(folder: Path, wanted: str) -> Traced:
     Raises: UserError if nothing is called so, with near names.
     """
     record, blocks = _read(folder)
-    whole = [_NET.removesuffix(".py"), record.name]
+    whole = [NET.removesuffix(".py"), record.name]
     chosen = blocks if wanted in whole else [block for block in blocks if wanted in _names(block)]
     if not chosen and wanted not in whole:
         names = sorted({*whole, *(name for block in blocks for name in _names(block))})
@@ -50,10 +49,10 @@ def _traced(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> Trac
         "outcome": record.status,
         "accuracy": {name: value for name, value in reached.items() if value is not None},
     }
-    network = {"sha256": sha256_file(folder / _NET), "recorded": record.code_sha256}
+    network = {"sha256": sha256_file(folder / NET), "recorded": record.code_sha256}
     if network["sha256"] == network["recorded"]:
         del network["recorded"]
-    links = [Link("run", record.name, run), Link("network", _NET, network)]
+    links = [Link("run", record.name, run), Link("network", NET, network)]
     stated = {part.slot: part for part in record.ingredients}
     links += [_block(block, stated.get(block.slot)) for block in blocks]
     return Traced(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
@@ -61,7 +60,7 @@ def _traced(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> Trac
 
 def _block(block: Inlined, part: Ingredient | None) -> Link:
     facts: dict[str, Any] = {
-        "slot": f"{block.slot} ({_NET}, from line {block.line} on)",
+        "slot": f"{block.slot} ({NET}, from line {block.line} on)",
         "source": f"{block.block.partition('::')[0]} {block.path}",
         "lines": lines_text(*block.lines),
         "swhid": block.swhid,
@@ -81,8 +80,7 @@ def _names(block: Inlined) -> set[str]:
 
 def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
     try:
-        record: TrainingRecord = TrainingRecord.model_validate_json((folder / _RECORD).read_bytes())
-        return record, inlined_blocks((folder / _NET).read_text(encoding="utf-8"))
+        return read_record(folder), inlined_blocks((folder / NET).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValidationError and UnicodeDecodeError are ValueErrors
         detail = str(error).splitlines()[0]
         raise UserError(f"{folder}: damaged run: {detail}; run `lemur verify`, or train it anew") from error
@@ -100,7 +98,7 @@ def find_in_study(folder: Path, wanted: str) -> Traced:
         raise UserError(
             f"{wanted}: no run of this {read_manifest(folder).kind} is called so; near names: {', '.join(near)}"
         )
-    run = folder / _RUNS / name
+    run = folder / RUNS / name
     return _with_manifest(folder, run, find(run, block or "net"))
 
 
@@ -119,7 +117,7 @@ def _with_manifest(folder: Path, run: Path, found: Traced) -> Traced:
 
 
 def _runs(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / _RUNS).glob("*") if (path / FILE_NAME).is_file())
+    return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
 
 
 _STUDY = FolderKind(verify, find_in_study, find_code_in_study)
