@@ -112,8 +112,8 @@ def extract(
 ) -> None:
     """Turn classes of real repositories into closed, validated files, each with its provenance."""
     from extract.chat.result import ChatOptions
+    from extract.discover import Selection
     from extract.extractor import Options, extract_to, read_names
-    from extract.select import Selection
     from lemur_core.files.atomic import check_free
     from lemur_core.files.errors import UsageError
 

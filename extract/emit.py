@@ -1,20 +1,19 @@
 """One closed file for a block: header, imports, what only annotations name, then definitions before their use."""
 
-import sys
+import ast
+import warnings
 from dataclasses import dataclass, field
 
 from extract.closure import Closure, Collector, Unit
 from extract.discover import Found
 from extract.graph import distributions_of
 from extract.modules import Definition
-from extract.naming import Names, annotation_name, choose_names
-from extract.render import Renderer, Texts, import_line
+from extract.render import Names, Renderer, Texts, annotation_name, choose_names
 from extract.standins.library import SOURCE_NAME
 from extract.symbols import CONFIDENCE, How, Imported, Namespace, Optional, Own, Reason, Registered
 from lemur_core.source.facts import AT_DEFINITION
+from lemur_core.source.imports import Import, import_section
 from lemur_core.source.undefined import undefined_names
-
-_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,19 @@ class Emitter:
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
         resolutions = _resolutions(closure, self.collector)
         try:
-            undefined, fault = undefined_names(code), ""
+            undefined, fault = _undefined(code), ""
         except (SyntaxError, ValueError, RecursionError) as error:
             undefined, fault = (), str(error)
         return Emitted(found, code, requires, files, resolutions, undefined, fault)
+
+
+def _undefined(code: str) -> tuple[str, ...]:
+    """Names that nothing defines. Compiles the file, and so finds what does not compile. Raises: SyntaxError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the compiler thinks of other people's code is not ours to print
+        tree = ast.parse(code)
+        compile(tree, "block.py", "exec", dont_inherit=True)
+    return tuple(sorted(undefined_names(tree)))
 
 
 def _resolutions(closure: Closure, collector: Collector) -> tuple[str, ...]:
@@ -123,9 +131,7 @@ def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, l
     absent = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "NotInstalled"), "")
     lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, Optional)})
     lines += sorted(
-        f"try:\n    {import_line(s.package, s.name, s.whole, names.of[s])}\n"
-        f'except ImportError:\n    {names.of[s]} = {absent}("{s.package}")'
-        for s in late
+        f'try:\n    {_import(s, names)}\nexcept ImportError:\n    {names.of[s]} = {absent}("{s.package}")' for s in late
     )
     registry = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "Registry"), "")
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, Registered)})
@@ -217,32 +223,13 @@ def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
 
 
 def _imports(names: Names, late: set[Imported]) -> list[str]:
-    """Import lines: the standard library, then the rest, each in order (PEP 8)."""
-    modules: set[tuple[str, str]] = set()
-    members: dict[str, set[str]] = {}
-    bound: set[tuple[str, str]] = set()
-    for symbol in names.of:
-        if not isinstance(symbol, Imported) or symbol in late:
-            continue
-        name = names.of[symbol]
-        dotted = f"{symbol.package}.{symbol.name}" if symbol.name else symbol.package
-        if symbol.name and (dotted, name) not in bound:
-            members.setdefault(symbol.package, set()).add(symbol.name + (f" as {name}" if name != symbol.name else ""))
-        elif not symbol.name and (symbol.whole is False or (dotted, name) not in bound):
-            modules.add((import_line(symbol.package, "", symbol.whole, name), symbol.package))
-        bound.add((dotted, name))
-    lines = sorted(modules) + [(_from_line(p, sorted(members[p])), p) for p in sorted(members)]
-    groups: tuple[list[str], list[str]] = ([], [])
-    for line, package in lines:
-        groups[package.split(".")[0] not in sys.stdlib_module_names].append(line)
-    return [*groups[0], *([""] if groups[0] and groups[1] else []), *groups[1]]
+    """The import lines, but for what no statement needs as it runs."""
+    chosen = (symbol for symbol in names.of if isinstance(symbol, Imported) and symbol not in late)
+    return import_section(_import(symbol, names) for symbol in chosen)
 
 
-def _from_line(package: str, names: list[str]) -> str:
-    line = f"from {package} import {', '.join(names)}"
-    if len(line) <= _WIDTH:
-        return line
-    return f"from {package} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+def _import(symbol: Imported, names: Names) -> Import:
+    return Import(symbol.package, symbol.name, symbol.whole, names.of[symbol])
 
 
 def _placeholders(names: Names) -> list[str]:

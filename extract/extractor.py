@@ -14,7 +14,7 @@ from typing import Self
 from extract.categories import category_of
 from extract.chat.result import ChatOptions
 from extract.closure import Collector
-from extract.discover import Found, discover
+from extract.discover import Found, Selected, Selection, discover, select
 from extract.emit import Emitted, Emitter, Unresolved
 from extract.fidelity import Comparison, Pair, compare_all
 from extract.folder import write_extraction
@@ -26,7 +26,6 @@ from extract.registry import Registries
 from extract.results import Result, RunFacts, at_least, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.runtime_names import RUNTIME_NAMES
-from extract.select import Selected, Selection, select
 from extract.sources import Source, open_available, open_source
 from extract.sources.model import SourceFile
 from extract.validate import Candidate, Verdict, check_text, validate_all

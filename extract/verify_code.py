@@ -26,6 +26,7 @@ from extract.specs import SPECS
 from extract.specs.make import line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import process_pool, submit
+from lemur_core.source.undefined import undefined_names
 from manifests.checks import Check, found_check
 from manifests.provenance import TABLE
 
@@ -168,7 +169,7 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
             yield "parses", f"{row['level']}, but it does not parse: {error}"
         return
     if row["error_kind"] is None or at_least(row["level"], "compiled"):  # else that may be the reason
-        yield from (("undefined names", fault) for fault in undefined_in(tree))
+        yield from (("undefined names", fault) for fault in undefined_names(tree).values())
     yield from (("imports", fault) for fault in import_faults(tree, row["requires"], own))
 
 
@@ -181,16 +182,6 @@ def _header(code: str) -> dict[str, str]:
         if match := _HEADER.fullmatch(line):
             found.setdefault(match[1], match[2])
     return found
-
-
-def undefined_in(tree: ast.Module) -> list[str]:
-    """What pyflakes says of names that are not defined, and of star imports, which hide such names."""
-    from pyflakes import messages
-    from pyflakes.checker import Checker
-
-    kinds = (messages.UndefinedName, messages.UndefinedExport, messages.ImportStarUsed)
-    found = [item for item in Checker(tree, filename="block.py").messages if isinstance(item, kinds)]
-    return [f"line {item.lineno}: {item.message % item.message_args}" for item in found]
 
 
 def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]) -> list[str]:

@@ -14,12 +14,11 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lemur_core.files.errors import UserError
-from lemur_core.source.edits import Edit, apply
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, CLASS, FUNCTION, IMPORT, Statement, Use
 from lemur_core.source.imports import Import, import_section
-from lemur_core.source.naming import fresh_name
 from lemur_core.source.parse import parse_file
-from lemur_core.source.text import Lines, normalise
+from lemur_core.source.scopes import fresh_name
+from lemur_core.source.text import Edit, Lines, apply, normalise
 
 #: Names that stand for the module itself, or reach its names by strings. `__name__` alone is as good as before.
 _OF_THE_MODULE = frozenset(

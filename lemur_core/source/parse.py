@@ -121,69 +121,44 @@ class _Reader:
     # -- statements ----------------------------------------------------------------------------------------------
 
     def _leaf(self, node: ast.stmt, path: Path, same_line: bool) -> None:
-        names = Names(self.lines)
+        before = self.drafts.pop() if same_line and self.drafts else None  # `a = 1; b = 2`: one statement of ours
+        index = len(self.drafts)
+        if isinstance(node, ast.ClassDef) and before is None:
+            self.classes.append(_class_facts(node, index))
+        draft, names = before or (None, Names(self.lines))
         names.visit(node)
         start, end = self._lines_of(node)
-        if same_line and self.drafts:
-            # `a = 1; b = 2`: one statement of ours.
-            self._join(node)
-            return
-        index = len(self.drafts)
-        if isinstance(node, ast.ClassDef):
-            self.classes.append(_class_facts(node, index))
+        kind = _kind(node)
         aliases = tuple(import_aliases(node)) if isinstance(node, ast.Import | ast.ImportFrom) else ()
-        self.drafts.append(
-            (
-                Statement(
-                    number=index,
-                    kind=_kind(node),
-                    start=start,
-                    end=end,
-                    line=self.lines.number(start),
-                    end_line=node.end_lineno or node.lineno,
-                    column=node.col_offset,
-                    path=path,
-                    binds=names.binds,
-                    late=names.late,
-                    touches=tuple(dict.fromkeys(names.touches)),
-                    uses=(),
-                    stores=names.stores,
-                    aliases=aliases,
-                    locals=() if aliases else names.locals,
-                    decorators=tuple(self._decorators(names.decorated)),
-                    calls=names.calls,
-                    types=tuple(dict.fromkeys(names.types)),
-                    shadows=names.shadows,
-                    registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
-                ),
-                names,
-            )
+        only_imports = bool(aliases)
+        if draft is not None:
+            kind = kind if draft.kind == kind else OTHER
+            only_imports = kind in {IMPORT, STAR}
+            aliases = draft.aliases + aliases
+            start, end = draft.start, max(draft.end, end)
+        statement = Statement(
+            number=index,
+            kind=kind,
+            start=start,
+            end=end,
+            line=self.lines.number(start),
+            end_line=node.end_lineno or node.lineno,
+            column=draft.column if draft is not None else node.col_offset,
+            path=path,
+            binds=names.binds,
+            late=names.late,
+            touches=tuple(dict.fromkeys(names.touches)),
+            uses=(),
+            stores=names.stores,
+            aliases=aliases,
+            locals=() if only_imports else names.locals,
+            decorators=tuple(self._decorators(names.decorated)),
+            calls=names.calls,
+            types=tuple(dict.fromkeys(names.types)),
+            shadows=names.shadows,
+            registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
         )
-
-    def _join(self, node: ast.stmt) -> None:
-        draft, names = self.drafts[-1]
-        names.visit(node)
-        kind = draft.kind if draft.kind == _kind(node) else OTHER
-        extra = tuple(import_aliases(node)) if isinstance(node, ast.Import | ast.ImportFrom) else ()
-        if extra and draft.kind not in {IMPORT, STAR}:
-            kind = OTHER
-        self.drafts[-1] = (
-            draft._replace(
-                kind=kind,
-                end=max(draft.end, self._lines_of(node)[1]),
-                end_line=node.end_lineno or node.lineno,
-                binds=names.binds,
-                late=names.late,
-                touches=tuple(dict.fromkeys(names.touches)),
-                stores=names.stores,
-                aliases=draft.aliases + extra,
-                locals=() if draft.aliases + extra and kind in {IMPORT, STAR} else names.locals,
-                calls=names.calls,
-                types=tuple(dict.fromkeys(names.types)),
-                shadows=names.shadows,
-            ),
-            names,
-        )
+        self.drafts.append((statement, names))
 
     def _decorators(self, nodes: Sequence[ast.expr]) -> Iterator[Decorator]:
         for item in nodes:

@@ -8,7 +8,7 @@ Source of the rules: https://docs.python.org/3/reference/executionmodel.html#nam
 import ast
 import builtins
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, Store, Use
 from lemur_core.source.text import Lines
@@ -428,6 +428,14 @@ class Names:
             entry = LocalImport(alias, start, end, True, self._guards > 0, scope.kind == _CLASS, is_global)
             self._locals.append(entry)
             self._local_scopes.append(scope)
+
+
+def fresh_name(wanted: str, taken: Container[str]) -> str:
+    """The name with the first number that makes it another one: `Block_2`."""
+    number = 2
+    while f"{wanted}_{number}" in taken:
+        number += 1
+    return f"{wanted}_{number}"
 
 
 def import_aliases(node: ast.Import | ast.ImportFrom) -> list[Alias]:

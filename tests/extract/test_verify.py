@@ -24,9 +24,10 @@ from extract.results import code_columns
 from extract.sources import open_source
 from extract.specs.make import write_specs
 from extract.verify import verify
-from extract.verify_code import import_faults, undefined_in
+from extract.verify_code import import_faults
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from lemur_core.source.undefined import undefined_names
 from manifests.checks import Check
 from manifests.croissant import restate_croissant
 from manifests.manifest import list_outputs, read_manifest, write_manifest
@@ -368,7 +369,7 @@ def test_imports(text: str, requires: list[str], own: set[str], wrong: int) -> N
     ],
 )
 def test_undefined_names(text: str, names: list[str]) -> None:
-    assert [found.rpartition("'")[0].rpartition("'")[2] for found in undefined_in(ast.parse(text))] == names
+    assert list(undefined_names(ast.parse(text))) == names
 
 
 @pytest.mark.parametrize("level", [None, "flown", 3])

@@ -3,6 +3,7 @@
 LEMUR_BLOCKS=FOLDER [LEMUR_TRIPLES=300] pytest -s tests/lemur_core/source/test_bundle_blocks.py
 """
 
+import ast
 import json
 import os
 import random
@@ -45,7 +46,9 @@ def test_triples_compute_what_their_own_files_compute(blocks: dict[str, dict[str
             refused.append(str(error))
             continue
         assert found == bundle(parts)
-        assert set(undefined_names(found.text)) <= set().union(*(undefined_names(part.code) for part in parts))
+        assert set(undefined_names(ast.parse(found.text))) <= set().union(
+            *(undefined_names(ast.parse(part.code)) for part in parts)
+        )
         for key in triple:
             for place, code, name, given in (
                 (key, blocks[key]["code"], blocks[key]["name"], blocks[key]["arguments"]),
