@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import json
 import warnings
+from collections.abc import Callable
 
 
 class RuntimeNames:
@@ -20,41 +21,29 @@ class RuntimeNames:
 
     def has(self, dotted: str, name: str) -> bool:
         """Whether a module exists and offers a name ("" for the module alone)."""
-        key = f"has {dotted} {name}"
-        if key not in self._answers:
-            self._keep(key, _has(dotted, name))
-        return bool(self._answers[key])
+        return bool(self._answer(f"has {dotted} {name}", lambda: _has(dotted, name)))
 
     def is_module_class(self, dotted: str, name: str) -> bool:
         """Whether a name is a subclass of torch.nn.Module."""
-        key = f"class {dotted} {name}"
-        if key not in self._answers:
-            self._keep(key, _is_module_class(dotted, name))
-        return bool(self._answers[key])
+        return bool(self._answer(f"class {dotted} {name}", lambda: _is_module_class(dotted, name)))
 
     def is_submodule(self, package: str, name: str) -> bool:
         """Whether a package, other than the runtime's, has a submodule of that name."""
         if package in {"torch", "torchvision", "numpy"}:
             return False
-        key = f"submodule {package} {name}"
-        if key not in self._answers:
-            self._keep(key, _is_submodule(package, name))
-        return bool(self._answers[key])
+        return bool(self._answer(f"submodule {package} {name}", lambda: _is_submodule(package, name)))
 
     def star(self, dotted: str) -> frozenset[str]:
         """What a star import brings."""
-        key = f"star {dotted}"
-        if key not in self._answers:
-            module = _import(dotted)
-            names = [] if module is None else getattr(module, "__all__", [n for n in dir(module) if n[0] != "_"])
-            self._keep(key, sorted(names))
-        found = self._answers[key]
+        found = self._answer(f"star {dotted}", lambda: _star(dotted))
         assert isinstance(found, list)
         return frozenset(found)
 
-    def _keep(self, key: str, answer: bool | list[str]) -> None:
-        self._answers[key] = answer
-        self.asked = True
+    def _answer(self, question: str, ask: Callable[[], bool | list[str]]) -> bool | list[str]:
+        if question not in self._answers:
+            self._answers[question] = ask()
+            self.asked = True
+        return self._answers[question]
 
     @staticmethod
     def key() -> str:
@@ -90,6 +79,11 @@ def _has(dotted: str, name: str) -> bool:
         return importlib.util.find_spec(f"{dotted}.{name}") is not None
     except ImportError:
         return False
+
+
+def _star(dotted: str) -> list[str]:
+    module = _import(dotted)
+    return [] if module is None else sorted(getattr(module, "__all__", [n for n in dir(module) if n[0] != "_"]))
 
 
 def _is_submodule(package: str, name: str) -> bool:

@@ -14,7 +14,17 @@ from pathlib import Path
 
 from extract.sources.archive import is_safe
 from extract.sources.contents import Contents, check_bounds, is_text, keep_paths, read_facts
-from extract.sources.store import Found, keep_tree, read_found, read_record, record, store_folder, workspace
+from extract.sources.model import Source
+from extract.sources.store import (
+    keep_tree,
+    read_record,
+    read_source,
+    record,
+    record_source,
+    store_folder,
+    tree_root,
+    workspace,
+)
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.progress import note
 
@@ -71,8 +81,8 @@ def parse_git(spec: str) -> GitSpec:
     return GitSpec(f"{scheme}://{host}{slash}{path}", revision)
 
 
-def find_commit(spec: str, digests: Collection[str]) -> Found:
-    """What is known of a commit; it is fetched when it is not in the cache, and a branch is looked up each time.
+def find_commit(spec: str, digests: Collection[str]) -> Source:
+    """A commit; it is fetched when it is not in the cache, and a branch is looked up each time.
 
     Args: digests: of the Python files, if they are pinned.
     Raises: UserError if there is no such repository or revision, or its files differ from the pinned digest;
@@ -81,7 +91,7 @@ def find_commit(spec: str, digests: Collection[str]) -> Found:
     git = parse_git(spec)
     folder = store_folder("git", hashlib.sha256(git.origin.encode()).hexdigest()[:32])
     commit = git.revision if _COMMIT.fullmatch(git.revision) else _look_up(git, folder)
-    found = read_found(folder / f"{commit}.json") or _fetch(git, commit, folder)
+    found = read_source(folder / f"{commit}.json") or _fetch(git, commit, folder)
     if digests and found.digest not in digests:
         raise UserError(
             f"{git.origin}: the Python files of {commit[:_SHORT]} have the digest {found.digest}, not the pinned "
@@ -120,27 +130,29 @@ def _list_remote(git: GitSpec, *patterns: str) -> dict[str, str]:
     return {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
 
 
-def _fetch(git: GitSpec, commit: str, folder: Path) -> Found:
+def _fetch(git: GitSpec, commit: str, folder: Path) -> Source:
     note(f"fetching {git.name} at {commit[:_SHORT]} with git")
     with workspace() as work:
         try:
             contents = _fetch_lean(git, commit, work / "lean")
         except GitError:  # an old server, which gives only what a branch or tag points at; or there is no such commit
             contents = _fetch_whole(git, commit, work / "whole")
-    digest, _ = keep_tree(contents, git.origin)
+    digest, files = keep_tree(contents, git.origin)
     facts = read_facts(contents.texts)
-    found = Found(
-        name=git.name,
+    source = Source(
+        name=f"{git.name}@{commit[:_SHORT]}",
         kind="git",
         version=commit[:_SHORT],
         origin=git.origin,
         license=facts.license,
+        root=tree_root(digest),
+        files=files,
         digest=digest,
         swhid=f"swh:1:rev:{commit}",
         requires=facts.requires,
     )
-    record(folder / f"{commit}.json", found)
-    return found
+    record_source(folder / f"{commit}.json", source)
+    return source
 
 
 def _fetch_lean(git: GitSpec, commit: str, repository: Path) -> Contents:

@@ -11,7 +11,6 @@ from extract.sources.contents import Contents, check_bounds, is_text, keep_paths
 from extract.sources.git import find_commit
 from extract.sources.model import DEFAULT_PRIORITY, Source
 from extract.sources.package import PACKAGE_RE, find_package
-from extract.sources.store import Found, read_listing, tree_root
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.swhid import directory_swhid
@@ -46,19 +45,21 @@ def open_source(
         index or repository cannot be reached.
     """
     digests = () if digest is None else (digest,) if isinstance(digest, str) else tuple(digest)
-    scope = {"priority": priority, "paths": tuple(paths), "exclude": tuple(exclude)}
     if spec.startswith("git+"):
-        return replace(_from_cache(find_commit(spec, digests), name), **scope)  # type: ignore[arg-type]
-    if _is_path(spec):
+        source = find_commit(spec, digests)
+    elif _is_path(spec):
         source = read_folder(spec)
         if digests and source.digest not in digests:
             raise UserError(f"{spec}: its Python files have the digest {source.digest}, not the pinned one")
-        return replace(source, name=name or source.name, **scope)  # type: ignore[arg-type]
-    if not PACKAGE_RE.fullmatch(spec):
+    elif PACKAGE_RE.fullmatch(spec):
+        if Path(spec).is_dir():
+            note(f"{spec}: taken for the package of that name; for the folder that is here, write ./{spec}")
+        source = find_package(spec, digests)
+    else:
         raise UserError(f"{spec!r}: not a source; {_FORMS}")
-    if Path(spec).is_dir():
-        note(f"{spec}: taken for the package of that name; for the folder that is here, write ./{spec}")
-    return replace(_from_cache(find_package(spec, digests), name), **scope)  # type: ignore[arg-type]
+    if name is not None:
+        source = replace(source, name=f"{name}@{source.version}" if source.version else name)
+    return replace(source, priority=priority, paths=tuple(paths), exclude=tuple(exclude))
 
 
 def _is_path(spec: str) -> bool:
@@ -66,23 +67,6 @@ def _is_path(spec: str) -> bool:
     if any(separator in spec for separator in separators) or spec.startswith((".", "~")):
         return True
     return bool(spec) and not PACKAGE_RE.fullmatch(spec) and Path(spec).is_dir()
-
-
-def _from_cache(found: Found, name: str | None) -> Source:
-    files = read_listing(found.digest)
-    assert files is not None, found.digest
-    return Source(
-        name=f"{name or found.name}@{found.version}",
-        kind=found.kind,
-        version=found.version,
-        origin=found.origin,
-        license=found.license,
-        root=tree_root(found.digest),
-        files=files,
-        digest=found.digest,
-        swhid=found.swhid,
-        requires=found.requires,
-    )
 
 
 # --- local folders ----------------------------------------------------------------------------------------------------

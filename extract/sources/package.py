@@ -12,7 +12,8 @@ from packaging.version import InvalidVersion, Version
 
 from extract.sources.archive import is_safe, module_path, read_archive
 from extract.sources.contents import Contents, Facts, is_text, keep_paths, read_facts
-from extract.sources.store import Found, keep_tree, read_found, record, store_folder, workspace
+from extract.sources.model import Source
+from extract.sources.store import keep_tree, read_source, record_source, store_folder, tree_root, workspace
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download, latest_version
 from lemur_core.files.progress import note
@@ -22,8 +23,8 @@ PACKAGE_RE = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?
 _NEAR = 6  # versions that are named where one is not there
 
 
-def find_package(spec: str, digests: Collection[str]) -> Found:
-    """What is known of a release; it is fetched when it is not in the cache.
+def find_package(spec: str, digests: Collection[str]) -> Source:
+    """A release; it is fetched when it is not in the cache.
 
     Args: digests: those that are pinned, for different platforms perhaps; () accepts any.
     Raises: UserError if the spec is none, or no such release exists, or its files differ from what is pinned;
@@ -71,25 +72,25 @@ def _folder(name: str, version: str) -> Path:
     return store_folder("packages") / f"{name}@{canonicalize_version(version)}"
 
 
-def _cached(name: str, version: str, digests: Collection[str]) -> Found | None:
+def _cached(name: str, version: str, digests: Collection[str]) -> Source | None:
     folder = _folder(name, version)
     if not version or not folder.is_dir():
         return None
     names = sorted(digests) if digests else sorted(path.stem for path in folder.glob("*.json"))
-    candidates = (read_found(folder / f"{digest}.json") for digest in names)
+    candidates = (read_source(folder / f"{digest}.json") for digest in names)
     return next((found for found in candidates if found is not None), None)
 
 
-def _is_pinned(found: Found, digests: Collection[str]) -> bool:
+def _is_pinned(found: Source, digests: Collection[str]) -> bool:
     return not digests or found.digest in digests
 
 
-def _from_installed(name: str, version: str) -> Found | None:
+def _from_installed(name: str, version: str) -> Source | None:
     contents = read_installed(name, version)
     return None if contents is None else _keep(name, version, contents)
 
 
-def _from_index(name: str, version: str) -> Found:
+def _from_index(name: str, version: str) -> Source:
     spec = f"{name}@{version}" if version else name
     requirement = f"=={version}" if version else ""
     note(f"fetching {name}{requirement} with pip download")
@@ -151,23 +152,25 @@ def _common_folder(names: list[str]) -> str:
     return f"{tops.pop()}/" if len(tops) == 1 else ""
 
 
-def _keep(name: str, version: str, contents: Contents) -> Found:
+def _keep(name: str, version: str, contents: Contents) -> Source:
     where = f"{name}@{version}" if version else name
     facts = _agreeing(where, name, version, read_facts(contents.texts))
     public = Version(facts.version).public
     digest, files = keep_tree(contents, where)
-    found = Found(
-        name=name,
+    source = Source(
+        name=f"{name}@{public}",
         kind="package",
         version=public,
         origin=f"pkg:pypi/{name}@{public}",
         license=facts.license,
+        root=tree_root(digest),
+        files=files,
         digest=digest,
         swhid=directory_swhid((file.path, file.blob) for file in files),
         requires=facts.requires,
     )
-    record(_folder(name, version or facts.version) / f"{digest}.json", found)
-    return found
+    record_source(_folder(name, version or facts.version) / f"{digest}.json", source)
+    return source
 
 
 def _agreeing(where: str, name: str, version: str, facts: Facts) -> Facts:

@@ -12,12 +12,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from extract.sources.contents import Contents, list_files, tree_digest
-from extract.sources.model import SourceFile
+from extract.sources.model import Source, SourceFile
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
@@ -26,20 +25,8 @@ from lemur_core.files.errors import UserError
 FORMAT = 3
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is recorded of a package or a commit; its files lie under the digest."""
-
-    name: str
-    kind: Literal["package", "git"]
-    version: str
-    origin: str
-    license: str
-    digest: str
-    swhid: str
-    requires: tuple[str, ...]
+#: What is recorded of a package or a commit; its files lie under the digest.
+_RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires")
 
 
 def store_folder(*parts: str) -> Path:
@@ -139,20 +126,25 @@ def read_record(path: Path) -> Any:
         return None
 
 
-def record(path: Path, value: Found | str) -> None:
-    """Write a record, whole or not at all; the later of two processes wins."""
-    data = asdict(value) if isinstance(value, Found) else value
+def record(path: Path, value: object) -> None:
+    """Write a record of JSON, whole or not at all; the later of two processes wins."""
     with workspace() as work:
         part = work / "record"
-        _write(part, json.dumps(data, indent=1).encode(), path.name, sync=True)
+        _write(part, json.dumps(value, indent=1).encode(), path.name, sync=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         part.replace(path)
 
 
-def read_found(path: Path) -> Found | None:
-    """A record that was written; None if there is none, or its tree is gone."""
-    data = read_record(path)
-    if data is None:
+def record_source(path: Path, source: Source) -> None:
+    """Write what is known of a package or a commit whose tree is kept."""
+    record(path, {name: getattr(source, name) for name in _RECORDED} | {"name": source.name.rpartition("@")[0]})
+
+
+def read_source(path: Path) -> Source | None:
+    """A source that was recorded; None if it was not, or its tree is gone."""
+    facts = read_record(path)
+    files = None if facts is None else read_listing(facts["digest"])
+    if files is None:
         return None
-    found = Found(**{**data, "requires": tuple(data["requires"])})
-    return found if (tree_root(found.digest).parent / "listing.json").is_file() else None
+    facts |= {"name": f"{facts['name']}@{facts['version']}", "requires": tuple(facts["requires"])}
+    return Source(**facts, root=tree_root(facts["digest"]), files=files)

@@ -12,7 +12,16 @@ import pytest
 
 from extract.sources import open_source
 from extract.sources.contents import Contents
-from extract.sources.store import Found, keep_tree, read_found, read_listing, record, store_folder, tree_root, workspace
+from extract.sources.model import Source
+from extract.sources.store import (
+    keep_tree,
+    read_listing,
+    read_source,
+    record_source,
+    store_folder,
+    tree_root,
+    workspace,
+)
 from lemur_core.files.errors import UserError
 
 Make = Callable[..., Path]
@@ -20,8 +29,11 @@ Make = Callable[..., Path]
 CODE = Contents({"pkg/__init__.py": b"", "pkg/a.py": b"x = 1\n", "b.py": b"\xff"}, {"LICENSE": b"MIT"})
 
 
-def found(digest: str) -> Found:
-    return Found("pkg", "package", "1.0", "pkg:pypi/pkg@1.0", "MIT", digest, "swh:1:dir:0", ("torch",))
+def found(digest: str) -> Source:
+    files = read_listing(digest) or ()
+    root = tree_root(digest)
+    facts = ("pkg@1.0", "package", "1.0", "pkg:pypi/pkg@1.0", "MIT", root, files, digest, "swh:1:dir:0", ("torch",))
+    return Source(*facts)
 
 
 def test_a_tree_is_kept_once() -> None:
@@ -71,20 +83,20 @@ def test_a_file_that_is_also_a_folder() -> None:
 def test_records() -> None:
     digest, _ = keep_tree(CODE, "pkg")
     path = store_folder("packages") / "pkg@1.0" / "x.json"
-    assert read_found(path) is None
-    record(path, found(digest))
-    assert read_found(path) == found(digest)
-    record(path, found("0" * 64))
-    assert read_found(path) is None  # its tree is not there
+    assert read_source(path) is None
+    record_source(path, found(digest))
+    assert read_source(path) == found(digest)
+    record_source(path, found("0" * 64))
+    assert read_source(path) is None  # its tree is not there
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe"])
 def test_damaged_records_are_as_if_absent(damage: bytes) -> None:
     digest, _ = keep_tree(CODE, "pkg")
     path = store_folder("packages") / "x.json"
-    record(path, found(digest))
+    record_source(path, found(digest))
     path.write_bytes(damage)
-    assert read_found(path) is None
+    assert read_source(path) is None
     (tree_root(digest).parent / "listing.json").write_bytes(damage)
     assert read_listing(digest) is None
     with pytest.raises(UserError, match="delete it and run again"):
