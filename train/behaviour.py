@@ -1,14 +1,13 @@
 """What each slot asks of its filler, as checks that run it: each tells what it observed, or raises a Misfit."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from train.attention import check_attention
-from train.residual import check_residual
-from train.trial import BATCH, SQUARES, Make, Misfit, output_shape, signed, trial
+from train.trial import BATCH, SQUARES, Make, Misfit, output_shape, signed, stirred, told, trial
 
 Facts = dict[str, Any]
 
@@ -18,6 +17,25 @@ _BORDER = 2
 
 _DROP_BATCH, _DROP_RATES, _DEVIATIONS = 512, (0.5, 0.25), 5.0
 _NORM_SCALE, _NORM_TOLERANCE = 8.0, 0.05
+
+MOST_CHILDREN = 48  # of a block, whose outputs are zeroed one after another
+_RATE = 0.2
+
+_AFTER_ADDITION: dict[str, Callable[[Tensor], Tensor]] = {
+    "ReLU": functional.relu,
+    "LeakyReLU, slope 0.1": lambda x: functional.leaky_relu(x, 0.1),
+    "LeakyReLU": functional.leaky_relu,
+    "ReLU6": functional.relu6,
+    "GELU": functional.gelu,
+    "SiLU": functional.silu,
+    "Mish": functional.mish,
+    "Hardswish": functional.hardswish,
+}
+
+_MOST_GATE = 2.0  # what a gate multiplies with: twice a sigmoid is in use
+_ROUNDING = 1e-4
+_SCALES = ((1.0, 8.0), (64.0, 512.0))  # at the larger ones, what saturates has saturated
+_CLOSE = 0.05
 
 
 def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
@@ -30,6 +48,141 @@ def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
     for height, width in SQUARES:
         trial(make, (BATCH, into, height, width), (BATCH, out, height // divisor, width // divisor))
     return {"stride": divisor}
+
+
+def check_residual(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
+    """Keeps the shape, and one child ends its branch: zeros in place of that child's output make it the identity.
+
+    So the shortcut is the identity and nothing follows the addition: the pre-activation form.
+    Source: He et al. 2016, arXiv:1603.05027
+    """
+    channels = values["channels"]
+    for height, width in SQUARES:
+        trial(make, (BATCH, channels, height, width))
+    if "rate" in getattr(make, "names", ()):
+        trial(lambda: make(rate=_RATE), (BATCH, channels, *SQUARES[0]))
+    module = stirred(make())
+    inputs = signed((2, channels, 8, 8))
+    ran = _children_run(module, inputs)
+    after: str | None = None
+    for name in reversed(ran[-MOST_CHILDREN:]):
+        output = _without(module, [name], inputs)
+        if output is not None and torch.equal(output, inputs):
+            _attachable(make(), name, inputs)
+            return {"branch_end": name, "empty_end": type(module.get_submodule(name)) is nn.Identity}
+        if output is not None and after is None:
+            after = next((kind for kind, act in _AFTER_ADDITION.items() if torch.equal(output, act(inputs))), None)
+    if after:
+        raise Misfit(3, f"an activation after the addition ({after}): the shortcut is not the identity")
+    silent = _without(module, ran, inputs)
+    if silent is not None and torch.equal(silent, inputs):
+        raise Misfit(3, "no child ends the branch: it takes zeros of several at once to make the block the identity")
+    raise Misfit(3, "keeps no identity: its input does not come back when zeros stand for the outputs of its children")
+
+
+def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
+    """Names of the children that ran once and gave a tensor of the input's shape, in the order in which they ended."""
+    ended: list[str] = []
+    fits: dict[str, bool] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _arguments: object, output: object) -> None:
+            ended.append(name)
+            fits[name] = isinstance(output, Tensor) and output.shape == inputs.shape
+
+        return hook
+
+    hooks = [child.register_forward_hook(note(name)) for name, child in module.named_modules() if name]
+    try:
+        with torch.no_grad():
+            module(inputs.clone())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [name for name in ended if fits[name] and ended.count(name) == 1]
+
+
+def _without(module: nn.Module, names: Sequence[str], inputs: Tensor) -> Tensor | None:
+    """The output with zeros in place of those of some children; None if it cannot run so."""
+    hooks = [module.get_submodule(name).register_forward_hook(_zeros) for name in names]
+    try:
+        with torch.no_grad():
+            output = module(inputs.clone())
+    except Exception:  # noqa: BLE001 (foreign code: these children do not end the branch)
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return output if isinstance(output, Tensor) else None
+
+
+def _zeros(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor:
+    return torch.zeros_like(output)
+
+
+def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
+    """Something can follow the end of the branch. Raises: Misfit."""
+    module.eval()
+    end = module.get_submodule(name)
+    with torch.no_grad():
+        before = module(inputs.clone())
+        module.set_submodule(name, nn.Sequential(end, nn.Identity()))
+        try:
+            same = torch.equal(module(inputs.clone()), before)
+        except Exception as error:
+            raise Misfit(3, f"nothing can follow its branch's end {name}: {told(error)}") from error
+    if not same:
+        raise Misfit(3, f"nothing can follow its branch's end {name}: the output changes")
+
+
+def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
+    """Keeps the shape of maps of several sizes, has parameters, and attends.
+
+    It attends if it gates (the output is the input, each value times a factor from 0 to 2 that depends on other values)
+    or sees all (one corner of the map has a say in the opposite one). A normalisation does neither: it gives the same
+    whatever the scale. Tells which, and whether zeros give zeros.
+    """
+    channels = values["channels"]
+    for height, width in SIZES:
+        trial(make, (BATCH, channels, height, width))
+    if not any(parameter.requires_grad for parameter in make().parameters()):
+        raise Misfit(3, "has no parameters")
+    module = stirred(make())
+    inputs = signed((BATCH, channels, *SIZES[0]))
+    with torch.no_grad():
+        output = module(inputs.clone())
+        if torch.equal(output, inputs):
+            raise Misfit(3, "gives its input back unchanged")
+        for small, large in _SCALES:
+            if _close(module(inputs * large), module(inputs * small)):
+                raise Misfit(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
+        zero = module(torch.zeros_like(inputs))
+        gates, sees_all = _gates(module, inputs, output), _sees_all(module, inputs, output)
+    if not gates and not sees_all:
+        raise Misfit(3, "attends to nothing: it neither gates its input nor sees all of the map")
+    return {"gates": gates, "sees_all": sees_all, "zero_to_zero": bool((zero == 0).all())}
+
+
+def _gates(module: nn.Module, inputs: Tensor, output: Tensor) -> bool:
+    ratio = output / inputs
+    if not bool(((ratio >= -_ROUNDING) & (ratio <= _MOST_GATE + _ROUNDING)).all()):
+        return False
+    some = torch.zeros_like(inputs, dtype=torch.bool)
+    some[:, ::2, ::3, ::3] = True
+    without = module(inputs.masked_fill(some, 0.0))
+    if bool(without[some].any()):
+        return False
+    return not torch.equal(without[~some], output[~some])
+
+
+def _sees_all(module: nn.Module, inputs: Tensor, output: Tensor) -> bool:
+    moved = inputs.clone()
+    moved[:, :, 0, 0] += 10.0
+    return not torch.equal(module(moved)[:, :, -1, -1], output[:, :, -1, -1])
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return float((one - other).abs().max()) <= _CLOSE * float(other.abs().max())
 
 
 def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:

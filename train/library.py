@@ -1,7 +1,6 @@
 """An extraction folder's blocks, and finding one of them by what a recipe writes."""
 
 import difflib
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,8 +36,8 @@ class Library:
 
         Its licence is that of all code in it, which may be of several sources.
         """
-        row = self.rows[block]
-        return Block.model_validate(row | {"code": self._code(block, row["file"], row["code_sha256"])})
+        code = self._codes[self._places[block]].as_py()  # none where its licence kept it from being published
+        return Block.model_validate(self.rows[block] | {"code": code})
 
     def spec(self, block: str) -> Spec:
         """The neutral spec of an id that is in `facts`."""
@@ -67,20 +66,6 @@ class Library:
             by_name.setdefault(row["name"], []).append(block)
         names = difflib.get_close_matches(bare, sorted(by_name), _NEAR, 0.6)
         return [block for one in names for block in sorted(by_name[one])][:_NEAR]
-
-    def _code(self, block: str, file: str | None, sha256: str | None) -> str | None:
-        """From its own file, where that is as it was written; else from the table, which takes longer."""
-        if sha256 is None:
-            return None
-        path = self.folder / (file or "")
-        if file and path.is_file():
-            text = path.read_bytes()
-            if hashlib.sha256(text).hexdigest() == sha256:
-                return text.decode()
-        code: str | None = self._codes[
-            self._places[block]
-        ].as_py()  # none where its licence kept it from being published
-        return code
 
     @cached_property
     def _places(self) -> dict[str, int]:

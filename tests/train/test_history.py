@@ -1,0 +1,88 @@
+"""The figures of a run as its job leaves them: plain files alone are read, and shown as lines."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from train.history import Progress, StepFigures, _said, copy_plain, read_history, read_progress, watching
+
+LINE = {
+    "epoch": 1, "steps": 8, "train_loss": 1.5, "train_accuracy": None, "learning_rate": 0.1,
+    "val_loss": 2.0, "val_accuracy": 0.25, "seconds": 2.0, "data_seconds": 0.5,
+}  # fmt: skip
+
+
+def test_only_plain_files_are_read(tmp_path: Path) -> None:
+    scratch, secret = tmp_path / "scratch", tmp_path / "secret"
+    scratch.mkdir()
+    secret.write_text(json.dumps(LINE) + "\n")
+    (scratch / "history.jsonl").symlink_to(secret)
+    os.mkfifo(scratch / "progress.json")
+    (scratch / "weights.pt").mkdir()
+    assert read_history(scratch) == []
+    assert read_progress(scratch) == StepFigures()
+    assert not copy_plain(scratch, "weights.pt", tmp_path / "copy", 10)
+    assert not (tmp_path / "copy").exists()
+    (tmp_path / "link").symlink_to(scratch)
+    (scratch / "history.jsonl").unlink()
+    (scratch / "history.jsonl").write_text(json.dumps(LINE) + "\n")
+    assert len(read_history(scratch)) == 1
+    assert read_history(tmp_path / "link") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (json.dumps(LINE) + "\n" + json.dumps({**LINE, "epoch": 2}) + "\n", 2),
+        (json.dumps(LINE) + "\n" + json.dumps({**LINE, "epoch": 3}) + "\n", 1),
+        (json.dumps({**LINE, "val_accuracy": 1.5}) + "\n", 0),
+        (json.dumps({**LINE, "train_loss": float("nan")}) + "\n", 0),
+        (json.dumps({**LINE, "more": 1}) + "\n", 0),
+        ("[" * 100_000, 0),
+        ("\xff\x00", 0),
+    ],
+)
+def test_odd_histories_end_the_reading(tmp_path: Path, text: str, count: int) -> None:
+    (tmp_path / "history.jsonl").write_text(text)
+    assert len(read_history(tmp_path)) == count
+
+
+def test_large_files_are_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(b"x" * 100)
+    assert copy_plain(tmp_path, "weights.pt", tmp_path / "copy", 100)
+    assert not copy_plain(tmp_path, "weights.pt", tmp_path / "less", 99)
+    assert not (tmp_path / "less").exists()
+
+
+def test_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), (), 32), None):
+        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
+        (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
+    assert capsys.readouterr().err == "tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left\n"
+
+
+def test_when_all_steps_are_done_it_evaluates() -> None:
+    said = [_said(Progress("tiny", 1, 16, StepFigures(steps=done, images_per_second=64.0), (), 32)) for done in (8, 16)]
+    assert [text.rpartition("  ")[2] for text in said] == ["4 s left", "evaluates"]
+
+
+def test_epochs_of_an_earlier_time_are_not_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = {**LINE, "epoch": 2, "steps": 16}
+    (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
+    done = tuple(read_history(tmp_path))
+    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), done, 32), None):
+        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n" + json.dumps(second) + "\n")
+    assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines()] == ["tiny: epoch 2/2"]
+    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), done, 32), None):  # from a checkpoint that is lost
+        (tmp_path / "history.jsonl").write_text(json.dumps({**LINE, "train_loss": 1.25}) + "\n")
+    assert "tiny: epoch 1/2, loss 1.250" in capsys.readouterr().err
+
+
+def test_errors_of_a_report_are_raised(tmp_path: Path) -> None:
+    def report(_: Progress) -> None:
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"), watching(tmp_path, Progress("x", 1, 1, StepFigures(), (), 1), report):
+        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
