@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.environment import make_environment
-from curate.sources.lemur_release import LemurRelease
+from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
 from train.check import CheckSettings, NetChecker
 from train.data import Cifar10, load_cifar10

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.rows import BATCH_ROWS
-from curate.sources.lemur_release import LemurRelease
+from curate.sources.lemur import LemurRelease
 
 _SWAPS = (
     ("ReLU", "GELU", "SiLU", "ELU", "LeakyReLU"),

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Cost, measure
-from curate.sources.lemur_release import LemurRelease
+from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
 
 #: Runs the peer on the rows of a Parquet file; `ab.nn.api` is replaced, since it would build LEMUR's database.

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.feature_store import FeatureStore
-from curate.feature_table import FeatureTable
+from curate.feature_store import FeatureStore, FeatureTable
 from curate.features import code_features
 from curate.rows import Source
 from lemur_core.files.errors import UserError

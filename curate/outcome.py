@@ -1,10 +1,15 @@
-"""What a profile decided, in the one form from which the snapshot is written."""
+"""What a profile decided, in the one form from which the snapshot is written, and the counts of it."""
 
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from curate.chat.result import Chat
-from curate.runs.check import RunResult
+from curate.corpus import Corpus
+from curate.options import prefix_of
+from curate.runs.check import RunResult, category_left_out
+from manifests.records import SPLITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +40,69 @@ class Outcome:
     chat: Chat | None = None  # the conversations; None where they were not asked for
     notes: list[str] = field(default_factory=list)  # what could not be done as asked
     details: dict[str, Any] = field(default_factory=dict)  # for the manifest
+
+
+STAGES = ("invalid", "filter", "repeat", "exact", "lexical", "structural")
+
+
+def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
+    """Counts by stage, split, prefix and family, for the manifest and the report.
+
+    `rows` counts input rows by stage (they add up to `rows.input`); `networks` counts distinct (name, code) pairs, and
+    `codes` distinct codes, so that further evaluations of one network never pass for duplicates.
+    """
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    code_of_row = corpus.code_of_row.tolist()
+    rows: Counter[str] = Counter(decision.stage or "kept" for decision in outcome.decisions)
+    usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
+    networks = {(names[row], code_of_row[row]) for row in usable}
+    codes = {code for _, code in networks}
+    family = {code: outcome.families.get(code, corpus.features.family[code]) for code in codes}
+    before_prefix: Counter[str] = Counter(prefix_of(name) for name, _ in networks)
+    before_family: Counter[str] = Counter(family.values())
+    kept_rows = [outcome.shown[code] for code in outcome.kept]
+    return {
+        "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
+        "networks": len(networks),
+        "names": len({name for name, _ in networks}),
+        "codes": len(codes),
+        "trees": len({int(corpus.features.tree[code]) for code in codes}),
+        "shingle_sets": len({int(corpus.features.shingle_set[code]) for code in codes}),
+        "pretrained": {
+            "codes": sum(code in corpus.features.pretrained for code in codes),
+            "kept": sum(code in corpus.features.pretrained for code in outcome.kept),
+        },
+        "rescued": dict(sorted(Counter(d.rescued for d in outcome.decisions if d.rescued is not None).items())),
+        "splits": {split: sum(s == split for s in outcome.splits.values()) for split in SPLITS},
+        "prefixes": _before_after(before_prefix, Counter(prefix_of(names[row]) for row in kept_rows)),
+        "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
+        **({} if outcome.runs is None else {"runs": count_runs(outcome.runs.values(), _fates(corpus, outcome))}),
+    }
+
+
+def _fates(corpus: Corpus, outcome: Outcome) -> Iterator[tuple[int, str]]:
+    return zip(corpus.code_of_row.tolist(), (decision.reason for decision in outcome.decisions), strict=True)
+
+
+def count_runs(results: Iterable[RunResult], reasons: Iterable[tuple[Hashable, str]]) -> dict[str, Any]:
+    """How many of the kept records run, do not run, and could not be tried; and how many codes were left out for it.
+
+    Args:
+        results: of the kept records.
+        reasons: of all decisions, each with its code.
+    """
+    found = list(results)
+    errors = Counter(result.category for result in found if result.category is not None)
+    left_out = {code: category for code, reason in reasons if (category := category_left_out(reason)) is not None}
+    return {
+        "runs": sum(result.runs is True for result in found),
+        "fails": sum(result.runs is False for result in found),
+        "not_tried": sum(result.runs is None for result in found),
+        "errors": dict(sorted(errors.items())),
+        "left_out": dict(sorted(Counter(left_out.values()).items())),
+    }
+
+
+def _before_after(before: Counter[str], after: Counter[str]) -> dict[str, dict[str, int]]:
+    order = sorted(before, key=lambda name: (-before[name], name))
+    return {name: {"before": before[name], "kept": after[name]} for name in order}

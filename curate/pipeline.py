@@ -8,15 +8,13 @@ from typing import Any
 
 from curate.chat.build import build_chat
 from curate.corpus import CodeFile, Corpus, read_corpus
-from curate.counts import count_decisions
-from curate.license import source_license
 from curate.options import CurateOptions, prefix_of
-from curate.outcome import Outcome
+from curate.outcome import Outcome, count_decisions
 from curate.report.page import write_report
 from curate.rows import Source
 from curate.runs.check import Check, RunChecker
 from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
-from curate.sources.parents import parents_of
+from curate.sources.provenance import parents_of, source_license
 from curate.strict import curate_strict
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from curate.feature_table import FeatureTable
+from curate.feature_store import FeatureTable
 from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS
 from lemur_core.similarity.join import exact_pairs, linked_by_lsh
 from lemur_core.similarity.minhash import IntArray

@@ -9,9 +9,8 @@ from curate.corpus import Corpus
 from curate.options import CurateOptions, matching_prefix
 from curate.outcome import Outcome, RowDecision
 from curate.records import Records, build_records
-from curate.rescue import Rescue, Select, Support, rescue
 from curate.runs.check import Check, choose_running
-from curate.select import Verdict, select
+from curate.select import Rescue, Select, Support, Verdict, rescue, select
 from curate.split import assign_splits, group_names, leak_groups
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, measure_recall

@@ -18,9 +18,9 @@ from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.swhid import content_swhid
 
 _CHAT = ("id", "task", "variant", "nn", "record", "license")
-#: Where the codes lie in a wheel of nn-dataset, a file for each network; as `curate.sources.lemur_stats` reads them.
+#: Where the codes lie in a wheel of nn-dataset, a file for each network; as `curate.sources.lemur` reads them.
 _CODES = "ab/nn/nn"
-#: What is read of an extraction folder, and how the rows from one are named; as `curate.sources.extraction` does it.
+#: What is read of an extraction folder, and how the rows from one are named; as `curate.sources.folders` does it.
 _EXTRACTED, _BLOCK = (f"/{TABLE}", f"/{REQUIREMENTS}"), "block-"
 
 

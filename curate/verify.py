@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 
 from curate.chat.check import check_chat
 from curate.corpus import fill_store
-from curate.counts import count_runs
-from curate.feature_store import FeatureStore
-from curate.feature_table import FeatureTable
+from curate.feature_store import FeatureStore, FeatureTable
 from curate.options import LEAK_THRESHOLD
+from curate.outcome import count_runs
 from curate.runs.check import RunResult
 from curate.snapshot import CONFIGS
 from curate.split import assign_splits, group_names, leak_groups

@@ -67,7 +67,7 @@ def lemur_here(
 @pytest.fixture(scope="session")
 def lemur_wheel(curator_cache: Path) -> Path:
     """The wheel of the real corpus, linked into the tests' cache; it is fetched only if the user's cache lacks it."""
-    from curate.sources.lemur_release import DEFAULT_VERSION, LemurRelease
+    from curate.sources.lemur import DEFAULT_VERSION, LemurRelease
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(_CACHE)
@@ -87,7 +87,7 @@ def lemur_wheel(curator_cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def real_rows(lemur_wheel: Path):  # type: ignore[no-untyped-def]
     """The source of the real rows of LEMUR 2.1.0, read from the wheel once for all tests."""
-    from curate.sources.lemur_release import LemurRelease
+    from curate.sources.lemur import LemurRelease
 
     return LemurRelease()
 
@@ -95,7 +95,7 @@ def real_rows(lemur_wheel: Path):  # type: ignore[no-untyped-def]
 @pytest.fixture(scope="session")
 def real_codes(lemur_wheel: Path) -> list[str]:
     """The distinct codes of the real corpus, by name."""
-    from curate.sources.lemur_stats import read_codes
+    from curate.sources.lemur import read_codes
 
     with zipfile.ZipFile(lemur_wheel) as archive:
         codes = read_codes(archive)

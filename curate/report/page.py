@@ -6,8 +6,7 @@ from typing import Any
 from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
-from curate.report import chat, records, runs, sections
-from curate.report.examples import examples, largest_groups
+from curate.report import records, sections
 from curate.report.facts import gather_facts
 from curate.report.figures import draw_figures
 
@@ -25,7 +24,7 @@ def write_report(
     """Write `report.md` and `figures/*.png` into `folder`; the same outcome gives the same bytes.
 
     Args:
-        counts: of `curate.counts.count_decisions`.
+        counts: of `curate.outcome.count_decisions`.
         name: of the source.
     """
     thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
@@ -54,10 +53,10 @@ def write_report(
         *sections.weights(facts, outcome, options),
         *records.rescued(facts),
         *records.pretrained(facts, corpus),
-        *runs.runs(facts, corpus, outcome, counts),
-        *chat.chat(outcome.chat),
-        *largest_groups(facts),
-        *examples(facts, corpus.codes),
+        *records.runs(facts, corpus, outcome, counts),
+        *sections.chat(outcome.chat),
+        *records.largest_groups(facts),
+        *records.examples(facts, corpus.codes),
         *records.invalid(facts),
         "## Single records",
         "",

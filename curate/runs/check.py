@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from curate.corpus import Corpus
 from curate.records import Records, leave_out
-from curate.rescue import Rescue
 from curate.runs.contract import case_of
+from curate.select import Rescue
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Status

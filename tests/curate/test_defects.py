@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.counts import count_decisions
 from curate.features import Features, code_features
+from curate.outcome import count_decisions
 from curate.snapshot import write_snapshot_tables
 from lemur_core.similarity.outline import outline_tree
 from lemur_core.similarity.tokens import region_tokens

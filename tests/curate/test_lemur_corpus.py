@@ -20,7 +20,7 @@ from curate.corpus import CodeFile, read_corpus
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.rows import BATCH_ROWS
-from curate.sources.lemur_release import LemurRelease
+from curate.sources.lemur import LemurRelease
 from curate.strict import curate_strict
 from curate.verify import verify
 from manifests.manifest import Manifest

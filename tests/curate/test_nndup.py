@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 from datasketch import MinHash
 
-import curate.nndup.text as text
-from curate.nndup.decide import NnDupOptions, NnDupResult, curate_nndup
-from curate.nndup.features import NnDupFeatures, family_of, nndup_features
+import curate.nndup.code as text
+from curate.nndup.code import NnDupFeatures, family_of, nndup_features
+from curate.nndup.profile import NnDupOptions, NnDupResult, curate_nndup
 from curate.rows import Source
 from lemur_core.files.errors import UserError
 

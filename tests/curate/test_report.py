@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.corpus import CodeFile, read_corpus
-from curate.counts import count_decisions
 from curate.feature_store import FeatureStore
 from curate.features import code_features
 from curate.options import CurateOptions
-from curate.outcome import Outcome, RowDecision
+from curate.outcome import Outcome, RowDecision, count_decisions
 from curate.pipeline import curate
 from curate.report.page import write_report
 from curate.sources import open_source

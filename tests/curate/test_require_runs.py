@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.counts import count_decisions
 from curate.explain import explain
 from curate.options import CurateOptions
+from curate.outcome import count_decisions
 from curate.pipeline import curate
 from curate.runs.check import RunResult
 from curate.strict import curate_strict

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from curate.records import row_scores
 from curate.rows import ROW_SCHEMA
-from curate.score import row_scores
 
 
 def scores(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> list[float | None]:

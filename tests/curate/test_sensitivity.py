@@ -18,10 +18,10 @@ from curate.select import select
 from curate.sensitivity import (
     LEXICAL_GRID,
     STRUCTURAL_GRID,
+    _text_index,
     decide_grid,
     sensitivity,
 )
-from curate.sensitivity.grid import _text_index
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.similarity import join
@@ -235,7 +235,7 @@ def test_options_choose_the_records(source: str, tmp_path: Path) -> None:
 def test_rare_prefixes_are_counted_together(
     rows: list[Row], curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.sensitivity.grid.PREFIX_SHARE", 0.1)
+    monkeypatch.setattr("curate.sensitivity.PREFIX_SHARE", 0.1)
     base = curated(rows)
     grid = decide_grid(base.corpus, build_records(base.corpus, base.options), [0.9], [0.95])
     assert grid.records_by_prefix == {"first": 16, "second": 16, "third": 16, None: 1}

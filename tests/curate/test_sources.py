@@ -39,10 +39,10 @@ def error_of(path: Path | str) -> str:
 
 @pytest.mark.parametrize(("spec", "arguments"), [("lemur", ()), ("lemur@2.0.5", ("2.0.5",)), ("lemur@", ("",))])
 def test_lemur_release(monkeypatch: pytest.MonkeyPatch, spec: str, arguments: tuple[str, ...]) -> None:
-    module = types.ModuleType("curate.sources.lemur_release")
+    module = types.ModuleType("curate.sources.lemur")
     seen: list[tuple[str, ...]] = []
     module.LemurRelease = lambda *given: seen.append(given) or "release"  # type: ignore[attr-defined,func-returns-value]
-    monkeypatch.setitem(sys.modules, "curate.sources.lemur_release", module)
+    monkeypatch.setitem(sys.modules, "curate.sources.lemur", module)
     assert open_source(spec) == "release"
     assert seen == [arguments]
 

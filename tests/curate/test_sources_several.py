@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.license import source_license
 from curate.rows import InputFile, Source
-from curate.sources import open_source, open_sources
-from curate.sources.several import join_sources
+from curate.sources import join_sources, open_source, open_sources
+from curate.sources.provenance import source_license
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
+from curate.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, Source
 from curate.sources import open_source
-from curate.sources.batching import BATCH_CHARACTERS
 from lemur_core.files.errors import UserError
 
 GOOD = b'{"nn": "good", "nn_code": "x = 1"}\n'
@@ -108,7 +107,7 @@ def test_csv_quote_never_closed(tmp_path: Path) -> None:
 
 
 def test_csv_field_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.csv_file._FIELD_LIMIT", 100)
+    monkeypatch.setattr("curate.sources.files._FIELD_LIMIT", 100)
     found = read_bytes(tmp_path / "a.csv", b"nn,nn_code\na," + b"x" * 101 + b"\nb,y = 1\n")
     assert [row["problem"] for row in found] == ["line 2: not a CSV record: field larger than field limit (100)", None]
 

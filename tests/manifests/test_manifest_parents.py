@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from curate.rows import Source
 from curate.sources import open_source, open_sources
-from curate.sources.parents import parents_of
+from curate.sources.provenance import parents_of
 from lemur_core.files.atomic import sha256_file
 from manifests.manifest import Manifest, Measured, Parent, list_outputs, parent_of, read_manifest, write_manifest
 

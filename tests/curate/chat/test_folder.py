@@ -13,9 +13,9 @@ import pytest
 
 from curate.chat import lab
 from curate.chat.result import Conversation
-from curate.license import source_license
 from curate.options import CurateOptions
-from curate.report.chat import REASONS
+from curate.report.sections import REASONS
+from curate.sources.provenance import source_license
 from curate.verify import verify
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError

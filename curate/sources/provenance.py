@@ -1,14 +1,21 @@
-"""The finished folders of this tool that a source's files lie in: parents of what is made from them."""
+"""Where the rows of a source come from: the finished folders that its files lie in, and the licence that it states."""
 
+import email
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from curate.rows import Source
-from curate.sources.several import SeveralSources
+from curate.sources import SeveralSources
+from curate.sources.folders import ExtractionFolder
+from curate.sources.lemur import LemurRelease
 from lemur_core.files.atomic import sha256_file
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
+from manifests.license_metadata import license_of_fields
+from manifests.licenses import NOASSERTION, all_of
 from manifests.manifest import FILE_NAME, Manifest, Parent, parent_of, read_manifest
 
 
@@ -61,3 +68,26 @@ def _manifest(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     except UserError:  # other programs have files of this name too
         return None
+
+
+def source_license(source: Source, stated: str | None = None) -> str:
+    """The SPDX expression of a source; for files, folders and the Hub, where rows state none, what a user has stated.
+
+    Of a LEMUR release it is that of the distribution's metadata; of blocks and of several sources it is all of theirs
+    together, since a record does not say which of them it is from.
+
+    Args: stated: by the user; NOASSERTION if there is none.
+    Source: https://packaging.python.org/specifications/core-metadata/
+    """
+    if isinstance(source, SeveralSources):
+        return all_of(source_license(part, stated) for part in source.parts)
+    if isinstance(source, ExtractionFolder):
+        return all_of(source.licenses())
+    if not isinstance(source, LemurRelease):
+        return stated or NOASSERTION
+    (wheel,) = (item.name for item in source.inputs())
+    with zipfile.ZipFile(cache_folder("lemur", source.version) / wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        fields = email.message_from_bytes(archive.read(name))
+    texts = (fields.get("License-Expression") or "", fields.get("License") or "")
+    return license_of_fields(*texts, fields.get_all("Classifier") or [])
