@@ -1,25 +1,138 @@
-"""One server process and the caller's end of its socket."""
+"""One server process: its interpreter, what that must be able to read, and the caller's end of its socket."""
 
 import contextlib
 import importlib.util
+import json
 import os
 import selectors
 import shutil
 import signal
+import site
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lemur_core.sandbox.interpreter import Interpreter
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox.confine import MACHINE_FILES
+from lemur_core.sandbox.jobs import OWN_PACKAGES, Channel, Message
 from lemur_core.sandbox.processes import remove_folder
-from lemur_core.sandbox.protocol import Channel, Message
 
 _START_SECONDS = 600.0  # importing PyTorch from a cold disk takes a while
 _STOP_SECONDS = 1.0
 _LOG_BYTES = 2000
+_ASK_SECONDS = 60
+
+#: System folders and files with libraries and their data: no user's files, no settings of the machine.
+_SYSTEM = (
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/local/lib",
+    "/usr/share",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix/store",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+)
+_ASK = """
+import json, sys, sysconfig
+names = ("stdlib", "platstdlib", "purelib", "platlib")
+base = sys.argv[1]
+site = [sysconfig.get_path(name, "venv", {"base": base, "platbase": base}) for name in names[2:]] if base else []
+prefixes = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, base]
+paths = [sysconfig.get_path(name) for name in names]
+print(json.dumps({"version": sys.version_info[:3], "path": sys.path, "own": prefixes + paths, "site": site}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """How to start an interpreter, and what it must be able to read.
+
+    An environment other than the caller's own is started without its `site` module, which would run the `.pth` files
+    of whatever is installed there, before there are any walls; `site_folders` are then put on its path by the server.
+    """
+
+    command: tuple[str, ...]
+    site_folders: tuple[str, ...]
+    readable: tuple[str, ...]
+
+
+def scrubbed_environment(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The whole environment of the server and its jobs: nothing of the caller's but where libraries lie."""
+    clean = {
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "PYTHONHASHSEED": "0",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "MALLOC_ARENA_MAX": "2",  # each arena reserves 128 MiB of the address space that a job may take
+    }
+    clean |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+    if site.ENABLE_USER_SITE:
+        clean["PYTHONUSERBASE"] = site.getuserbase()  # found by HOME otherwise
+    if "LD_LIBRARY_PATH" in environment:
+        clean["LD_LIBRARY_PATH"] = environment["LD_LIBRARY_PATH"]
+    return clean
+
+
+def examine(python: str, extra: Sequence[Path], home: Path, environment: Mapping[str, str]) -> Interpreter:
+    """What the server has to know about an interpreter: its own files, the system's libraries and `extra` are readable.
+
+    A prefix that holds the user's home folder (or is it) does not open that folder: only the library folders in it.
+
+    Raises: UserError if the interpreter cannot be started or is too old, or a path of `extra` does not exist.
+    """
+    foreign = _foreign_environment(python)
+    command = (python, "-P", "-S") if foreign else (python, "-P")
+    facts = _ask([*command, "-c", _ASK, foreign], environment)
+    if tuple(facts["version"]) < (3, 11):
+        version = ".".join(map(str, facts["version"]))
+        raise UserError(f"{python}: Python {version} cannot run the sandbox's server; use 3.11 or later")
+    for path in extra:
+        if not Path(path).exists():
+            raise UserError(f"{path}: does not exist, so jobs cannot be let read it")
+    real_home = home.resolve()
+    found: dict[str, None] = dict.fromkeys((*MACHINE_FILES, *_SYSTEM))
+    own = [path for path in facts["path"] if "site-packages" in path or "dist-packages" in path]
+    for path in [*facts["own"], *facts["site"], *own]:
+        if path and not real_home.is_relative_to(Path(path).resolve()):
+            found |= dict.fromkeys((path, str(Path(path).resolve())))
+    found |= dict.fromkeys(str(Path(path).resolve()) for path in extra)
+    readable = tuple(path for path in found if Path(path).exists())
+    return Interpreter(command, tuple(dict.fromkeys(facts["site"])), readable)
+
+
+def _foreign_environment(python: str) -> str:
+    """The folder of the virtual environment that this interpreter belongs to, unless it is the caller's own."""
+    folder = Path(os.path.abspath(python)).parent.parent  # noqa: PTH100 (resolve() would follow the link out of it)
+    own = Path(sys.prefix).resolve() == folder.resolve()
+    return "" if own or not (folder / "pyvenv.cfg").is_file() else str(folder)
+
+
+def _ask(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        answer = subprocess.run(command, env=environment, capture_output=True, timeout=_ASK_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = getattr(error, "stderr", None) or str(error).encode()
+        last = detail.decode("utf-8", "replace").strip().splitlines()[-1]
+        raise UserError(f"{command[0]}: cannot be started as the sandbox's interpreter: {last}") from error
+    facts: dict[str, Any] = json.loads(answer.stdout)
+    return facts
 
 
 class ServerDiedError(Exception):
@@ -66,13 +179,16 @@ class Setup:
             "sys_path": [*self.interpreter.site_folders, *self.sys_path],
             "preload": list(self.preload),
             "entries": list(self.entries),
-            "modules": self.modules(),
+            "modules": self.modules({*OWN_PACKAGES, *self.needed()}),
             "sandlock": find_package("sandlock"),
         }
 
-    def modules(self) -> dict[str, str]:
-        """Where our own top-level packages lie: the server's interpreter may not know them, or know others."""
-        names = {"manifests", "lemur_core", *(entry.partition(":")[0].partition(".")[0] for entry in self.entries)}
+    def needed(self) -> set[str]:
+        """Our own top-level packages that the entries need."""
+        return {"manifests", "lemur_core", *(entry.partition(":")[0].partition(".")[0] for entry in self.entries)}
+
+    def modules(self, names: Iterable[str]) -> dict[str, str]:
+        """Where packages of ours lie: the server's interpreter may not know them, or know others."""
         return {name: folder for name in sorted(names) if (folder := find_package(name))}
 
     def command(self) -> list[str]:
@@ -83,7 +199,7 @@ class Setup:
     def _bubblewrap(self) -> list[str]:
         """A view of the file system with nothing in it but what is readable, and the scratch root to write to."""
         shown = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
-        shown += [str(Path(__file__).parent), *self.sys_path, *self.modules().values()]
+        shown += [str(Path(__file__).parent), *self.sys_path, *self.modules(self.needed()).values()]
         command = [
             shutil.which("bwrap") or "bwrap",
             "--unshare-all",

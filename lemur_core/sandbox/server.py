@@ -4,6 +4,9 @@ One thread, one loop. It ends when its caller goes (the socket closes), and its 
 """
 
 import contextlib
+import gc
+import importlib.abc
+import importlib.util
 import os
 import secrets
 import selectors
@@ -12,18 +15,94 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from . import confine as walls
 from .child import KEY_BYTES, Task, run_child
-from .jobs import Limits, Status, read_report
-from .library import Library
-from .processes import address_space, end_orphans, remove_folder
-from .protocol import Channel, Message
-from .running import Running
+from .compiler import defer_compiler
+from .jobs import Channel, Limits, Message, Status, read_report
+from .processes import Running, address_space, end_orphans, remove_folder
 
 _INSPECT_SECONDS = 0.1
+
+Entry = Callable[[dict[str, object]], object]
+
+
+class Library:
+    """Entries by their names. The caller's own packages are found where the caller has them."""
+
+    def __init__(self, packages: dict[str, str]) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._own = _OwnPackages(packages)
+        sys.meta_path.insert(0, self._own)
+
+    def preload(self, modules: Sequence[str], entries: Sequence[str]) -> None:
+        """Import it all, and make what was imported cheap to share with forked children.
+
+        Raises: whatever a module raises while it is imported.
+        """
+        for name in modules:
+            importlib.import_module(name)
+            if name == "torch":
+                sys.modules[name].set_num_threads(1)  # a pool of threads would not survive the fork
+                defer_compiler()
+        for entry in entries:
+            self.load(entry)
+        gc.collect()
+        gc.freeze()  # so that a collection in a child does not copy every page that it looks at
+
+    def load(self, name: str) -> Entry:
+        """The function that "package.module:function" names.
+
+        Raises: ImportError or AttributeError if there is none.
+        """
+        if name not in self._entries:
+            module, _, function = name.partition(":")
+            self._entries[name] = getattr(importlib.import_module(module), function)
+        return self._entries[name]
+
+    def call(self, entry: Entry, payload: dict[str, object]) -> object:
+        """In a job: what the entry returns. Foreign code that it calls cannot import the caller's packages."""
+        self._own.hide()
+        return entry(payload)
+
+
+class _OwnPackages(importlib.abc.MetaPathFinder):
+    """Finds the caller's packages, and nothing else that lies beside them; once they are hidden, anything but them."""
+
+    def __init__(self, folders: dict[str, str]) -> None:
+        self._folders = folders
+        self._hidden = False
+
+    def hide(self) -> None:
+        """Make them impossible to import, and forget those that are imported already."""
+        self._hidden = True
+        for name in [name for name in sys.modules if name.partition(".")[0] in self._folders]:
+            del sys.modules[name]
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        """The spec of one of these packages; their modules are then found in the ordinary way.
+
+        Raises: ModuleNotFoundError for one that is hidden, unless another package has its name.
+        """
+        folder = self._folders.get(fullname)
+        if folder is None:
+            return None
+        if not self._hidden:
+            file = Path(folder) / "__init__.py"
+            return importlib.util.spec_from_file_location(fullname, file, submodule_search_locations=[folder])
+        elsewhere = [entry for entry in sys.path if Path(entry, fullname).resolve() != Path(folder).resolve()]
+        spec = PathFinder.find_spec(fullname, elsewhere)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        return spec
 
 
 def serve() -> None:
@@ -106,7 +185,7 @@ class _Server:
 
         Raises: OSError naming what a job could do although it must not.
         """
-        entry = f"{__package__}.probes:find_breaches"
+        entry = f"{__package__}.confine:find_breaches"
         payload = {"canary": self._settings["canary"], "home": self._settings["home"]}
         found: list[Message] = []
         self._fork({"number": 0, "entry": entry, "payload": payload, "limits": {}, "scratch": None})
@@ -175,7 +254,7 @@ class _Server:
         scratch = self._root / name if own else Path(message["scratch"])
         key = secrets.token_bytes(KEY_BYTES)
         task = Task(
-            entry=self._library.load(message["entry"]),
+            entry=partial(self._library.call, self._library.load(message["entry"])),
             payload=message["payload"],
             limits=Limits(**message["limits"]),
             scratch=str(scratch),

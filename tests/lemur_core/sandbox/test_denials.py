@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lemur_core.sandbox import Outcome, Sandbox, Status
+from lemur_core.sandbox import Job, Outcome, Sandbox, Status
 
 Run = Callable[..., Outcome]
 
@@ -236,3 +236,31 @@ def test_environment_is_scrubbed(run: Run) -> None:
 
 def test_scratch_can_be_used(run: Run) -> None:
     assert run("write_scratch").value == "hello"
+
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+OURS = ("curate", "extract", "lemur", "lemur_core", "manifests", "train")
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+@pytest.mark.parametrize("installed", [False, True], ids=["checkout", "wheel"])
+def test_no_package_of_ours_can_be_imported(tmp_path: Path, installed: bool, unsafe: bool) -> None:
+    """Those of a wheel lie on the path and can be read; another's package of the same name is found."""
+    for name in ("train", "extract"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    path = [HERE, ROOT] if installed else [HERE]
+    readable = [tmp_path, *(ROOT / name for name in OURS if installed)]
+    payload: dict[str, object] = {"names": OURS, "folders": []}
+    jobs = [
+        Job("none", "attacks:import_packages", payload),
+        Job("theirs", "attacks:import_packages", payload | {"folders": [str(tmp_path)]}),
+    ]
+    # This entry lies in a package of ours, which is imported before the jobs are.
+    entries = ["lemur_core.sandbox.foreign:one_line", "attacks:import_packages"]
+    with Sandbox(preload=(), sys_path=path, readable=readable, entries=entries, unsafe=unsafe) as box:
+        none, theirs = box.run(jobs)
+    assert none.value == dict.fromkeys(OURS, ""), none.error
+    other = {name: str(tmp_path / name / "__init__.py") for name in ("train", "extract")}
+    assert theirs.value == dict.fromkeys(OURS, "") | other

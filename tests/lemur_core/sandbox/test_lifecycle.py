@@ -249,7 +249,7 @@ def test_self_test_finds_a_missing_wall(monkeypatch: pytest.MonkeyPatch, box: Sa
 def test_probes_see_every_breach(open_box: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "canary").write_text("x")
     payload: dict[str, object] = {"canary": str(tmp_path / "canary"), "home": str(Path.home())}
-    (outcome,) = open_box.run([Job("1", "lemur_core.sandbox.probes:find_breaches", payload)])
+    (outcome,) = open_box.run([Job("1", "lemur_core.sandbox.confine:find_breaches", payload)])
     assert isinstance(outcome.value, list), outcome
     depends_on_the_user = {"read the server's environment", "trace the server", "lift a limit"}
     assert set(outcome.value) | depends_on_the_user == {
@@ -292,7 +292,7 @@ def test_foreign_interpreter(tmp_path: Path, box: Sandbox) -> None:
         names = {"names": ["theirs", "sandlock", "psutil"]}
         ours = {"canary": str(tmp_path / "none"), "home": str(Path.home())}
         outcome, probed = foreign.run(
-            [Job("1", "attacks:imports", names), Job("2", "lemur_core.sandbox.probes:find_breaches", ours)]
+            [Job("1", "attacks:imports", names), Job("2", "lemur_core.sandbox.confine:find_breaches", ours)]
         )
     assert probed.value == [], probed.error  # the entry is ours, although a module there has the name of its package
     assert outcome.value == {"theirs": "done", "sandlock": "done", "psutil": "ModuleNotFoundError"}
