@@ -199,36 +199,20 @@ def read_changes(text: str) -> dict[str, object]:
 
     Raises: UsageError if it cannot be read.
     """
+    wanted = f"{text.strip()!r}: write KEY=VALUE, the values as in TOML, texts in quotes"
     try:
-        table = tomllib.loads("\n".join(_assignments(text)))
+        document = tomllib.loads(f"changes = {{{text.rstrip().removesuffix(',')}}}")  # TOML's inline table
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(
-            f"{text.strip()!r}: write KEY=VALUE, the values as in TOML, texts in quotes: {error}"
-        ) from error
+        raise UsageError(f"{wanted}: {error}") from error
+    table = document.pop("changes")
+    if document:
+        raise UsageError(f"{wanted}, in one line")
     changes: dict[str, object] = {}
     for part, values in table.items():
         if not isinstance(values, dict):
             raise UsageError(f"{part}: is no key of a recipe; keys are PART.NAME, for example training.epochs")
         changes.update({f"{part}__{key}": value for key, value in values.items()})
     return changes
-
-
-def _assignments(text: str) -> list[str]:
-    """The assignments, one each: split at the commas that stand outside of brackets and quotes."""
-    found, depth, quoted, current = [], 0, "", ""
-    for char in text:
-        if quoted:
-            quoted = "" if char == quoted else quoted
-        elif char in "\"'":
-            quoted = char
-        else:
-            depth += (char in "[{") - (char in "]}")
-        if char == "," and not depth and not quoted:
-            found.append(current)
-            current = ""
-        else:
-            current += char
-    return [part.strip() for part in (*found, current)]
 
 
 def _toml(value: object) -> str:

@@ -52,6 +52,7 @@ def test_written_variants_take_the_place_of_the_standard_ones() -> None:
         (["x: training.epohs=20"], "did you mean 'epochs'?"),
         (["x: training.schedule=linear"], "the values as in TOML, texts in quotes"),
         (["x: epochs=3"], "epochs: is no key of a recipe"),
+        (["x: training.epochs=3}\ny={z=1"], "texts in quotes, in one line"),
     ],
 )
 def test_what_is_refused(written: list[str], said: str) -> None:
@@ -60,7 +61,7 @@ def test_what_is_refused(written: list[str], said: str) -> None:
 
 
 def test_commas_in_lists_and_texts_part_nothing() -> None:
-    assert read_changes("a.b=[1, 2], c.d=\"x, y\", e.f={ g = 1, h = 'i' }") == {
+    assert read_changes("a.b=[1, 2], c.d=\"x, y\", e.f={ g = 1, h = 'i' },") == {
         "a__b": [1, 2],
         "c__d": "x, y",
         "e__f": {"g": 1, "h": "i"},
