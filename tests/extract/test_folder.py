@@ -158,20 +158,6 @@ def test_two_runs_give_the_same_bytes(written: Path, tmp_path: Path, sources: Se
     assert manifests[0] == manifests[1]
 
 
-def test_nothing_was_selected(tmp_path: Path, sources: Sequence[Any]) -> None:
-    made.write(tmp_path / "none", [], sources)
-    assert read_rows(tmp_path / "none") == []
-    assert "**0 of 0 classes executed (–).**" in (tmp_path / "none" / "report.md").read_text()
-
-
-def test_an_older_folder_is_not_touched(tmp_path: Path, sources: Sequence[Any]) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="exists already"):
-        made.write(tmp_path / "old", [], sources)
-    assert [path.name for path in tmp_path.rglob("*")] == ["old", "mine.txt"]
-
-
 def test_a_source_that_changed_meanwhile_is_named(tmp_path: Path) -> None:
     source = made.source(tmp_path)
     (source.root / "alpha" / "parts.py").unlink()

@@ -26,7 +26,6 @@ from extract.specs.make import write_specs
 from extract.verify import verify
 from extract.verify_code import import_faults
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
 from lemur_core.source.undefined import undefined_names
 from manifests.checks import Check
 from manifests.croissant import restate_croissant
@@ -145,12 +144,6 @@ def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
     made.write(tmp_path / "out", [made.Result(row) for row in rows], [source])
     found = failed(tmp_path / "out", refresh=False)
     assert found == {"imports": f"{rows[65].block}: line 6: imports lost, which it does not require"}
-
-
-def test_another_kind_of_folder_is_refused(folder: Path) -> None:
-    write_manifest(folder, read_manifest(folder).model_copy(update={"kind": "snapshot"}))
-    with pytest.raises(UserError, match="holds a snapshot"):
-        verify(folder)
 
 
 # --- faults -------------------------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ HOSTILE = [
     "c:x.py",
     "a/\x01.py",
     "a/\n.py",
-    "",
     "a/..",
+    "a-1.0.data/purelib//etc/x.py",
+    "a//../x.py",
 ]
 
 
@@ -74,7 +75,7 @@ def test_the_chosen_files_are_read(tmp_path: Path, suffix: str) -> None:
     assert seen == [name for name, _ in members]
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name])
+@pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str, kind: str) -> None:
     members = [("a.py", b""), (name, b"x")]
@@ -82,13 +83,9 @@ def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str, kind: str) 
     assert "leads out of its folder" in refused(path, lambda names: [])  # even if nobody asks for it
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names(name: str) -> None:
-    assert not is_safe(name)
-
-
 @given(st.text(max_size=20))
 def test_a_safe_name_stays_below_its_folder(name: str) -> None:
+    assert not is_safe("")
     if is_safe(name):
         assert (Path("/some/folder") / name).is_relative_to("/some/folder")
         assert ".." not in name.split("/")
@@ -189,8 +186,3 @@ def test_a_zip_whose_bytes_are_damaged(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", [("a.py", b"content of a file")])
     path.write_bytes(path.read_bytes().replace(b"content", b"CONTENT"))
     assert "CRC" in refused(path)
-
-
-@pytest.mark.parametrize("name", ["a-1.0.data/purelib//etc/x.py", "pkg//etc/x.py", "a//../x.py"])
-def test_a_name_with_an_empty_part_is_hostile(name: str) -> None:
-    assert not is_safe(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from extract.sources import open_source
-from extract.sources.package import PACKAGE_RE, near_versions, read_installed
+from extract.sources.package import near_versions, read_installed
 from lemur_core.files import pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
 from manifests.swhid import blob_sha1, directory_swhid
@@ -218,10 +218,6 @@ def test_not_a_package(spec: str) -> None:
         open_source(spec)
 
 
-def test_no_option_can_be_smuggled_to_pip() -> None:
-    assert not PACKAGE_RE.fullmatch("--find-links@1.0")
-
-
 @pytest.mark.parametrize(
     ("wanted", "near"),
     [
@@ -333,7 +329,3 @@ def test_another_build_than_the_pinned_one_is_fetched_instead(install: Make, mak
     for tree in cache.rglob("trees/*"):
         tree.rename(tree.with_name("gone"))
     assert open_source("pkg@1.0", digest=pinned).digest == pinned
-
-
-def test_nothing_installed() -> None:
-    assert read_installed("no-such-package-here", "1.0") is None

@@ -1,8 +1,12 @@
-"""`lemur show`: the block that is meant, and what is told of it."""
+"""A block of a finished folder: which one is meant, what `lemur show` tells of it, and its class by `load_block`."""
 
+import inspect
 import json
+import pickle
 import re
 import runpy
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from extract.blocks import find_block, match
+import extract
+from extract.blocks import find_block, load_block, match
 from extract.results import code_columns
 from extract.show import lines_of, show_block
 from lemur_core.files.errors import UserError
@@ -32,6 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results.append(made.Result(made.block(sources[1], "Squeeze", **{**ran, **code_columns(blocks.SQUEEZE)})))
     results.append(made.Result(made.block(sources[1], "Odd", arguments="{", observed="{")))
     results.append(made.Result(made.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways])))
+    for name, code in (("Gated", blocks.SQUEEZE.replace("Squeeze", "Gated")), ("Needs", "import not_there_at_all\n")):
+        results.append(made.Result(made.block(sources[0], name, **code_columns(code))))
+    results.append(made.Result(made.block(sources[0], "Raises", **code_columns("raise KeyError('mine')\n"))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("extract.report.draw_figures", lambda *given: {})
         made.write(base / "out", results, sources)
@@ -207,3 +215,50 @@ def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -
     (tmp_path / "required_repos.json").write_text("{}")
     found: Sequence[Any] = lines_of(find_block(tmp_path, "Attention"))
     assert any(line.startswith("swhid     swh:1:cnt:") for line in found)
+
+
+# --- as a class ----------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_works(folder: Path) -> None:
+    import torch
+
+    assert extract.load_block is load_block
+    before = sorted(folder.rglob("*"))
+    squeeze = load_block(str(folder), "alpha@1.0::alpha.blocks.Gated")
+    assert squeeze(16)(torch.ones(2, 16, 4, 4)).shape == (2, 16, 4, 4)
+    assert load_block(folder, "alpha::Gated") is squeeze
+    assert inspect.getsource(squeeze).startswith("class Gated")
+    assert pickle.loads(pickle.dumps(squeeze)) is squeeze
+    assert sorted(folder.rglob("*")) == before, "no bytecode is left in the folder"
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("Native", r"has no code \(native_op: "),
+        ("Needs", "No module named 'not_there_at_all'; install it"),
+        ("Scale", "its file defines no class Scale"),
+    ],
+)
+def test_what_cannot_be_loaded(folder: Path, block: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        load_block(folder, block)
+
+
+def test_what_a_file_raises_is_seen_and_nothing_stays(folder: Path) -> None:
+    before = set(sys.modules)
+    with pytest.raises(KeyError, match="mine"):
+        load_block(folder, "Raises")
+    assert not [name for name in set(sys.modules) - before if name.startswith("lemur_block")]
+
+
+def test_a_file_that_was_changed_is_not_executed(folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder, tmp_path / "a folder"))
+    path = folder / "blocks" / "alpha@1.0" / "alpha.blocks.Gated.py"
+    path.write_text("raise SystemExit('executed')\n")
+    with pytest.raises(UserError, match="is not the code of alpha@1"):
+        load_block(folder, "Gated")
+    path.unlink()
+    with pytest.raises(UserError, match="run `lemur verify"):
+        load_block(folder, "Gated")
