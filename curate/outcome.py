@@ -9,26 +9,15 @@ from curate.chat.result import Chat
 from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.runs.check import RunResult, category_left_out
+from curate.select import Verdict
 from manifests.records import SPLITS
-
-
-@dataclass(frozen=True, slots=True)
-class RowDecision:
-    """The fate of one input row; `canonical` is the code number of the kept record that stands for it."""
-
-    kept: bool
-    stage: str | None
-    canonical: int | None
-    similarity: float | None
-    reason: str
-    rescued: str | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
     """Decisions for every row, and the kept records."""
 
-    decisions: list[RowDecision]
+    decisions: list[Verdict]  # one for each input row
     kept: list[int]  # codes, best first
     shown: dict[int, int]  # kept code -> row
     splits: dict[int, str]  # kept code -> split
@@ -53,7 +42,7 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
     """
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
     code_of_row = corpus.code_of_row.tolist()
-    rows: Counter[str] = Counter(decision.stage or "kept" for decision in outcome.decisions)
+    rows: Counter[str] = Counter(decision.outcome for decision in outcome.decisions)
     usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
     networks = {(names[row], code_of_row[row]) for row in usable}
     codes = {code for _, code in networks}

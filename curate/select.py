@@ -27,11 +27,27 @@ from lemur_core.similarity.minhash import jaccard
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one record: `stage` is None when it is kept, and `canonical` is then itself."""
+    """What became of one record or input row: `stage` removed it, None when it is kept.
+
+    `canonical` is the kept code that stands for it, its own when kept; None where none does. Profile nn-dup, which
+    decides on rows, has a row there until its verdicts are translated.
+    """
 
     stage: str | None
-    canonical: int
-    similarity: float
+    canonical: int | None = None
+    similarity: float | None = None
+    reason: str = ""
+    rescued: str | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is kept."""
+        return self.stage is None
+
+    @property
+    def outcome(self) -> str:
+        """The stage that removed it, or `kept`."""
+        return self.stage or "kept"
 
 
 def select(

@@ -7,7 +7,7 @@ import numpy as np
 
 from curate.corpus import Corpus
 from curate.options import CurateOptions, matching_prefix
-from curate.outcome import Outcome, RowDecision
+from curate.outcome import Outcome
 from curate.records import Records, build_records
 from curate.runs.check import Check, choose_running
 from curate.select import Rescue, Select, Support, Verdict, rescue, select
@@ -105,7 +105,7 @@ def _by_prefix(kind: str, text: str, records: Records, minimum: int) -> Support:
     return Support(f"{'minimum' if kind == 'prefix' else 'top-up'} of prefix {text}", members, minimum, kind)
 
 
-def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[RowDecision]:
+def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict]:
     """One decision for every input row, in input order."""
     rows = corpus.rows.num_rows
     names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
@@ -113,33 +113,35 @@ def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[RowDeci
     for row in range(rows):
         code = int(corpus.code_of_row[row])
         if row in corpus.problems:
-            decisions.append(RowDecision(False, "invalid", None, None, corpus.problems[row]))
+            decisions.append(Verdict("invalid", reason=corpus.problems[row]))
         elif row in records.filtered:
-            decisions.append(RowDecision(False, "filter", None, None, records.filtered[row]))
+            decisions.append(Verdict("filter", reason=records.filtered[row]))
         else:
             verdict = chosen.verdicts[code]
             speaks = records.speaking[names[row], code]
             if row != speaks:
                 reason = f"further row of {names[row]}, see row {speaks}"
-                decisions.append(RowDecision(False, "repeat", verdict.canonical, verdict.similarity, reason))
+                decisions.append(Verdict("repeat", verdict.canonical, verdict.similarity, reason))
             elif verdict.stage is None and row != records.shown[code]:
                 reason = f"same code as {records.names[code]}"
-                decisions.append(RowDecision(False, "exact", code, 1.0, reason))
+                decisions.append(Verdict("exact", code, 1.0, reason))
             else:
                 decisions.append(_record_decision(code, corpus, records, chosen))
     return decisions
 
 
-def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue) -> RowDecision:
+def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue) -> Verdict:
     verdict, features = chosen.verdicts[code], corpus.features
-    other = verdict.canonical
+    other, similarity = verdict.canonical, verdict.similarity
+    assert other is not None
+    assert similarity is not None
     name = records.names[other]
     if verdict.stage is None:
         rescued = chosen.rescued.get(code)
         reason = (
             "kept" if rescued is None else f"kept for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
         )
-        return RowDecision(True, None, code, 1.0, reason, rescued)
+        return Verdict(None, code, 1.0, reason, rescued)
     if verdict.stage == "exact":
         reason = f"same code as {name} but for comments, docstrings and layout"
     elif verdict.stage == "lexical" and features.literal[code] == features.literal[other]:
@@ -148,11 +150,11 @@ def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue
         reason = f"same shingles as {name}; names, numbers or repetitions differ"
     elif verdict.stage == "structural" and features.fingerprint[code] == features.fingerprint[other]:
         reason = f"same fingerprint as {name}"
-    elif verdict.stage == "structural" and verdict.similarity == 1:
+    elif verdict.stage == "structural" and similarity == 1:
         reason = f"same layer calls and sizes as {name}; their order or repetition differs"
     else:
-        reason = f"{verdict.stage} Jaccard {math.floor(verdict.similarity * 1000) / 1000:.3f} to {name}"
-    return RowDecision(False, verdict.stage, other, verdict.similarity, reason)
+        reason = f"{verdict.stage} Jaccard {math.floor(similarity * 1000) / 1000:.3f} to {name}"
+    return Verdict(verdict.stage, other, verdict.similarity, reason)
 
 
 def _known(score: float) -> float | None:

@@ -10,7 +10,7 @@ rule of our own: see `stages`, `rescue` and `witness`.
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +28,9 @@ from curate.nndup.stages import (
     top_up,
 )
 from curate.options import CurateOptions
-from curate.outcome import Outcome, RowDecision
+from curate.outcome import Outcome
 from curate.records import row_scores
+from curate.select import Verdict
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.similarity.pool import map_codes
@@ -111,22 +112,11 @@ class NnDupOptions:
     seed: int = 42
 
 
-@dataclass(frozen=True, slots=True)
-class NnDupDecision:
-    """What became of one input row."""
-
-    stage: str | None  # None: kept; else filter, invalid, exact, lexical or structural
-    canonical: int | None  # the kept row that stands for it, its own when kept; None for filter and invalid
-    similarity: float | None  # Jaccard of the stage to the canonical, 1.0 for exact; None for kept, filter, invalid
-    rescued: str | None  # None, prefix or topup
-    reason: str
-
-
 @dataclass(slots=True)
 class NnDupResult:
     """One decision for each input row; split and family tag of each kept row, in nn-dup's order."""
 
-    decisions: list[NnDupDecision]
+    decisions: list[Verdict]  # with rows as canonicals
     splits: dict[int, str]
     families: dict[int, str]
 
@@ -179,10 +169,8 @@ def curate_nndup(
     rescued = _bring_back(rows, kept, [*exact, *lexical, *structural], near, options)
     kept += rescued
 
-    fates = dict.fromkeys(
-        range(len(names)), NnDupDecision("filter", None, None, None, "name begins with no included prefix")
-    )
-    fates.update(dict.fromkeys(selected, NnDupDecision("invalid", None, None, None, "no code")))
+    fates = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
+    fates.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
     fates.update((row, _kept(row, rescued.get(row))) for row in kept)
     fates.update(_removed(stages, name_witnesses(rows, kept, stages)))
     return NnDupResult(
@@ -209,14 +197,14 @@ def _bring_back(
     return dict.fromkeys(rescued, "prefix") | dict.fromkeys(added, "topup")
 
 
-def _kept(row: int, rescued: str | None) -> NnDupDecision:
-    return NnDupDecision(None, row, None, rescued, _REASONS[rescued] if rescued else "kept")
+def _kept(row: int, rescued: str | None) -> Verdict:
+    return Verdict(None, row, None, _REASONS[rescued] if rescued else "kept", rescued)
 
 
-def _removed(stages: Mapping[str, Removed], witnesses: Mapping[int, Witness]) -> dict[int, NnDupDecision]:
+def _removed(stages: Mapping[str, Removed], witnesses: Mapping[int, Witness]) -> dict[int, Verdict]:
     """The decisions about removed rows that were not brought back."""
     return {
-        row: NnDupDecision(stage, witnesses[row].canonical, witnesses[row].similarity, None, _REASONS[stage])
+        row: Verdict(stage, *witnesses[row], _REASONS[stage])
         for stage, removed in stages.items()
         for row in removed
         if row in witnesses
@@ -291,11 +279,10 @@ def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> Out
     code_of_row = corpus.code_of_row.tolist()
     decisions = []
     for row, decision in enumerate(result.decisions):
-        kept = decision.stage is None
         canonical = None if decision.canonical is None else code_of_row[decision.canonical]
         reason = corpus.problems.get(row, decision.reason) if decision.stage == "invalid" else decision.reason
-        similarity = 1.0 if kept else decision.similarity
-        decisions.append(RowDecision(kept, decision.stage, canonical, similarity, reason, decision.rescued))
+        similarity = 1.0 if decision.kept else decision.similarity
+        decisions.append(replace(decision, canonical=canonical, similarity=similarity, reason=reason))
     shown = {code_of_row[row]: row for row in result.splits}
     scores = row_scores(corpus.rows, corpus.code_of_row >= 0)
     return Outcome(

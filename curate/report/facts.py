@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.outcome import Outcome
+from curate.select import Verdict
 
 #: What can become of a network or a code, in the order of the funnel.
 FATES = ("filter", "exact", "lexical", "structural", "kept")
@@ -14,18 +15,6 @@ REMOVED = ("exact", "lexical", "structural")
 
 #: Of several rows of one network the one of the best fate speaks for it.
 _RANK = {"kept": 0, "structural": 1, "lexical": 2, "exact": 3, "repeat": 4, "filter": 5}
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of one distinct code; `canonical` is a kept code, its own when kept, None when filtered."""
-
-    stage: str
-    name: str
-    canonical: int | None
-    similarity: float
-    rescued: str | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +27,32 @@ class Facts:
     codes: Counter[str]
     prefixes: dict[str, Counter[str]]  # networks, most first
     families: dict[str, Counter[str]]  # codes, most first
-    fates: dict[int, Fate]  # by code
+    verdicts: dict[int, Verdict]  # by code: of its best network
+    names: dict[int, str]  # by code: the name of that network
     how: dict[int, str]  # removed code -> what it shares with its kept record, see HOW
     invalid: list[tuple[int, str, str]]  # row, name, reason
     ids: list[str]
 
+    def similarity(self, code: int) -> float:
+        """The similarity of a code to the kept one that stands for it."""
+        similarity = self.verdicts[code].similarity
+        return 1.0 if similarity is None else similarity
+
     def removed(self, stage: str) -> list[int]:
         """The codes removed at a stage, least similar first."""
-        codes = [code for code, fate in self.fates.items() if fate.stage == stage]
-        return sorted(codes, key=lambda code: (self.fates[code].similarity, self.ids[code]))
+        codes = [code for code, verdict in self.verdicts.items() if verdict.stage == stage]
+        return sorted(codes, key=lambda code: (self.similarity(code), self.ids[code]))
 
     def groups(self) -> list[tuple[int, list[int]]]:
         """Each kept code that stands for others, with those, least similar first; the largest group first."""
         members: dict[int, list[int]] = {}
         for stage in REMOVED:
             for code in self.removed(stage):
-                canonical = self.fates[code].canonical
+                canonical = self.verdicts[code].canonical
                 if canonical is not None:
                     members.setdefault(canonical, []).append(code)
         for codes in members.values():
-            codes.sort(key=lambda code: (self.fates[code].similarity, self.ids[code]))
+            codes.sort(key=lambda code: (self.similarity(code), self.ids[code]))
         return sorted(members.items(), key=lambda item: (-len(item[1]), self.ids[item[0]]))
 
 
@@ -89,7 +84,7 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
     invalid = []
     stages: Counter[str] = Counter()
     filtered_rows = 0
-    stage_of = ["kept" if decision.kept else decision.stage or "kept" for decision in outcome.decisions]
+    stage_of = [decision.outcome for decision in outcome.decisions]
     for row, (name, code, stage) in enumerate(zip(names, corpus.code_of_row.tolist(), stage_of, strict=True)):
         stages[stage] += 1
         if stage == "invalid":
@@ -104,17 +99,23 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
     rows = networks.copy()
     rows["filter"], rows["invalid"] = filtered_rows, len(invalid)
     rows["further"] = len(stage_of) - sum(rows.values())
-    fates = _fates(speaks, fate_of, outcome)
-    families = {code: outcome.families.get(code, corpus.features.family[code]) for code in fates}
+    chosen = _best_networks(speaks, fate_of, outcome)
+    verdicts = {code: outcome.decisions[speaks[name, code]] for code, name in chosen.items()}
+    families = {code: outcome.families.get(code, corpus.features.family[code]) for code in verdicts}
     return Facts(
         rows=rows,
         stages=stages,
         networks=networks,
-        codes=Counter(fate.stage for fate in fates.values()),
+        codes=Counter(verdict.outcome for verdict in verdicts.values()),
         prefixes=_by_group((prefix_of(name), fate) for (name, _), fate in fate_of.items()),
-        families=_by_group((families[code], fate.stage) for code, fate in fates.items()),
-        fates=fates,
-        how={code: _how(code, fate, corpus, thresholds) for code, fate in fates.items() if fate.stage in REMOVED},
+        families=_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
+        verdicts=verdicts,
+        names=chosen,
+        how={
+            code: _how(code, verdict, corpus, thresholds)
+            for code, verdict in verdicts.items()
+            if verdict.stage in REMOVED
+        },
         invalid=invalid,
         ids=corpus.ids,
     )
@@ -125,33 +126,27 @@ def compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
     return {name: fates for name, fates in groups.items() if fates.total() > fates["filter"]}
 
 
-def _fates(
+def _best_networks(
     speaks: dict[tuple[str, int], int], fate_of: dict[tuple[str, int], str], outcome: Outcome
-) -> dict[int, Fate]:
-    """One fate a code: that of its best network, of equals the first by name; a kept code goes by its shown name."""
+) -> dict[int, str]:
+    """The name of each code's best network, of equals the first; a kept code goes by its shown name."""
     shown = set(outcome.shown.values())
     best: dict[int, tuple[int, bool, str]] = {}
     for (name, code), row in speaks.items():
         key = (_RANK[fate_of[name, code]], row not in shown, name)
         if code not in best or key < best[code]:
             best[code] = key
-    fates = {}
-    for code, (_, _, name) in best.items():
-        decision = outcome.decisions[speaks[name, code]]
-        similarity = 1.0 if decision.similarity is None else decision.similarity
-        stage = fate_of[name, code]
-        fates[code] = Fate(stage, name, decision.canonical, similarity, decision.rescued, decision.reason)
-    return fates
+    return {code: name for code, (_, _, name) in best.items()}
 
 
-def _how(code: int, fate: Fate, corpus: Corpus, thresholds: dict[str, float]) -> str:
+def _how(code: int, verdict: Verdict, corpus: Corpus, thresholds: dict[str, float]) -> str:
     """The phrase of HOW for a removed code; told from the features, so that both profiles are described alike."""
-    features, other, phrases = corpus.features, fate.canonical, HOW[fate.stage]
-    if fate.stage == "exact":
+    features, other, phrases = corpus.features, verdict.canonical, HOW[verdict.outcome]
+    if verdict.stage == "exact":
         return phrases[0]
-    if fate.similarity < thresholds[fate.stage]:
+    if verdict.similarity is not None and verdict.similarity < thresholds[verdict.outcome]:
         return phrases[-1]
-    if fate.stage == "structural":
+    if verdict.stage == "structural":
         return phrases[0 if features.fingerprint[code] == features.fingerprint[other] else 1]
     if features.literal[code] == features.literal[other] >= 0:
         return phrases[0]

@@ -114,7 +114,7 @@ def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) ->
     """Histograms of the similarity to the kept record, one panel a stage, equals in a bar of their own."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
-    found = {stage: [facts.fates[code].similarity for code in facts.removed(stage)] for stage in thresholds}
+    found = {stage: [facts.similarity(code) for code in facts.removed(stage)] for stage in thresholds}
     found = {stage: values for stage, values in found.items() if values}
     lowest = min(min(thresholds.values()), *(min(values) for values in found.values()))
     width = 0.005 if lowest >= 0.8 else 0.02

@@ -20,17 +20,17 @@ WHOLE_TABLE = 500
 
 def rescued(facts: Facts) -> list[str]:
     """Records that are kept for the support of a prefix or family."""
-    codes = [code for code, fate in facts.fates.items() if fate.rescued is not None]
+    codes = [code for code, verdict in facts.verdicts.items() if verdict.rescued is not None]
     if not codes:
         return []
-    codes.sort(key=lambda code: (prefix_of(facts.fates[code].name), facts.fates[code].name, facts.ids[code]))
-    kinds = Counter(facts.fates[code].rescued for code in codes)
+    codes.sort(key=lambda code: (prefix_of(facts.names[code]), facts.names[code], facts.ids[code]))
+    kinds = Counter(facts.verdicts[code].rescued for code in codes)
     labels = {"prefix": "for the minimum of a prefix", "topup": "as a top-up"}
     summary = ", ".join(
         f"{count(number)} {labels.get(kind or '', kind)}" for kind, number in sorted(kinds.items(), key=str)
     )
     rows = [
-        [code_span(facts.fates[code].name), f"`{facts.ids[code][:12]}`", plain(facts.fates[code].reason)]
+        [code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", plain(facts.verdicts[code].reason)]
         for code in codes[:LONG_TABLE]
     ]
     if len(codes) > LONG_TABLE:
@@ -47,11 +47,11 @@ def rescued(facts: Facts) -> list[str]:
 def pretrained(facts: Facts, corpus: Corpus) -> list[str]:
     """Every code that loads trained weights, and the lines that say so."""
     found = corpus.features.pretrained
-    codes = [code for code in facts.fates if code in found]
+    codes = [code for code in facts.verdicts if code in found]
     if not codes:
         return []
-    codes.sort(key=lambda code: (facts.fates[code].stage != "kept", facts.fates[code].name, facts.ids[code]))
-    kept = sum(facts.fates[code].stage == "kept" for code in codes)
+    codes.sort(key=lambda code: (facts.verdicts[code].outcome != "kept", facts.names[code], facts.ids[code]))
+    kept = sum(facts.verdicts[code].outcome == "kept" for code in codes)
     lines = ["## Records with trained weights", ""]
     loading = plural(len(codes), "code loads", "codes load")
     lines += [
@@ -61,19 +61,18 @@ def pretrained(facts: Facts, corpus: Corpus) -> list[str]:
     ]
     rows = []
     for code in codes[:WHOLE_TABLE]:
-        fate = facts.fates[code]
         evidence = "<br>".join(f"{item.line}: {code_span(item.text, 110)}" for item in found[code])
-        rows.append([code_span(fate.name), f"`{facts.ids[code][:12]}`", _what_became(code, facts), evidence])
+        rows.append([code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", _what_became(code, facts), evidence])
     if len(codes) > WHOLE_TABLE:
         rows.append([f"{count(len(codes) - WHOLE_TABLE)} others", "", "", ""])
     return lines + table(["name", "id", "outcome", "line: code"], rows, 4)
 
 
 def _what_became(code: int, facts: Facts) -> str:
-    fate = facts.fates[code]
-    if fate.stage == "kept" or fate.canonical is None:
-        return "kept" if fate.stage == "kept" else "left out by an option"
-    return f"{fate.stage}, {ratio(fate.similarity)} to {code_span(facts.fates[fate.canonical].name)}"
+    verdict = facts.verdicts[code]
+    if verdict.kept or verdict.canonical is None:
+        return "kept" if verdict.kept else "left out by an option"
+    return f"{verdict.outcome}, {ratio(facts.similarity(code))} to {code_span(facts.names[verdict.canonical])}"
 
 
 def invalid(facts: Facts) -> list[str]:
@@ -114,13 +113,13 @@ def largest_groups(facts: Facts) -> list[str]:
     lines = ["## The largest groups", "", f"{standing}; the largest group has {plural(biggest + 1, 'record')}.", ""]
     rows = []
     for place, (canonical, members) in enumerate(groups[:LARGEST_GROUPS], start=1):
-        similarities = [facts.fates[code].similarity for code in members]
-        prefixes = Counter(prefix_of(facts.fates[code].name) for code in (canonical, *members))
+        similarities = [facts.similarity(code) for code in members]
+        prefixes = Counter(prefix_of(facts.names[code]) for code in (canonical, *members))
         common = ", ".join(f"{code_span(prefix, 20)} {count(number)}" for prefix, number in _most(prefixes)[:3])
         rows.append(
             [
                 f"{place}",
-                code_span(facts.fates[canonical].name),
+                code_span(facts.names[canonical]),
                 common + (", …" if len(prefixes) > 3 else ""),
                 count(len(members) + 1),
                 ratio(similarities[0]),
@@ -144,13 +143,13 @@ def examples(facts: Facts, codes: CodeFile) -> list[str]:
     lines: list[str] = []
     for stage in REMOVED:
         for phrase, code in _choose(stage, facts):
-            fate = facts.fates[code]
-            if fate.canonical is None:
+            verdict = facts.verdicts[code]
+            if verdict.canonical is None:
                 continue
-            kept = facts.fates[fate.canonical]
-            title = f"### {stage.capitalize()}, {ratio(fate.similarity)}: {code_span(fate.name)}"
-            lines += [title, "", f"Shared with kept {code_span(kept.name)}: {phrase}.", ""]
-            lines += _diff(codes[fate.canonical], codes[code], kept.name, fate.name)
+            kept_name, name = facts.names[verdict.canonical], facts.names[code]
+            title = f"### {stage.capitalize()}, {ratio(facts.similarity(code))}: {code_span(facts.names[code])}"
+            lines += [title, "", f"Shared with kept {code_span(kept_name)}: {phrase}.", ""]
+            lines += _diff(codes[verdict.canonical], codes[code], kept_name, name)
     if not lines:
         return []
     intro = "For each stage and kind a few pairs; `-` is the kept record, `+` the removed one."
@@ -159,7 +158,7 @@ def examples(facts: Facts, codes: CodeFile) -> list[str]:
 
 def _choose(stage: str, facts: Facts) -> list[tuple[str, int]]:
     """Up to three codes a stage over the whole range: the least similar, a middle one, one of each nearer kind."""
-    removed = [code for code in facts.removed(stage) if code != facts.fates[code].canonical]
+    removed = [code for code in facts.removed(stage) if code != facts.verdicts[code].canonical]
     kinds = [phrase for phrase in reversed(HOW[stage]) if any(facts.how[code] == phrase for code in removed)]
     chosen: list[int] = []
     for place, phrase in enumerate(kinds):
@@ -174,10 +173,10 @@ def _choose(stage: str, facts: Facts) -> list[tuple[str, int]]:
 
 def _of_another_group(codes: list[int], at: int, chosen: list[int], facts: Facts) -> int:
     """The code at a place, or the next one whose kept record, and if possible whose prefix, was not shown yet."""
-    used = {facts.fates[code].canonical for code in chosen}
-    prefixes = {prefix_of(facts.fates[code].name) for code in chosen}
-    fresh = [code for code in codes[at:] if facts.fates[code].canonical not in used]
-    varied = (code for code in fresh if prefix_of(facts.fates[code].name) not in prefixes)
+    used = {facts.verdicts[code].canonical for code in chosen}
+    prefixes = {prefix_of(facts.names[code]) for code in chosen}
+    fresh = [code for code in codes[at:] if facts.verdicts[code].canonical not in used]
+    varied = (code for code in fresh if prefix_of(facts.names[code]) not in prefixes)
     return next(varied, fresh[0] if fresh else codes[at])
 
 
@@ -202,8 +201,8 @@ def _diff(kept: str, removed: str, kept_name: str, removed_name: str) -> list[st
 
 
 def _member(code: int, facts: Facts) -> str:
-    fate = facts.fates[code]
-    return f"{code_span(fate.name)} {ratio(fate.similarity)} {fate.stage}"
+    verdict = facts.verdicts[code]
+    return f"{code_span(facts.names[code])} {ratio(facts.similarity(code))} {verdict.outcome}"
 
 
 def _most(counted: Counter[str]) -> list[tuple[str, int]]:
@@ -275,9 +274,9 @@ def _categories(errors: dict[str, int], unit: str) -> list[str]:
 
 def _failures(facts: Facts, results: dict[int, RunResult]) -> list[str]:
     failed = [code for code, result in results.items() if result.error is not None]
-    failed.sort(key=lambda code: (str(results[code].category), facts.fates[code].name, facts.ids[code]))
+    failed.sort(key=lambda code: (str(results[code].category), facts.names[code], facts.ids[code]))
     rows = [
-        [code_span(facts.fates[code].name), f"`{facts.ids[code][:12]}`", plain(results[code].error or "")]
+        [code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", plain(results[code].error or "")]
         for code in failed[:WHOLE_TABLE]
     ]
     if len(failed) > WHOLE_TABLE:

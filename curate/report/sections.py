@@ -117,7 +117,7 @@ def stages(facts: Facts, counts: dict[str, Any], options: CurateOptions) -> list
     removed = sum(facts.codes[stage] for stage in REMOVED)
     if not removed:
         return []
-    how = Counter((facts.fates[code].stage, phrase) for code, phrase in facts.how.items())
+    how = Counter((facts.verdicts[code].outcome, phrase) for code, phrase in facts.how.items())
     rows = [
         [stage, phrase, count(how[stage, phrase]), percent(how[stage, phrase], removed)]
         for stage in REMOVED
@@ -236,7 +236,7 @@ def weights(facts: Facts, outcome: Outcome, options: CurateOptions) -> list[str]
     if not options.upweight:
         return []
     prefixes = [prefix for prefix, _ in options.upweight]
-    places = {code: matching_prefix(facts.fates[code].name, prefixes) for code in outcome.kept}
+    places = {code: matching_prefix(facts.names[code], prefixes) for code in outcome.kept}
     whole = sum(outcome.weights.get(code, 1.0) for code in outcome.kept)
     rows = []
     for place, label, factor in (

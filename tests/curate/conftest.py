@@ -18,8 +18,9 @@ from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.feature_store import FeatureStore
 from curate.features import code_features
 from curate.options import CurateOptions
-from curate.outcome import Outcome, RowDecision
+from curate.outcome import Outcome
 from curate.rows import BATCH_ROWS, InputFile, to_batch
+from curate.select import Verdict
 from curate.strict import curate_strict
 
 Row = dict[str, Any]
@@ -51,7 +52,7 @@ class Curated:
     options: CurateOptions
 
     @property
-    def decisions(self) -> list[RowDecision]:
+    def decisions(self) -> list[Verdict]:
         return self.outcome.decisions
 
     def code(self, number: int) -> str:
@@ -74,7 +75,7 @@ class Curated:
     def split_of(self, code: str) -> str:
         return self.outcome.splits[self.number(code)]
 
-    def canonical(self, decision: RowDecision) -> str | None:
+    def canonical(self, decision: Verdict) -> str | None:
         return None if decision.canonical is None else self.code(decision.canonical)
 
 

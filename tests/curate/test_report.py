@@ -16,9 +16,10 @@ from curate.corpus import CodeFile, read_corpus
 from curate.feature_store import FeatureStore
 from curate.features import code_features
 from curate.options import CurateOptions
-from curate.outcome import Outcome, RowDecision, count_decisions
+from curate.outcome import Outcome, count_decisions
 from curate.pipeline import curate
 from curate.report.page import write_report
+from curate.select import Verdict
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
 
@@ -348,9 +349,7 @@ def test_odd_inputs(run: Run, rows: list[Row], options: dict[str, Any], result: 
     assert f"**{result}" in report_of(run(rows, draw=True, **options))
 
 
-def written(
-    folder: Path, rows: Sequence[Row], decisions: list[RowDecision], options: CurateOptions, **kept: Any
-) -> str:
+def written(folder: Path, rows: Sequence[Row], decisions: list[Verdict], options: CurateOptions, **kept: Any) -> str:
     """The report of given decisions."""
     folder.mkdir(exist_ok=True)
     source = open_source(str(write_rows(folder / "rows.jsonl", rows, options)))
@@ -364,12 +363,12 @@ def written(
 
 def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
-    invalid = RowDecision(False, "invalid", None, None, "not Python")
+    invalid = Verdict("invalid", None, None, "not Python")
     text = written(tmp_path / "invalid", [row("a", "class ("), row("b", None)], [invalid] * 2, CurateOptions())
     assert "**0 of 0 distinct codes kept (–).**" in text
     assert [cells[0] for cells in table_of(text, "Invalid rows")] == ["not Python"]
     assert not (tmp_path / "invalid" / "figures").exists()
-    left_out = RowDecision(False, "filter", None, None, "left out")
+    left_out = Verdict("filter", None, None, "left out")
     text = written(
         tmp_path / "filter", [row("a-1", network([0])), row("b", network([1]))], [left_out] * 2, CurateOptions()
     )
@@ -443,12 +442,12 @@ def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monke
     rows = [row("a-1", codes[0]), row("a-1", codes[0], 2), row("a-2", codes[0]), row("b-1", codes[1], 1)]
     rows += [row("b-1", codes[1], 2), row("c-1", codes[2])]
     decisions = [
-        RowDecision(True, None, 0, None, "kept"),
-        RowDecision(False, "exact", 0, 1.0, "same code"),
-        RowDecision(False, "exact", 0, 1.0, "same code"),
-        RowDecision(False, "exact", 0, 1.0, "same code"),
-        RowDecision(False, "lexical", 0, 0.31, "near"),
-        RowDecision(False, "structural", 0, 0.95, "near"),
+        Verdict(None, 0, None, "kept"),
+        Verdict("exact", 0, 1.0, "same code"),
+        Verdict("exact", 0, 1.0, "same code"),
+        Verdict("exact", 0, 1.0, "same code"),
+        Verdict("lexical", 0, 0.31, "near"),
+        Verdict("structural", 0, 0.95, "near"),
     ]
     kept = {"kept": [0], "shown": {0: 0}, "splits": {0: "train"}, "families": {0: "f1", 1: "f2", 2: "f3"}}
     text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
@@ -466,8 +465,8 @@ def test_rows_that_a_profile_calls_exact_are_no_duplicates(tmp_path: Path, monke
 def test_a_kept_record_goes_by_the_name_that_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     rows = [row("a-twin", network([0, 1])), row("b-shown", network([0, 1])), row("c-1", network([5, 3]))]
-    decisions = [RowDecision(True, None, 0, None, "kept") for _ in range(2)]
-    decisions.append(RowDecision(False, "structural", 0, 0.9, "near"))
+    decisions = [Verdict(None, 0, None, "kept") for _ in range(2)]
+    decisions.append(Verdict("structural", 0, 0.9, "near"))
     kept = {"kept": [0], "shown": {0: 1}, "splits": {0: "train"}, "families": {0: "f", 1: "f"}}
     text = written(tmp_path, rows, decisions, CurateOptions(profile="nn-dup"), **kept)
     assert [cells[1] for cells in table_of(text, "The largest groups")] == ["b-shown"]
