@@ -12,7 +12,7 @@ Profile = Literal["strict", "nn-dup"]
 #: Records with at least this Jaccard stay in one split.
 LEAK_THRESHOLD = 0.70
 
-#: A longer conversation is dropped; counted as `curate.chat.conversation.count_tokens` does.
+#: A longer conversation is dropped; counted as `manifests.conversations.conversation.count_tokens` does.
 CHAT_MAX_TOKENS = 8_192
 
 SPLIT_RATIOS = {"train": 0.80, "validation": 0.10, "test": 0.10}

@@ -5,11 +5,11 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from curate.chat.result import Chat
 from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.runs.check import RunResult, category_left_out
 from curate.select import Verdict
+from manifests.conversations.conversation import Chat
 from manifests.records import SPLITS
 
 

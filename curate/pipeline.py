@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from curate.chat.build import build_chat
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome, count_decisions
@@ -40,13 +39,15 @@ def curate(
             watch.lap("decide")
             license_ = source_license(source, options.license)
             if options.chat:
+                from curate.chat.build import build_chat  # LibCST is imported only where code is rewritten
+
                 outcome.chat = build_chat(corpus, outcome, options, license_, jobs=jobs)
                 watch.lap("chat")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
             counts = count_decisions(corpus, outcome)
             if outcome.chat is not None:
-                counts["chat"] = outcome.chat.counts()
+                counts["chat"] = outcome.chat.counts("records")
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         card = snapshot_card(source.name, outcome, rows)
@@ -97,11 +98,7 @@ def _decide(corpus: Corpus, options: CurateOptions, jobs: int | None, check: Che
 
 
 def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
-    chat = (
-        {}
-        if outcome.chat is None
-        else {"chat": {"license": outcome.chat.license, "near_prompts": outcome.chat.similar}}
-    )
+    chat = {} if outcome.chat is None else {"chat": {"license": license_, "near_prompts": outcome.chat.near}}
     return {**outcome.details, **chat, "license": license_, "notes": outcome.notes}
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from curate.chat.card import chat_card
-from curate.chat.tables import write_chat_tables
+from curate.chat.card import snapshot_chat_card
 from curate.corpus import Corpus
 from curate.options import SPLIT_RATIOS, prefix_of
 from curate.outcome import Outcome
+from manifests.conversations.conversation import write_chat_tables
 from manifests.manifest import package_versions
 from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat, arrow_schema
 from manifests.tables import Configs, card_yaml, offered_tables, write_table, write_tables
@@ -43,7 +43,7 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     removed = removed_rows(corpus, outcome)
     write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
-    return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat)
+    return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
 
 
 def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
@@ -74,7 +74,7 @@ from datasets import load_dataset
 records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
 stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of the kept networks
 decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
-```
+{_chat_line(outcome)}```
 
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
@@ -108,8 +108,13 @@ trained weights (column `runs`). {found.count(False):,} do not run and {found.co
 """
 
 
+def _chat_line(outcome: Outcome) -> str:
+    line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
+    return "" if outcome.chat is None else line
+
+
 def _chat_note(outcome: Outcome) -> str:
-    return "" if outcome.chat is None else f"\n{chat_card(outcome.chat)}"
+    return "" if outcome.chat is None else "\n" + "\n".join(snapshot_chat_card(outcome.chat))
 
 
 def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.chat.check import check_chat
+from curate.chat.verify import check_chat
 from curate.corpus import fill_store
 from curate.feature_store import FeatureStore, FeatureTable
 from curate.options import LEAK_THRESHOLD

@@ -111,7 +111,7 @@ def extract(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Turn classes of real repositories into closed, validated files, each with its provenance."""
-    from extract.chat.result import ChatOptions
+    from extract.chat.build import ChatOptions
     from extract.discover import Selection
     from extract.extractor import Options, extract_to, read_names
     from lemur_core.files.atomic import check_free

@@ -8,17 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import build_chat
-from extract.chat.card import chat_card
-from extract.chat.result import Chat, ChatOptions, Subject
-from extract.chat.rights import Rights, read_rights
-from extract.chat.similar import near_rows
-from extract.chat.tables import write_chat_tables
+from extract.chat.build import ChatOptions, build_chat, extraction_chat_card
+from extract.chat.draft import ChatBlock
+from extract.chat.guard import Rights, read_rights
 from extract.specs import SPECS
 from extract.specs.make import read_lines
 from extract.specs.splits import Place, place_specs, write_spec_tables
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.similarity.text import tokens_of
+from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import package_versions
 from manifests.provenance import TABLE
@@ -53,15 +51,14 @@ def write_dataset(
     places = place_specs(specs, codes, seed)
     rows = write_spec_tables(folder, specs, places)
     counts: dict[str, Any] = {"specs": count_places(places)}
-    chat, near = None, {}
+    chat = None
     if options is not None:
-        subjects = [Subject(*given) for given in zip(specs, places, codes, strict=True)]
-        chat = build_chat(subjects, options, read_rights(folder) if options.include_code else Rights())
-        rows |= write_chat_tables(folder, chat)
-        near = near_rows(chat.pairs, options.kinds)
-        counts["chat"] = {**chat.counts(), "near": near}
+        chat_blocks = [ChatBlock(*given) for given in zip(specs, places, codes, strict=True)]
+        chat = build_chat(chat_blocks, options, read_rights(folder) if options.include_code else Rights())
+        rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
+        counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
     told: Mapping[str, int] = {TABLE: blocks, **rows}
-    (folder / CARD).write_text(extraction_card(told, specs, places, chat, near), encoding="utf-8", newline="\n")
+    (folder / CARD).write_text(extraction_card(told, specs, places, chat), encoding="utf-8", newline="\n")
     return rows, counts
 
 
@@ -96,13 +93,10 @@ def extraction_card(
     specs: Sequence[Spec],
     places: Sequence[Place],
     chat: Chat | None,
-    near: Mapping[str, Mapping[str, int]],
 ) -> str:
     """The card.
 
-    Args:
-        rows: rows by path of every table; what has none is not offered, since `datasets` refuses it.
-        near: of the conversations, see `near_rows`.
+    Args: rows: rows by path of every table; what has none is not offered, since `datasets` refuses it.
     """
     head = card_yaml(
         offered_tables(CONFIGS, rows),
@@ -131,7 +125,7 @@ def extraction_card(
         "",
         *_specs(specs, places),
     ]
-    return head + "\n" + "\n".join([*lines, *(chat_card(chat, near) if chat else [])]).rstrip() + "\n"
+    return head + "\n" + "\n".join([*lines, *(extraction_chat_card(chat) if chat else [])]).rstrip() + "\n"
 
 
 def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:

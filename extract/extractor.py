@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from extract.categories import category_of
-from extract.chat.result import ChatOptions
+from extract.chat.build import ChatOptions
 from extract.closure import Collector
 from extract.discover import Found, Selected, Selection, discover, select
 from extract.emit import Emitted, Emitter, Unresolved

@@ -14,7 +14,7 @@ from extract.sources import Source
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:
-    from extract.chat.result import ChatOptions
+    from extract.chat.build import ChatOptions
 
 Row = Mapping[str, Any]
 

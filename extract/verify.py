@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.blocks import read_manifest_of
-from extract.chat.check import check_chat, has_chat
+from extract.chat.verify import check_chat
 from extract.dataset import CONFIGS
 from extract.modules import FOUNDATION
 from extract.results import COLUMNS, at_least, count_rows
@@ -26,6 +26,7 @@ from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import Place, place_specs, spec_row
 from extract.verify_code import check_code
 from manifests.checks import Check, check_description, check_files, check_table, found_check
+from manifests.conversations.verify import has_chat
 from manifests.manifest import Manifest
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.records import LEVELS, Block, Spec, SpecRow

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.check import has_chat, read_texts
 from extract.chat.guard import repeats
+from extract.chat.verify import read_texts
 from extract.folder import code_paths
 from extract.graph import distributions_of
 from extract.modules import RUNTIME
@@ -28,6 +28,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import process_pool, submit
 from lemur_core.source.undefined import undefined_names
 from manifests.checks import Check, found_check
+from manifests.conversations.verify import has_chat
 from manifests.provenance import TABLE
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")

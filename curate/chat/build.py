@@ -7,25 +7,21 @@ import pyarrow as pa
 
 from curate.chat.change import change_all
 from curate.chat.complete import completions
-from curate.chat.conversation import No, Talk, finish
-from curate.chat.design import design
-from curate.chat.explain import explain
-from curate.chat.facts import read_facts
+from curate.chat.design import design, explain
 from curate.chat.lab import Experiment, Lab
-from curate.chat.reading import read_code
+from curate.chat.network import Network, best_results, read_code, read_facts
 from curate.chat.repair import repairs
-from curate.chat.result import Chat, Conversation, Drop
-from curate.chat.results import best_results
-from curate.chat.similar import held_by_another, near_prompts
-from curate.chat.subject import Subject
-from curate.chat.text import Source
 from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.runs.check import read_parameters
 from curate.runs.contract import case_of
-from manifests.conversations.draw import Draw
+from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, Subject, finish
+from manifests.conversations.sampling import Sampler
 from manifests.records import CHAT_KINDS, ChatKind
+
+#: Requests are compared: files may be near, as long as records are not.
+COMPARISON = Comparison(lambda draft: draft.user, "prompts", "its request is nearly that about {label} in {split}")
 
 
 def build_chat(
@@ -39,78 +35,57 @@ def build_chat(
     Raises: UserError if no sandbox can be had.
     """
     broken = corpus.features.problems  # profile nn-dup keeps also code that is no Python
+    codes = [code for code in outcome.kept if code not in broken]
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox) as lab:
-        subjects = _subjects(corpus, outcome, [code for code in outcome.kept if code not in broken], lab)
-        said: dict[ChatKind, list[Talk | No]] = {}
-        for kind in CHAT_KINDS:
-            draws = [Draw(options.seed, subject.id, kind) for subject in subjects]
-            said[kind] = _say(kind, subjects, draws, lab)
+        networks = _networks(corpus, outcome, codes, lab)
+        drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
     names = corpus.rows.column("nn")
-    drops = [
-        Drop(corpus.ids[code], names[outcome.shown[code]].as_py() or "", kind, "not_python", broken[code])
+    subjects = {
+        code: _subject(corpus.ids[code], names[outcome.shown[code]].as_py() or "", outcome.splits[code], license_)
+        for code in outcome.kept
+    }
+    unread = [
+        (subjects[code], kind, Skipped("not_python", broken[code]))
         for code in outcome.kept
         if code in broken
         for kind in CHAT_KINDS
     ]
-    made = [
-        (subject, kind, _finished(subject, kind, said[kind][place], options.chat_max_tokens))
-        for place, subject in enumerate(subjects)
-        for kind in CHAT_KINDS
-    ]
-    elsewhere = held_by_another([item for *_, item in made if isinstance(item, Conversation)])
-    conversations: list[Conversation] = []
-    for subject, kind, item in made:
-        if isinstance(item, No):
-            drops.append(Drop(subject.id, subject.nn, kind, item.reason, item.detail))
-        elif item.id in elsewhere:
-            other = elsewhere[item.id]
-            detail = f"its request is nearly that about {other.nn} ({other.record[:12]}) in {other.split}"
-            drops.append(Drop(subject.id, subject.nn, kind, "near_split", detail))
-        else:
-            conversations.append(item)
-    return Chat(conversations, drops, license_, near_prompts(conversations))
+    read = [(subjects[code], kind, drafts[kind][place]) for place, code in enumerate(codes) for kind in CHAT_KINDS]
+    return finish([*unread, *read], CHAT_KINDS, COMPARISON, options.chat_max_tokens)
 
 
-def _finished(subject: Subject, kind: ChatKind, talk: Talk | No, max_tokens: int) -> Conversation | No:
-    if isinstance(talk, No):
-        return talk
-    made = finish(subject, kind, talk)
-    if made.tokens > max_tokens:
-        return No("too_long", f"{made.tokens:,} tokens; the limit is {max_tokens:,}")
-    return made
+def _subject(record: str, nn: str, split: str, license_: str) -> Subject:
+    named = {"record": record, "nn": nn}
+    return Subject(record, f"{nn} ({record[:12]})", split, {**named, "license": license_}, named)
 
 
-def _say(kind: ChatKind, subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
+def _draft(kind: ChatKind, networks: Sequence[Network], seed: int, lab: Lab) -> list[Draft | Skipped]:
+    samplers = [Sampler(seed, network.id, kind) for network in networks]
     if kind == "repair":
-        return repairs(subjects, draws, lab)
+        return repairs(networks, samplers, lab)
     if kind == "change":
-        return change_all(subjects, draws, lab)
+        return change_all(networks, samplers, lab)
     if kind == "complete":
-        return completions(subjects, draws)
+        return completions(networks, samplers)
     ask = {"design": design, "explain": explain}[kind]
-    return [ask(subject, draw) for subject, draw in zip(subjects, draws, strict=True)]
+    return [ask(network, sampler) for network, sampler in zip(networks, samplers, strict=True)]
 
 
-def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) -> list[Subject]:
+def _networks(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) -> list[Network]:
     """The records of these kept codes, each measured once."""
-    columns = ["nn", "task", "dataset", "prm"]
     numbers = [outcome.shown[code] for code in codes]
-    shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(columns).to_pylist()
-    results = best_results(corpus, codes, numbers)
-    subjects: list[Subject] = []
-    faults = []
-    for code, row, (best, reached) in zip(codes, shown, results, strict=True):
-        source = Source(corpus.codes[code])
+    shown = corpus.rows.take(pa.array(numbers, pa.int64())).select(["nn", "task", "dataset", "prm"]).to_pylist()
+    networks: list[Network] = []
+    for code, row, (best, reached) in zip(codes, shown, best_results(corpus, codes, numbers), strict=True):
         prm = read_parameters(row["prm"])
         case = case_of(row["task"], row["dataset"], prm.get("transform"))
-        faults.append(f"unknown_input: {case}" if isinstance(case, str) else "")
-        subjects.append(
-            Subject(
+        networks.append(
+            Network(
                 id=corpus.ids[code],
                 nn=row["nn"] or "",
                 split=outcome.splits[code],
-                source=source,
-                reading=read_code(source),
+                code=corpus.codes[code],
+                reading=read_code(corpus.codes[code]),
                 task=row["task"],
                 dataset=row["dataset"],
                 pretrained=code in corpus.features.pretrained,
@@ -118,25 +93,21 @@ def _subjects(corpus: Corpus, outcome: Outcome, codes: Sequence[int], lab: Lab) 
                 prm=prm if isinstance(case, str) else prm | {"batch": case.in_shape[0]},
                 case=None if isinstance(case, str) else case,
                 facts=None,
-                fault="",
+                fault=f"unknown_input: {case}" if isinstance(case, str) else "",
                 results=best,
                 reached=reached,
             )
         )
-    return _measured(subjects, faults, lab)
+    return _measured(networks, lab)
 
 
-def _measured(subjects: Sequence[Subject], faults: Sequence[str], lab: Lab) -> list[Subject]:
-    places = [place for place, subject in enumerate(subjects) if subject.case is not None]
-    experiments: list[Experiment] = [subjects[place].experiment(subjects[place].code) for place in places]
-    answers = dict(zip(places, lab.make(experiments, "chat facts"), strict=True))
-    found = []
-    for place, subject in enumerate(subjects):
-        told = answers.get(place)
-        if told is None:
-            found.append(replace(subject, fault=faults[place]))
-        elif told["runs"]:
-            found.append(replace(subject, facts=read_facts(told)))
+def _measured(networks: list[Network], lab: Lab) -> list[Network]:
+    """The networks with their facts, or the reason why there are none."""
+    places = [place for place, network in enumerate(networks) if network.case is not None]
+    experiments: list[Experiment] = [networks[place].experiment(networks[place].code) for place in places]
+    for place, answer in zip(places, lab.make(experiments, "chat facts"), strict=True):
+        if answer["runs"]:
+            networks[place] = replace(networks[place], facts=read_facts(answer))
         else:
-            found.append(replace(subject, fault=f"{told['category']}: {told['error']}"))
-    return found
+            networks[place] = replace(networks[place], fault=f"{answer['category']}: {answer['error']}")
+    return networks

@@ -1,20 +1,24 @@
-"""`change`: one ingredient becomes another; the new file was run, and measured to differ there."""
+"""`change`: one ingredient becomes another everywhere; the new file was run, and measured to differ there."""
 
-from curate.chat.changes import changes
-from curate.chat.conversation import No, Talk, no_file
-from curate.chat.facts import Facts, read_facts
-from curate.chat.lab import Lab, Method
-from curate.chat.subject import Subject
-from curate.chat.text import fence
-from curate.chat.way import Change
-from curate.chat.wording import SYSTEMS, call_line, joined
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from curate.chat.codemod import Edit, Rewriting, SourceFile, confirmed, interleaved
+from curate.chat.lab import Answer, Lab
+from curate.chat.network import Facts, Network, read_facts
+from curate.chat.verbalization import SYSTEMS, call_line, joined
 from lemur_core.files.markdown import plural
-from manifests.conversations.draw import Draw
+from manifests.conversations.conversation import Draft, Skipped, fence
+from manifests.conversations.sampling import Sampler
 
 #: Changes that are tried on one record.
 ATTEMPTS = 3
 
-_METHODS: tuple[Method, ...] = ("measure", "train_step")
 _REQUESTS = {
     "activation": (
         "Replace every {old} in this network by {new}.",
@@ -39,83 +43,327 @@ _REQUESTS = {
 }
 _ANSWERS = ("Done.", "Here is the changed file.", "This is the file with {new}.")
 
+_FUNCTIONS = {"ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Hardswish": "hardswish", "Mish": "mish"}
+_INPLACE = frozenset({"ReLU", "SiLU", "Hardswish", "Mish"})  # these take inplace; their functions too
+_NN = ("nn", "torch.nn")
+_FUNCTIONAL = ("F", "torch", "nn.functional", "torch.nn.functional")
 
-def change_all(subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
-    """A conversation for each record that runs, by the first change of a drawn order whose network measures up."""
-    found: list[Talk | No] = [
-        no_file(subject)
-        or No("no_ingredient", "no activation, optimizer, dropout, pooling or norm that can be changed everywhere")
-        for subject in subjects
-    ]
-    plans = {place: _plan(subject, draws[place]) for place, subject in enumerate(subjects) if no_file(subject) is None}
-    for attempt in range(ATTEMPTS):
-        for method in _METHODS:
-            open_places = [
-                place
-                for place, plan in plans.items()
-                if isinstance(found[place], No) and len(plan) > attempt and plan[attempt].method == method
-            ]
-            codes = [subjects[place].source.edit(plans[place][attempt].edits) for place in open_places]
-            experiments = [subjects[place].experiment(code) for place, code in zip(open_places, codes, strict=True)]
-            for place, code, told in zip(
-                open_places, codes, lab.make(experiments, "chat changes", method), strict=True
-            ):
-                way = plans[place][attempt]
-                what = f"last of {attempt + 1} tried: {way.old} to {way.new}"
-                if not told["runs"]:
-                    found[place] = No("change_fails", f"{what}: {told['category']}: {told['error']}")
-                elif not _measures_up(subjects[place], way, read_facts(told)):
-                    found[place] = No("change_not_seen", f"{what}: the measurements are not those of the change")
-                else:
-                    found[place] = _talk(subjects[place], draws[place], way, code, read_facts(told))
-    return found
+_OPTIM = ("optim", "torch.optim")
+#: Arguments that the new optimizer does not have.
+_OPTIMIZERS = {
+    ("SGD", "AdamW"): frozenset({"momentum", "nesterov", "dampening"}),
+    ("SGD", "Adam"): frozenset({"momentum", "nesterov", "dampening"}),
+    ("SGD", "RAdam"): frozenset({"momentum", "nesterov", "dampening"}),
+    ("Adam", "SGD"): frozenset({"betas", "eps", "amsgrad"}),
+    ("Adam", "AdamW"): frozenset[str](),
+    ("AdamW", "SGD"): frozenset({"betas", "eps", "amsgrad"}),
+    ("AdamW", "NAdam"): frozenset({"amsgrad"}),
+}
+#: Of those that decay weights without being asked to.
+_DECAYS = {"AdamW": 0.01}
+
+_DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")
+_RATES = (0.1, 0.2, 0.3, 0.4, 0.5)
+
+#: Positional and keyword arguments that both layers have.
+_LAYERS = {
+    ("MaxPool2d", "AvgPool2d"): (3, frozenset({"kernel_size", "stride", "padding", "ceil_mode"})),
+    ("AvgPool2d", "MaxPool2d"): (3, frozenset({"kernel_size", "stride", "padding", "ceil_mode"})),
+    ("BatchNorm2d", "GroupNorm"): (1, frozenset({"eps", "affine"})),
+}
 
 
-def _plan(subject: Subject, draw: Draw) -> list[Change]:
-    """Changes in the order in which they are tried: each of another kind while there are kinds."""
-    ways = changes(subject.source)
-    if subject.case is None or subject.case.output is None:
-        ways.pop("optimizer", None)  # a training step needs labels, which only a classification fixes
-    kinds = draw.shuffled(list(ways), "kinds")
-    orders = {kind: draw.shuffled(ways[kind], f"way {kind}") for kind in kinds}
-    rounds = max((len(order) for order in orders.values()), default=0)
-    plan = [orders[kind][turn] for turn in range(rounds) for kind in kinds if turn < len(orders[kind])]
-    return plan[:ATTEMPTS]
+@dataclass(frozen=True, slots=True)
+class Change(Rewriting):
+    """One change of one ingredient of a file."""
+
+    old: str = ""
+    new: str = ""
+    lines: tuple[int, ...] = ()  # that are rewritten
+    notes: tuple[str, ...] = ()  # what comes with it, as sentences
 
 
-def _measures_up(subject: Subject, way: Change, after: Facts) -> bool:
-    """The ingredient changed as asked, and parameters and output did not."""
-    before = subject.facts
-    assert before is not None
+def change_all(networks: Sequence[Network], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
+    """A conversation for each record that runs, by the first change of a random order whose network measures up."""
+    nothing = Skipped(
+        "no_ingredient", "no activation, optimizer, dropout, pooling or norm that can be changed everywhere"
+    )
+    return confirmed(networks, samplers, lab, "chat changes", _plan, _judge, nothing)
+
+
+def _plan(network: Network, sampler: Sampler, file: SourceFile) -> list[Change]:
+    found = changes(file)
+    if network.case is None or network.case.output is None:
+        found.pop("optimizer")  # a training step needs labels, which only a classification fixes
+    return interleaved(found, sampler, "way", ATTEMPTS)
+
+
+def _judge(
+    network: Network, sampler: Sampler, change: Change, code: str, answer: Answer, attempt: int
+) -> Draft | Skipped:
+    what = f"last of {attempt} tried: {change.old} to {change.new}"
+    if not answer["runs"]:
+        return Skipped("change_fails", f"{what}: {answer['category']}: {answer['error']}")
+    before, after = network.measured, read_facts(answer)
     same = (before.parameters, before.output) == (after.parameters, after.output)
-    return same and way.test(before, after)
+    if not same or not _SHOWS[change.kind](change, before, after):
+        return Skipped("change_not_seen", f"{what}: the measurements are not those of the change")
+    names = {
+        "old": change.old,
+        "new": change.new,
+        "one_group": " of one group" if change.new == "GroupNorm" else "",
+    }
+    request = sampler.choice(_REQUESTS[change.kind], "request").format(**names)
+    user = [request, "", fence(network.code), "", call_line(network)]
+    lines = "Line" if len(change.lines) == 1 else "Lines"
+    places = f"{lines} {', '.join(map(str, change.lines))} of your file changed."
+    told = f"{sampler.choice(_ANSWERS, 'answer').format(**names)} {places} {_measured(change, before, after)}"
+    system = sampler.choice(SYSTEMS, "system")
+    return Draft(system, "\n".join(user), f"{told}\n\n{fence(code)}", f"{change.kind} {change.old} to {change.new}")
 
 
-def _talk(subject: Subject, draw: Draw, way: Change, code: str, after: Facts) -> Talk:
-    names = {"old": way.old, "new": way.new, "one_group": " of one group" if way.new == "GroupNorm" else ""}
-    user = [draw.pick(_REQUESTS[way.kind], "request").format(**names), "", fence(subject.code), "", call_line(subject)]
-    source = subject.source
-    spans = (range(source.line_of(edit.start), source.line_of(edit.end) + 1) for edit in way.edits)
-    lines = sorted({line for span in spans for line in span})
-    places = f"{'Line' if len(lines) == 1 else 'Lines'} {', '.join(map(str, lines))} of your file changed."
-    answer = f"{draw.pick(_ANSWERS, 'answer').format(**names)} {places} {_measured(subject, way, after)}"
-    variant = f"{way.kind} {way.old} to {way.new}"
-    return Talk(variant, draw.pick(SYSTEMS, "system"), "\n".join(user), f"{answer}\n\n{fence(code)}")
+def _activation_shows(change: Change, before: Facts, after: Facts) -> bool:
+    old, new = _FUNCTIONS[change.old], _FUNCTIONS[change.new]
+    seen = before.functions.get(old, 0)
+    sums = seen + before.functions.get(new, 0)
+    return bool(seen) and old not in after.functions and after.functions.get(new, 0) == sums
 
 
-def _measured(subject: Subject, way: Change, after: Facts) -> str:
+def _optimizer_shows(change: Change, before: Facts, after: Facts) -> bool:
+    return before.optimizers == (change.old,) and after.optimizers == (change.new,)
+
+
+def _dropout_shows(change: Change, before: Facts, after: Facts) -> bool:
+    return bool(before.dropout) and after.dropout == (float(change.new),)
+
+
+def _layer_shows(change: Change, before: Facts, after: Facts) -> bool:
+    seen = before.layers.get(change.old, 0)
+    expected = {name: number for name, number in before.layers.items() if name != change.old}
+    expected[change.new] = expected.get(change.new, 0) + seen
+    return bool(seen) and after.layers == expected
+
+
+#: Whether the networks before and after are as the request says.
+_SHOWS: Mapping[str, Callable[[Change, Facts, Facts], bool]] = {
+    "activation": _activation_shows,
+    "optimizer": _optimizer_shows,
+    "dropout": _dropout_shows,
+    "layer": _layer_shows,
+}
+
+
+def _measured(change: Change, before: Facts, after: Facts) -> str:
     """What was seen of the change."""
-    before = subject.facts
-    assert before is not None
     size = f"Parameters: {before.parameters:,} before, {after.parameters:,} after."
-    if way.kind == "optimizer":
+    if change.kind == "optimizer":
         told = f"The optimizer was {joined(before.optimizers)} and is {joined(after.optimizers)}."
-        return " ".join([told, *way.notes, size])
-    if way.kind == "dropout":
-        return f"Dropout rates were {way.old} and are {way.new}. {size}"
-    if way.kind == "layer":
-        number = after.layers[way.new] - before.layers.get(way.new, 0)
-        return f"The network has {number:,} {way.new} where it had {number:,} {way.old}. {size}"
-    name = way.new.lower()
+        return " ".join([told, *change.notes, size])
+    if change.kind == "dropout":
+        return f"Dropout rates were {change.old} and are {change.new}. {size}"
+    if change.kind == "layer":
+        number = after.layers[change.new] - before.layers.get(change.new, 0)
+        return f"The network has {number:,} {change.new} where it had {number:,} {change.old}. {size}"
+    name = _FUNCTIONS[change.new]
     number = after.functions[name] - before.functions.get(name, 0)
-    return f"One forward pass calls {way.new} {plural(number, 'time')} where it called {way.old}. {size}"
+    return f"One forward pass calls {change.new} {plural(number, 'time')} where it called {change.old}. {size}"
+
+
+def changes(file: SourceFile) -> dict[str, list[Change]]:
+    """All changes of each kind that a file allows: of everything of the kind, or none."""
+    uses = GatherUses()
+    file.module.visit(uses)
+    return {
+        "activation": list(_activations(file, uses)),
+        "optimizer": list(_optimizers(file, uses)),
+        "dropout": list(_dropouts(file, uses)),
+        "layer": list(_layers(file, uses)),
+    }
+
+
+class GatherUses(cst.CSTVisitor):
+    """Gathers the calls `a.b.NAME(…)`, and counts all uses of names: not where one is defined, or names an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses: Counter[str] = Counter()
+        self.of_self: Counter[str] = Counter()  # attributes `self.NAME`: they hold modules, and keep their names
+        self._calls: list[tuple[cst.Call, cst.Attribute]] = []
+
+    def calls_of(self, *names: str) -> list[tuple[cst.Call, cst.Attribute, str]]:
+        """Calls of these names, with what is called, and the dotted name of what it belongs to."""
+        return [
+            (call, called, get_full_name_for_node(called.value) or "")
+            for call, called in self._calls
+            if called.attr.value in names
+        ]
+
+    def all_calls_of(self, name: str, owners: Sequence[str]) -> list[tuple[cst.Call, cst.Attribute]]:
+        """Calls of a name that belongs to one of these; none where it is also used in another way, which would stay."""
+        calls = [(call, called) for call, called, owner in self.calls_of(name) if owner in owners]
+        return calls if len(calls) == self.uses[name] else []
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> bool:
+        """Texts are left alone."""
+        return False
+
+    def visit_Name(self, node: cst.Name) -> None:
+        """A use, if none of what follows takes it back."""
+        self.uses[node.value] += 1
+
+    def _define(self, node: cst.FunctionDef | cst.ClassDef | cst.Param) -> None:
+        self.uses[node.name.value] -= 1
+
+    visit_FunctionDef = visit_ClassDef = visit_Param = _define
+
+    def visit_Arg(self, node: cst.Arg) -> None:
+        """The keyword is no use."""
+        if node.keyword is not None:
+            self.uses[node.keyword.value] -= 1
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        """Of the object itself, it is counted."""
+        if isinstance(node.value, cst.Name) and node.value.value == "self":
+            self.of_self[node.attr.value] += 1
+
+    def visit_Call(self, node: cst.Call) -> None:
+        """Of something that belongs to something else, it is gathered."""
+        if isinstance(node.func, cst.Attribute):
+            self._calls.append((node, node.func))
+
+
+def _activations(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+    """Every activation of a kind becomes another, modules and functions alike."""
+    for old in ("ReLU", "GELU", "SiLU"):
+        function = _FUNCTIONS[old]
+        calls = [
+            (call, called, owner)
+            for call, called, owner in uses.calls_of(old, function)
+            if owner in (_FUNCTIONAL if called.attr.value == function else _NN)
+        ]
+        rest = uses.uses[old] + uses.uses[function] - uses.of_self[function]
+        for new in _FUNCTIONS if calls and rest == len(calls) else ():
+            keeps = old in _INPLACE and new in _INPLACE  # their arguments; others have none in common
+            plain = all(
+                len(call.args) == 1 and call.args[0].keyword is None
+                for call, called, _ in calls
+                if called.attr.value == function
+            )
+            if new != old and (keeps or plain):
+                edits: dict[cst.CSTNode, Edit] = {}
+                lines: set[int] = set()
+                for call, called, owner in calls:
+                    of_module = called.attr.value == old
+                    edits[called] = partial(_renamed, new=new if of_module else _FUNCTIONS[new], owner=owner)
+                    lines.update(file.lines(called.attr))
+                    if of_module and not keeps and call.args:
+                        edits[call] = _emptied
+                        lines.update(file.lines(called.attr, call))
+                yield Change("activation", edits, old=old, new=new, lines=tuple(sorted(lines)))
+
+
+def _optimizers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+    for (old, new), dropped in _OPTIMIZERS.items():
+        calls = uses.all_calls_of(old, _OPTIM)
+        if not calls or not all(_takes_fewer(call, dropped) for call, _ in calls):
+            continue
+        edits: dict[cst.CSTNode, Edit] = {}
+        lines: set[int] = set()
+        for call, called in calls:
+            edits[called] = partial(_renamed, new=new)
+            edits[call] = partial(_without_keywords, names=dropped)
+            lines.update(file.lines(called.attr))
+            for before, arg in zip(call.args, call.args[1:], strict=False):
+                if _keyword(arg) in dropped:
+                    lines.update(range(file.lines(before)[-1], file.lines(arg)[-1] + 1))
+        notes = _optimizer_notes([call for call, _ in calls], old, new, dropped)
+        yield Change("optimizer", edits, "train_step", old, new, tuple(sorted(lines)), notes)
+
+
+def _takes_fewer(call: cst.Call, dropped: frozenset[str]) -> bool:
+    """Whether a call can lose these arguments: it has few others by position, none by `**`, and another one first."""
+    positional = sum(arg.keyword is None for arg in call.args)
+    return positional <= 2 and all(arg.star != "**" for arg in call.args) and _keyword(*call.args[:1]) not in dropped
+
+
+def _optimizer_notes(calls: Sequence[cst.Call], old: str, new: str, dropped: frozenset[str]) -> tuple[str, ...]:
+    """Which arguments went, and what the defaults of the new optimizer change."""
+    given = [{_keyword(arg) for arg in call.args} for call in calls]
+    gone = tuple(sorted(dropped & {name for names in given for name in names}))
+    notes = []
+    if gone:
+        notes.append(f"{new} takes no {joined(gone)}: what was passed there has no effect any more.")
+    decays = _DECAYS.get(old, 0), _DECAYS.get(new, 0)
+    if decays[0] != decays[1] and any("weight_decay" not in names for names in given):
+        notes.append(
+            f"No `weight_decay` is given, and its default changes: {decays[0]} in {old}, {decays[1]} in {new}."
+        )
+    return tuple(notes)
+
+
+def _dropouts(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+    literals: list[cst.Float] = []
+    for call, _, _ in uses.calls_of(*_DROPOUTS):
+        named = [arg.value for arg in call.args if _keyword(arg) == "p"]
+        given = named or [arg.value for arg in call.args if arg.keyword is None]
+        if not given or not isinstance(given[0], cst.Float):
+            return
+        literals.append(given[0])
+    rates = sorted({literal.evaluated_value for literal in literals})
+    lines = tuple(sorted({line for literal in literals for line in file.lines(literal)}))
+    for rate in _RATES if literals else ():
+        if rate not in rates:
+            edits: dict[cst.CSTNode, Edit] = {literal: partial(_literal, value=repr(rate)) for literal in literals}
+            yield Change("dropout", edits, old=", ".join(map(repr, rates)), new=repr(rate), lines=lines)
+
+
+def _layers(file: SourceFile, uses: GatherUses) -> Iterator[Change]:
+    for (old, new), (most, allowed) in _LAYERS.items():
+        calls = uses.all_calls_of(old, _NN)
+        positional = [sum(arg.keyword is None and arg.star != "**" for arg in call.args) for call, _ in calls]
+        named = {_keyword(arg) for call, _ in calls for arg in call.args if arg.keyword is not None or arg.star == "**"}
+        least = 1 if new == "GroupNorm" else 0  # the channels, before which the groups go
+        if calls and named <= allowed and all(least <= count <= most for count in positional):
+            edits: dict[cst.CSTNode, Edit] = {called: partial(_renamed, new=new) for _, called in calls}
+            lines = {line for _, called in calls for line in file.lines(called.attr)}
+            if new == "GroupNorm":
+                edits |= {call: _with_one_group for call, _ in calls}
+                lines |= {file.lines(call.args[0])[0] for call, _ in calls}
+            yield Change("layer", edits, old=old, new=new, lines=tuple(sorted(lines)))
+
+
+def _keyword(*args: cst.Arg) -> str:
+    """The name of an argument that is passed by keyword; empty for others and for none."""
+    return args[0].keyword.value if args and args[0].keyword is not None else ""
+
+
+def _renamed(called: cst.Attribute, new: str, owner: str = "") -> cst.Attribute:
+    """`a.b.OLD` becomes `a.b.NEW`; a function of torch that torch has not becomes one of torch.nn.functional."""
+    value = cst.parse_expression("torch.nn.functional") if owner == "torch" else called.value
+    return called.with_changes(value=value, attr=cst.Name(new))
+
+
+def _emptied(call: cst.Call) -> cst.Call:
+    """`NAME(…)` becomes `NAME()`."""
+    return call.with_changes(args=[], whitespace_before_args=cst.SimpleWhitespace(""))
+
+
+def _without_keywords(call: cst.Call, names: frozenset[str]) -> cst.Call:
+    """Keyword arguments of these names go, each with the comma before it; the first argument is none of them."""
+    kept: list[cst.Arg] = []
+    for arg in call.args:
+        if _keyword(arg) in names:
+            kept[-1] = kept[-1].with_changes(comma=arg.comma, whitespace_after_arg=arg.whitespace_after_arg)
+        else:
+            kept.append(arg)
+    return call.with_changes(args=kept)
+
+
+def _literal(literal: cst.Float, value: str) -> cst.Float:
+    return literal.with_changes(value=value)
+
+
+def _with_one_group(call: cst.Call) -> cst.Call:
+    """`NAME(8)` becomes `NAME(1, 8)`."""
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    return call.with_changes(args=[cst.Arg(cst.Integer("1"), comma=comma), *call.args])

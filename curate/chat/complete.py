@@ -1,18 +1,24 @@
-"""`complete`: a file with a gap, and the part that is missing there."""
+"""`complete`: a file with a gap, and the part that is missing there; put back, the file is the same, byte for byte.
 
+A gap is cut out by lines, not rewritten: LibCST prints no block without statements.
+"""
+
+import ast
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from curate.chat.conversation import No, Talk
-from curate.chat.gap import MARK, Gap, gaps
-from curate.chat.stages import stages
-from curate.chat.subject import Subject
-from curate.chat.text import fence
-from curate.chat.wording import BLOCK_SYSTEMS, SYSTEMS, call_line, listed, trainable
+from curate.chat.network import Network, parse
+from curate.chat.verbalization import BLOCK_SYSTEMS, SYSTEMS, call_line, listed, stage_lines, trainable
 from lemur_core.files.markdown import plural
-from manifests.conversations.draw import Draw
+from manifests.conversations.conversation import Draft, Skipped, fence
+from manifests.conversations.sampling import Sampler
 from manifests.records import SPLITS
+
+#: Stands where the part was, on a line of its own.
+MARK = "# <missing part>"
 
 _REQUESTS = (
     "Complete this file: {what} is missing where it says `{mark}`.",
@@ -20,47 +26,66 @@ _REQUESTS = (
     "Fill in {what} at the line `{mark}`.",
     "The line `{mark}` stands for {what}. Give the code that belongs there.",
 )
-#: Bodies that are much the same in most networks; taken only where there is no other.
-_ALIKE = frozenset({"learn", "train_setup", "body supported_hyperparameters"})
-
 _RULE = (
     "Answer with the missing lines alone, the first one without indentation; each line is then indented like the marked"
     " one."
 )
-_NO_PART = "no body of three lines or more, but that of Net, can be cut out and put back exactly"
-_NOT_TOLD = "every part that can be cut out holds what the rest of the file and measurements do not tell"
 _ANSWERS = ("", "The missing part is:\n\n", "This belongs there:\n\n")
+_NO_PART = "no body of three lines or more, but that of Net, can be cut out and put back exactly"
+_ASKED_EARLIER = "every part that can be cut out is asked for in an earlier split"
+_NOT_STATED = "every part that can be cut out holds what the rest of the file and measurements do not tell"
+
+#: Bodies that are much the same in most networks; taken only where there is no other.
+_USUAL = frozenset({"learn", "train_setup", "body supported_hyperparameters"})
+
+_MIN_LINES = 3
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # where Python's parser splits
 
 
-def completions(subjects: Sequence[Subject], draws: Sequence[Draw]) -> list[Talk | No]:
-    """For each record a request to fill a gap; the answer, put back, gives its file exactly. Nothing is run for it.
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A file with a marked gap, and the part that was there, without the indentation of the marked line.
+
+    A part is `plain` where it holds nothing that the rest cannot tell: no docstring, no number but 0, 1 and 2, and no
+    text with white space in it, such as a message.
+    """
+
+    what: str  # for example: the body of method `forward` of class `Net`
+    name: str  # for example: body Net.forward
+    text: str
+    part: str
+    plain: bool
+
+
+def completions(networks: Sequence[Network], samplers: Sequence[Sampler]) -> list[Draft | Skipped]:
+    """For each record a request to fill a gap; nothing is run for it.
 
     No part is asked for that is asked for in an earlier split, in the order train, validation, test.
     """
-    holders = _holders(subjects)
+    holders = _holders(networks)
     asked: dict[bytes, str] = {}  # part -> the first split that asks for it
-    found: dict[int, Talk | No] = {}
-    for place in sorted(range(len(subjects)), key=lambda place: SPLITS.index(subjects[place].split)):
-        subject = subjects[place]
-        all_of_it = gaps(subject.source)
-        told = [gap for gap in all_of_it if holders[_key(gap.text)] == 1 and (gap.plain or subject.facts is not None)]
-        new = [gap for gap in told if asked.get(_key(gap.part), subject.split) == subject.split]
+    found: dict[int, Draft | Skipped] = {}
+    for place in sorted(range(len(networks)), key=lambda place: SPLITS.index(networks[place].split)):
+        network = networks[place]
+        every = gaps(network.code)
+        clear = [gap for gap in every if holders[_key(gap.text)] == 1 and (gap.plain or network.facts is not None)]
+        new = [gap for gap in clear if asked.get(_key(gap.part), network.split) == network.split]
         if new:
-            gap = _chosen(new, holders, draws[place])
-            asked[_key(gap.part)] = subject.split
-            found[place] = _talk(subject, draws[place], gap)
-        elif told:
-            found[place] = No("in_another_split", "every part that can be cut out is asked for in an earlier split")
+            gap = _chosen(new, holders, samplers[place])
+            asked[_key(gap.part)] = network.split
+            found[place] = _draft(network, samplers[place], gap)
+        elif clear:
+            found[place] = Skipped("in_another_split", _ASKED_EARLIER)
         else:
-            found[place] = No("no_part", _NOT_TOLD if all_of_it else _NO_PART)
-    return [found[place] for place in range(len(subjects))]
+            found[place] = Skipped("no_part", _NOT_STATED if every else _NO_PART)
+    return [found[place] for place in range(len(networks))]
 
 
-def _holders(subjects: Sequence[Subject]) -> Counter[bytes]:
+def _holders(networks: Sequence[Network]) -> Counter[bytes]:
     """How many records hold each part, and each file with a gap: the answer to one of several would be open."""
     holders: Counter[bytes] = Counter()
-    for subject in subjects:
-        holders.update({_key(text) for gap in gaps(subject.source) for text in (gap.text, gap.part)})
+    for network in networks:
+        holders.update({_key(text) for gap in gaps(network.code) for text in (gap.text, gap.part)})
     return holders
 
 
@@ -68,32 +93,111 @@ def _key(text: str) -> bytes:
     return hashlib.sha256(text.strip().encode()).digest()
 
 
-def _chosen(found: Sequence[Gap], holders: Counter[bytes], draw: Draw) -> Gap:
+def _chosen(found: Sequence[Gap], holders: Counter[bytes], sampler: Sampler) -> Gap:
     """One of the gaps that say most: not much the same everywhere, in one record only, told by the rest of its file."""
 
     def rank(gap: Gap) -> tuple[bool, bool, bool]:
-        return gap.name.rpartition(".")[2] in _ALIKE, holders[_key(gap.part)] > 1, not gap.plain
+        return gap.name.rpartition(".")[2] in _USUAL, holders[_key(gap.part)] > 1, not gap.plain
 
     best = min(map(rank, found))
-    return draw.pick([gap for gap in found if rank(gap) == best], "gap")
+    return sampler.choice([gap for gap in found if rank(gap) == best], "gap")
 
 
-def _talk(subject: Subject, draw: Draw, gap: Gap) -> Talk:
-    request = draw.pick(_REQUESTS, "request").format(what=gap.what, mark=MARK)
+def _draft(network: Network, sampler: Sampler, gap: Gap) -> Draft:
+    request = sampler.choice(_REQUESTS, "request").format(what=gap.what, mark=MARK)
     user = [request[0].upper() + request[1:], "", fence(gap.text), ""]
     if not gap.plain:
-        user += [*_measures(subject), ""]
+        user += [*_measures(network), ""]
     user.append(_RULE)
-    system = draw.pick(SYSTEMS if subject.reading.has_net else BLOCK_SYSTEMS, "system")
-    return Talk(gap.name, system, "\n".join(user), draw.pick(_ANSWERS, "answer") + fence(gap.part))
+    system = sampler.choice(SYSTEMS if network.reading.has_net else BLOCK_SYSTEMS, "system")
+    return Draft(system, "\n".join(user), sampler.choice(_ANSWERS, "answer") + fence(gap.part), gap.name)
 
 
-def _measures(subject: Subject) -> list[str]:
+def _measures(network: Network) -> list[str]:
     """What was measured of the whole file, from which the sizes in a part can be told."""
-    facts = subject.facts
-    assert facts is not None
-    lines = [call_line(subject), "", "Measured on the whole file:"]
+    facts = network.measured
+    lines = [call_line(network), "", "Measured on the whole file:"]
     lines.append(f"- {plural(facts.parameters, 'parameter')}, {trainable(facts)}")
     if facts.layers:
         lines.append(f"- layers: {listed(facts.layers)}")
-    return [*lines, *stages(facts)]
+    return [*lines, *stage_lines(facts)]
+
+
+def put_back(text: str, part: str) -> str:
+    """The file with the part in its gap: every line that is not empty gets the indentation of the marked line."""
+    head, _, tail = text.partition(MARK)
+    start = max(head.rfind("\n"), head.rfind("\r")) + 1
+    indent = head[start:]
+    lines = [indent + line if line.strip("\r\n") else line for line in _LINE.findall(part)]
+    return head[:start] + "".join(lines) + tail
+
+
+def gaps(code: str) -> list[Gap]:
+    """All gaps of a file: bodies of functions and methods, and of top-level classes beside others, but for `Net`.
+
+    Docstrings stay: a gap begins behind them.
+    """
+    if MARK in code:
+        return []
+    lines: list[str] = _LINE.findall(code)
+    return [gap for node, what, name in _bodies(parse(code)) if (gap := _cut(lines, node, what, name)) is not None]
+
+
+def _bodies(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, str, str]]:
+    """What may be cut out, with what a request and a variant call it."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node, f"the body of the function `{node.name}`", f"body {node.name}"
+        if isinstance(node, ast.ClassDef):
+            if len(classes) > 1 and node.name != "Net":
+                yield node, f"the body of the class `{node.name}`", f"class {node.name}"
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef):
+                    what = f"the body of the method `{item.name}` of class `{node.name}`"
+                    yield item, what, f"body {node.name}.{item.name}"
+
+
+def _cut(lines: list[str], node: ast.FunctionDef | ast.ClassDef, what: str, name: str) -> Gap | None:
+    """A body as a gap; None where its lines are few, do not parse alone or do not come back."""
+    body = node.body[1:] if _has_docstring(node) else node.body
+    if not body:
+        return None
+    if lines[body[0].lineno - 1].encode()[: body[0].col_offset].strip():
+        return None  # on the line of the def, or of the docstring
+    decorators = [item.lineno for item in getattr(body[0], "decorator_list", [])]
+    first, last = min([body[0].lineno, *decorators]), node.end_lineno
+    assert last is not None
+    if last - first + 1 < _MIN_LINES:
+        return None
+    inside = lines[first - 1 : last]
+    indent = inside[0][: len(inside[0]) - len(inside[0].lstrip())]
+    ending = inside[-1][len(inside[-1].rstrip("\r\n")) :]
+    part = "".join(line.removeprefix(indent) for line in inside).removesuffix(ending)
+    text = "".join([*lines[: first - 1], indent, MARK, ending, *lines[last:]])
+    try:
+        tree = parse(part)
+    except (SyntaxError, ValueError):
+        return None  # a line that stands further left, for example in a long string
+    if put_back(text, part) != "".join(lines):
+        return None
+    return Gap(what, name, text, part, _is_plain(tree))
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return ast.get_docstring(node, clean=False) is not None
+
+
+def _is_plain(part: ast.Module) -> bool:
+    for node in ast.walk(part):
+        if _has_docstring(node):
+            return False
+        if isinstance(node, ast.Constant):
+            value = node.value
+            if isinstance(value, int | float | complex) and value not in (0, 1, 2):
+                return False
+            if isinstance(value, str | bytes) and len(value.split()) > 1:
+                return False
+    return True

@@ -1,12 +1,20 @@
-"""`repair`: a fault was put into the file and seen to fail in the sandbox; the answer is the file without it."""
+"""`repair`: a fault that people make is put into the file and seen to fail in the sandbox; the answer is the file."""
 
-from curate.chat.conversation import No, Talk, no_file
-from curate.chat.faults import Fault, faults
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import libcst as cst
+import libcst.matchers as m
+from libcst.metadata import ExpressionContext
+
+from curate.chat.codemod import Rewriting, SourceFile, confirmed, interleaved
 from curate.chat.lab import Answer, Lab
-from curate.chat.subject import Subject
-from curate.chat.text import fence
-from curate.chat.wording import SYSTEMS, call_line
-from manifests.conversations.draw import Draw
+from curate.chat.network import Network
+from curate.chat.verbalization import SYSTEMS, call_line
+from manifests.conversations.conversation import Draft, Skipped, fence
+from manifests.conversations.sampling import Sampler
 
 #: Faults that are tried on one record.
 ATTEMPTS = 4
@@ -20,60 +28,223 @@ _REQUESTS = (
 )
 _ERRORS = ("The error:", "What I get:", "It fails with:")
 _ANSWERS = (
-    "{where} {right}. The corrected file:",
-    "The fault: {where_low} {right}. Corrected:",
-    "{where} {right}. With that put right, the network runs:",
+    "Line {line}: {right}. The corrected file:",
+    "The fault: line {line}: {right}. Corrected:",
+    "Line {line}: {right}. With that put right, the network runs:",
 )
 
+_EXECUTED = ("__init__", "forward")  # by a trial
+_KEPT = frozenset({"self", "super", "torch", "True", "False", "None"})  # LibCST has the constants as names
+_WITH_SIZES = frozenset({"Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "BatchNorm2d", "BatchNorm1d"})
+_WITH_DIMENSION = frozenset({"flatten", "cat", "mean", "softmax", "sum", "unsqueeze", "squeeze", "chunk", "stack"})
+_SUPER_INIT = m.Call(m.Attribute(m.Call(m.Name("super")), m.Name("__init__")))
 
-def repairs(subjects: list[Subject], draws: list[Draw], lab: Lab) -> list[Talk | No]:
-    """A conversation for each record that runs, by the first fault of a drawn order that fails."""
-    found: list[Talk | No] = [
-        no_file(subject) or No("no_fault", "no place for a fault was found") for subject in subjects
-    ]
-    plans = {place: _plan(subject, draws[place]) for place, subject in enumerate(subjects) if no_file(subject) is None}
-    for attempt in range(ATTEMPTS):
-        open_places = [place for place, plan in plans.items() if isinstance(found[place], No) and len(plan) > attempt]
-        codes = [subjects[place].source.edit([plans[place][attempt].edit]) for place in open_places]
-        experiments = [subjects[place].experiment(code) for place, code in zip(open_places, codes, strict=True)]
-        answers = lab.make(experiments, "chat faults")
-        for place, code, told in zip(open_places, codes, answers, strict=True):
-            fault = plans[place][attempt]
-            if told["runs"] or told["category"] not in _SHOWN:
-                outcome = "it runs all the same" if told["runs"] else f"{told['category']}: {told['error']}"
-                found[place] = No("no_clear_failure", f"last of {attempt + 1} tried: {fault.kind}: {outcome}")
-            else:
-                found[place] = _talk(subjects[place], draws[place], fault, code, told)
-    return found
+_Block = cst.Module | cst.IndentedBlock
 
 
-def _plan(subject: Subject, draw: Draw) -> list[Fault]:
-    """Faults in the order in which they are tried: each of another kind while there are kinds."""
-    places = faults(subject.source)
-    kinds = draw.shuffled(list(places), "kinds")
-    orders = {kind: draw.shuffled(places[kind], f"place {kind}") for kind in kinds}
-    rounds = max((len(order) for order in orders.values()), default=0)
-    plan = [orders[kind][turn] for turn in range(rounds) for kind in kinds if turn < len(orders[kind])]
-    return plan[:ATTEMPTS]
+@dataclass(frozen=True, slots=True)
+class Fault(Rewriting):
+    """One fault: where it is, and what was right there, in a sentence."""
+
+    line: int = 0
+    right: str = ""
 
 
-def _talk(subject: Subject, draw: Draw, fault: Fault, code: str, told: Answer) -> Talk:
-    error = f"{told['category']}: {told['error']}"
-    user = [draw.pick(_REQUESTS, "request"), "", fence(code), "", call_line(subject), ""]
-    user += [draw.pick(_ERRORS, "error"), "", _fence_text(error)]
-    where = f"Line {fault.line}:"
-    answer = draw.pick(_ANSWERS, "answer").format(
-        where=where, where_low=where[0].lower() + where[1:], right=fault.right
-    )
-    return Talk(
-        f"{fault.kind} line {fault.line}",
-        draw.pick(SYSTEMS, "system"),
+def repairs(networks: Sequence[Network], samplers: Sequence[Sampler], lab: Lab) -> list[Draft | Skipped]:
+    """A conversation for each record that runs, by the first fault of a random order that fails."""
+    nothing = Skipped("no_fault", "no place for a fault was found")
+    return confirmed(networks, samplers, lab, "chat faults", _plan, _judge, nothing)
+
+
+def _plan(_: Network, sampler: Sampler, file: SourceFile) -> list[Fault]:
+    return interleaved(faults(file), sampler, "place", ATTEMPTS)
+
+
+def _judge(
+    network: Network, sampler: Sampler, fault: Fault, code: str, answer: Answer, attempt: int
+) -> Draft | Skipped:
+    outcome = "it runs all the same" if answer["runs"] else f"{answer['category']}: {answer['error']}"
+    if answer["runs"] or answer["category"] not in _SHOWN:
+        return Skipped("no_clear_failure", f"last of {attempt} tried: {fault.kind}: {outcome}")
+    user = [sampler.choice(_REQUESTS, "request"), "", fence(code), "", call_line(network), ""]
+    user += [sampler.choice(_ERRORS, "error"), "", fence(outcome, "text")]
+    told = sampler.choice(_ANSWERS, "answer").format(line=fault.line, right=fault.right)
+    return Draft(
+        sampler.choice(SYSTEMS, "system"),
         "\n".join(user),
-        f"{answer}\n\n{fence(subject.code)}",
+        f"{told}\n\n{fence(network.code)}",
+        f"{fault.kind} line {fault.line}",
     )
 
 
-def _fence_text(line: str) -> str:
-    """One line as a block of plain text."""
-    marks = "```" if "```" not in line else "~~~~"
-    return f"{marks}text\n{line}\n{marks}"
+def faults(file: SourceFile) -> dict[str, list[Fault]]:
+    """All places where a fault of each kind can be put, in the order of the file."""
+    visitor = GatherFaults(file)
+    file.module.visit(visitor)
+    return visitor.found
+
+
+class GatherFaults(cst.CSTVisitor):
+    """Finds the places for faults. Names and arguments go wrong where a trial executes them, sizes everywhere."""
+
+    def __init__(self, file: SourceFile) -> None:
+        super().__init__()
+        self._file = file
+        self._words = frozenset(re.findall(r"\w+", file.module.code))
+        self._executed = 0  # methods around a node that a trial executes
+        self._keywords: set[cst.Name] = set()
+        self.found: dict[str, list[Fault]] = {
+            "undefined_name": [],
+            "unknown_attribute": [],
+            "missing_argument": [],
+            "missing_parameter": [],
+            "wrong_size": [],
+            "wrong_dimension": [],
+            "missing_import": [],
+            "missing_super": [],
+        }
+
+    def visit_Module(self, node: cst.Module) -> None:
+        """An import goes."""
+        for line in node.body:
+            if m.matches(line, m.SimpleStatementLine([m.Import() | m.ImportFrom()])) and self._is_alone(line):
+                statement = cst.ensure_type(line, cst.SimpleStatementLine).body[0]
+                names = getattr(statement, "names", ())
+                if isinstance(names, Sequence) and len(names) == 1:
+                    self._removed("missing_import", node, line, f"the import is missing: `{self._text(statement)}`")
+
+    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
+        """The call of the constructor of `nn.Module` goes."""
+        for line in node.body:
+            if m.matches(line, m.SimpleStatementLine([m.Expr(_SUPER_INIT)])) and self._is_alone(line):
+                call = self._text(cst.ensure_type(line, cst.SimpleStatementLine).body[0])
+                self._removed(
+                    "missing_super", node, line, f"the constructor must call `{call}` before it sets any module"
+                )
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        """`forward` loses its only input."""
+        params = node.params
+        if node.name.value != "forward" or node.asynchronous is not None or params.posonly_params:
+            return
+        if len(params.params) == 2 and not any(param.default for param in params.params):
+            first, second = params.params
+            if len(self._file.lines(first, second)) == 1:
+                right = f"`forward` takes no input beside `self`; its parameter `{second.name.value}` is missing"
+                fewer = params.with_changes(params=[first.with_changes(comma=second.comma)])
+                self._add("missing_parameter", second, right, params, fewer)
+
+    def visit_FunctionDef_body(self, node: cst.FunctionDef) -> None:
+        """A trial executes what follows, or does not."""
+        self._executed += node.name.value in _EXECUTED and node.asynchronous is None
+
+    def leave_FunctionDef_body(self, node: cst.FunctionDef) -> None:
+        """See `visit_FunctionDef_body`."""
+        self._executed -= node.name.value in _EXECUTED and node.asynchronous is None
+
+    def _skip(self, node: cst.CSTNode) -> bool:
+        """Texts are rarely formatted in a trial; names in imports and of globals are no expressions."""
+        return False
+
+    visit_FormattedString = visit_Import = visit_ImportFrom = visit_NameItem = _skip
+
+    def visit_Arg(self, node: cst.Arg) -> None:
+        """The name of a keyword argument is no expression."""
+        if node.keyword is not None:
+            self._keywords.add(node.keyword)
+
+    def visit_Name(self, node: cst.Name) -> None:
+        """A name becomes one that nothing defines."""
+        if not self._executed or node in self._keywords or node.value in _KEPT:
+            return
+        if self._file.context(node) is ExpressionContext.LOAD:
+            wrong = self._misspelt(node.value, node)
+            right = f"`{wrong}` is defined nowhere; the name is `{node.value}`"
+            self._add("undefined_name", node, right, node, node.with_changes(value=wrong))
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        """An attribute of the module becomes one that it does not have."""
+        if self._executed and self._file.context(node) is ExpressionContext.LOAD and _of_self(node):
+            name = node.attr.value
+            wrong = self._misspelt(name, node)
+            right = f"the object has no `{wrong}`; the attribute is `self.{name}`"
+            self._add("unknown_attribute", node, right, node, node.with_changes(attr=cst.Name(wrong)))
+
+    def visit_Call(self, node: cst.Call) -> None:
+        """A call of a submodule loses its argument; a size is doubled; a dimension is one too high."""
+        if self._executed and _of_self(node.func) and m.matches(node, m.Call(args=[m.Arg(keyword=None, star="")])):
+            call, callee = self._text(node.with_changes(lpar=[], rpar=[])), self._text(node.func)
+            if "\n" not in call:
+                emptied = node.with_changes(args=[], whitespace_before_args=cst.SimpleWhitespace(""))
+                right = f"`{callee}` needs its argument: `{call}`"
+                self._add("missing_argument", node, right, node, emptied)
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _WITH_SIZES:
+            self._wrong_sizes(node, 1 if "Norm" in node.func.attr.value else 2)
+        if self._executed and isinstance(node.func, cst.Attribute) and node.func.attr.value in _WITH_DIMENSION:
+            self._wrong_dimensions(node)
+
+    def _wrong_sizes(self, call: cst.Call, count: int) -> None:
+        for order, value in zip(("first", "second")[:count], _positional(call), strict=False):
+            if isinstance(value, cst.Integer) and value.evaluated_value > 1:
+                number, wrong = value.evaluated_value, value.evaluated_value * 2
+                right = f"the {order} argument of this `{self._text(call.func)}` must be {number}, not {wrong}"
+                self._add("wrong_size", value, right, value, cst.Integer(str(wrong)))
+
+    def _wrong_dimensions(self, call: cst.Call) -> None:
+        named = [arg.value for arg in call.args if arg.keyword and arg.keyword.value in ("dim", "start_dim")]
+        for value in named or _positional(call)[-1:]:
+            if isinstance(value, cst.Integer):
+                number, wrong = value.evaluated_value, value.evaluated_value + 1
+                right = f"`{self._text(call.func)}` must work on dimension {number}, not {wrong}"
+                self._add("wrong_dimension", value, right, value, cst.Integer(str(wrong)))
+
+    def _add(self, kind: str, at: cst.CSTNode, right: str, old: cst.CSTNode, new: cst.CSTNode) -> None:
+        line = self._file.lines(at)[0]
+        self.found[kind].append(Fault(kind, {old: lambda _: new}, line=line, right=right))
+
+    def _removed(self, kind: str, block: _Block, line: cst.CSTNode, right: str) -> None:
+        self._add(kind, line, right, block, _without(block, line))
+
+    def _text(self, node: cst.CSTNode) -> str:
+        return self._file.text(node)
+
+    def _is_alone(self, line: cst.CSTNode) -> bool:
+        """Whether a statement is all that stands on its one line."""
+        statement = cst.ensure_type(line, cst.SimpleStatementLine)
+        semicolon = statement.body[0].semicolon
+        comment = statement.trailing_whitespace.comment
+        return len(self._file.lines(line)) == 1 and comment is None and semicolon is cst.MaybeSentinel.DEFAULT
+
+    def _misspelt(self, name: str, at: cst.CSTNode) -> str:
+        """A name like this one that the file does not hold: a slip of the pen, another one on each line."""
+        middle = len(name) // 2
+        slips = [
+            name[:-1],
+            f"{name}s",
+            f"{name[:middle]}{name[middle:][1:2]}{name[middle : middle + 1]}{name[middle + 2 :]}",  # letters swapped
+            f"{name}_out",
+            f"{name[:middle]}_{name[middle:]}",
+            f"{name}1",
+        ]
+        turn = self._file.lines(at)[0] % len(slips)
+        fit = (text for text in (*slips[turn:], *slips[:turn]) if text.isidentifier() and len(text) > 1)
+        return next((text for text in fit if text not in self._words), f"{name}_missing")
+
+
+def _of_self(node: cst.CSTNode) -> bool:
+    return m.matches(node, m.Attribute(value=m.Name("self")))
+
+
+def _positional(call: cst.Call) -> list[cst.BaseExpression]:
+    return [arg.value for arg in call.args if arg.keyword is None and arg.star != "**"]
+
+
+def _without(block: _Block, gone: Any) -> _Block:
+    """A block without one of its statements; the comments and empty lines above that stay."""
+    above = cst.ensure_type(gone, cst.SimpleStatementLine).leading_lines
+    lines: list[Any] = [line for line in block.body if line is not gone]
+    place = list(block.body).index(gone)
+    if place == len(lines):
+        return block.with_changes(body=lines, footer=[*above, *block.footer])
+    lines[place] = lines[place].with_changes(leading_lines=[*above, *lines[place].leading_lines])
+    return block.with_changes(body=lines)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from curate.chat.card import chat_section
 from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
@@ -54,7 +55,7 @@ def write_report(
         *records.rescued(facts),
         *records.pretrained(facts, corpus),
         *records.runs(facts, corpus, outcome, counts),
-        *sections.chat(outcome.chat),
+        *chat_section(outcome.chat),
         *records.largest_groups(facts),
         *records.examples(facts, corpus.codes),
         *records.invalid(facts),

@@ -1,102 +1,118 @@
-"""Conversations for all specs of a folder: asked, answered, guarded, and counted where there are none."""
+"""Conversations for all specs of a folder: drafted, guarded, and counted where there are none."""
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from extract.chat.choose import Shelf, choose
-from extract.chat.describe import describe
-from extract.chat.guard import guarded_text, repeats
-from extract.chat.result import Chat, ChatOptions, Drop, No, Pair, Subject, Talk
-from extract.chat.rights import Rights
-from extract.chat.shapes import shapes
-from extract.chat.similar import held_by_another
-from extract.chat.specify import specify
-from extract.chat.wording import SYSTEMS
-from extract.chat.write import write
+from extract.chat.choose import Distractors, choose
+from extract.chat.draft import ChatBlock, describe, shapes, specify, write
+from extract.chat.guard import Rights, guarded_text, repeats
 from extract.specs.make import LIMIT
 from extract.specs.splits import design_key
 from lemur_core.files.progress import progress
-from lemur_core.similarity.text import tokens_of
-from manifests.conversations.draw import Draw
-from manifests.records import SpecChatKind
+from manifests.conversations.card import chat_card
+from manifests.conversations.conversation import MAX_TOKENS, Chat, Comparison, Draft, Skipped, finish
+from manifests.conversations.sampling import Sampler
+from manifests.records import SPEC_CHAT_KINDS, SpecChatKind
+
+#: Question and answer are compared.
+COMPARISON = Comparison(lambda draft: f"{draft.user}\n{draft.assistant}", "rows", "as that of {label} in {split}")
+
+_MEANINGS = {
+    "describe": "the facts of a module to its name and sentences",
+    "specify": "a requirement to a structured spec, as JSON",
+    "choose": "a requirement and four modules to the one that fits",
+    "shapes": "arguments and an input shape to the output shape and the parameters",
+    "write": "a requirement to the module's code",
+}
+
+_Drafts = list[tuple[ChatBlock, SpecChatKind, Draft | Skipped]]
 
 
-def build_chat(subjects: Sequence[Subject], options: ChatOptions, rights: Rights) -> Chat:
-    """One conversation or one reason for each subject and kind, in their order.
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How conversations are made. `seed` draws their wording; `include_code` adds the kind `write`."""
+
+    seed: int = 42
+    max_tokens: int = MAX_TOKENS
+    include_code: bool = False
+
+    @property
+    def kinds(self) -> tuple[SpecChatKind, ...]:
+        """The kinds that are made of each spec."""
+        return tuple(kind for kind in SPEC_CHAT_KINDS if kind != "write" or self.include_code)
+
+
+def build_chat(blocks: Sequence[ChatBlock], options: ChatOptions, rights: Rights) -> Chat:
+    """One conversation or one reason for each block and kind, in their order.
 
     Args:
-        subjects: one for each spec, in the order of the folder.
-        rights: of their code; only needed with code.
+        blocks: one for each spec, in the order of the folder.
+        rights: to their code; only needed with code.
     """
-    first: dict[str, Subject] = {}
-    for subject in subjects:
-        first.setdefault(design_key(subject.spec), subject)
-    shelf = Shelf.of(list(first.values()))
-    said: list[tuple[Subject, SpecChatKind, Talk | No]] = []
-    for subject in subjects:
-        stands = first[design_key(subject.spec)]
+    first: dict[str, ChatBlock] = {}
+    for block in blocks:
+        first.setdefault(design_key(block.spec), block)
+    distractors = Distractors(list(first.values()))
+    drafts: _Drafts = []
+    for block in blocks:
+        stands = first[design_key(block.spec)]
         for kind in options.kinds:
-            if stands is not subject and kind != "write":
-                said.append((subject, kind, No("same_spec", f"as {stands.spec.block}")))
+            if stands is not block and kind != "write":
+                drafts.append((block, kind, Skipped("same_spec", f"as {stands.spec.block}")))
             else:
-                said.append((subject, kind, _say(subject, kind, options.seed, shelf, rights)))
-    wrong = _repeating([(subject, kind, talk) for subject, kind, talk in said if isinstance(talk, Talk)])
-    made = [
-        (subject, kind, _finished(subject, kind, talk, options, wrong.get((subject.spec.block, kind))))
-        for subject, kind, talk in said
-    ]
-    elsewhere = held_by_another([pair for *_, pair in made if isinstance(pair, Pair)], options.kinds)
-    pairs: list[Pair] = []
-    drops: list[Drop] = []
-    for subject, kind, outcome in made:
-        if isinstance(outcome, Pair) and outcome.id in elsewhere:
-            other = elsewhere[outcome.id]
-            outcome = No("near_split", f"as that of {other.subject.spec.block} in {other.subject.place.split}")
-        if isinstance(outcome, Pair):
-            pairs.append(outcome)
-        else:
-            drops.append(Drop(subject.spec, kind, outcome.reason, outcome.detail))
-    return Chat(options, pairs, drops)
+                drafts.append((block, kind, _draft(block, kind, options.seed, distractors, rights)))
+    guarded = _guarded(drafts, {block.spec.block: block.code for block in blocks})
+    return finish(
+        [(block.subject, kind, draft) for block, kind, draft in guarded], options.kinds, COMPARISON, options.max_tokens
+    )
 
 
-def _say(subject: Subject, kind: SpecChatKind, seed: int, shelf: Shelf, rights: Rights) -> Talk | No:
-    draw = Draw(seed, subject.spec.block, kind)
+def extraction_chat_card(chat: Chat) -> list[str]:
+    """The part of the card of an extraction that describes its conversations."""
+    promise = (
+        "Every number in an answer is one of the specs it speaks of: observed as the module was constructed and run, or"
+        " the default of an argument. No answer has eight consecutive tokens in common with the code of a module that"
+        " it speaks of"
+    )
+    if "write" in chat.kinds:
+        promise += (
+            ", but for `write`, whose answers are code of modules of which every part is under a permissive licence;"
+            " `source`, `path`, lines, `swhid`, `license` and `notice` say whose"
+        )
+    return chat_card(chat, ("block", "blocks"), _MEANINGS, f"{promise}.", "rows whose question and answer")
+
+
+def _draft(
+    block: ChatBlock, kind: SpecChatKind, seed: int, distractors: Distractors, rights: Rights
+) -> Draft | Skipped:
+    sampler = Sampler(seed, block.spec.block, kind)
     if kind == "choose":
-        return choose(subject, draw, shelf)
+        return choose(block, sampler, distractors)
     if kind == "write":
-        return write(subject, draw, rights)
-    return {"describe": describe, "specify": specify, "shapes": shapes}[kind](subject, draw)
+        return write(block, sampler, rights)
+    return {"describe": describe, "specify": specify, "shapes": shapes}[kind](block, sampler)
 
 
-def _finished(
-    subject: Subject, kind: SpecChatKind, talk: Talk | No, options: ChatOptions, repeated: str | None
-) -> Pair | No:
-    if isinstance(talk, No):
-        return talk
-    if repeated is not None:
-        return No("repeats_source", f"{LIMIT} tokens in a row of the file of {repeated}")
-    system = Draw(options.seed, subject.spec.block, kind).pick(SYSTEMS, "system")
-    tokens = sum(len(tokens_of(text)) for text in (system, talk.user, talk.assistant))
-    if tokens > options.max_tokens:
-        return No("too_long", f"{tokens:,} tokens; the limit is {options.max_tokens:,}")
-    return Pair(kind, subject, system, talk, tokens)
+def _guarded(drafts: _Drafts, codes: dict[str, str]) -> _Drafts:
+    """The drafts without those that repeat the code of a block that they speak of. Each file is tokenised once.
 
-
-def _repeating(said: Sequence[tuple[Subject, SpecChatKind, Talk]]) -> dict[tuple[str, str], str]:
-    """The conversations that repeat code, by block and kind, and whose code it is. Each file is read once."""
-    about: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    codes: dict[str, str] = {}
-    for subject, kind, talk in said:
-        text = guarded_text(kind, talk.user, talk.assistant)
-        for named in (subject, *talk.others):
-            codes[named.spec.block] = named.code
-            about[named.spec.block].append((subject.spec.block, kind, text))
-    found: dict[tuple[str, str], str] = {}
-    with progress("chat", len(codes), "blocks") as advance:
-        for named_block, code in codes.items():
-            texts = about[named_block]
-            for (block, of_kind, _), wrong in zip(texts, repeats([text for *_, text in texts], code), strict=True):
-                if wrong:
-                    found.setdefault((block, of_kind), named_block)
+    Args: codes: by block.
+    """
+    about: dict[str, list[tuple[int, str]]] = defaultdict(list)  # block -> place and text of each draft
+    for place, (block, kind, draft) in enumerate(drafts):
+        if isinstance(draft, Draft):
+            text = guarded_text(kind, draft.user, draft.assistant)
+            for named in (block.spec.block, *draft.columns["others"]):
+                about[named].append((place, text))
+    found = list(drafts)
+    with progress("chat", len(about), "blocks") as advance:
+        for named, texts in about.items():
+            wrong = repeats([text for _, text in texts], codes[named])
+            for place in [place for (place, _), repeated in zip(texts, wrong, strict=True) if repeated]:
+                block, kind, draft = found[place]
+                if isinstance(draft, Draft):
+                    skipped = Skipped("repeats_source", f"{LIMIT} tokens in a row of the file of {named}")
+                    found[place] = (block, kind, skipped)
             advance(1)
     return found

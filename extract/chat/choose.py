@@ -1,14 +1,23 @@
 """`choose`: from a requirement and four short descriptions to the one that fits, and why the others do not."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from extract.chat.demand import Demand, demands_of
-from extract.chat.result import No, Subject, Talk
-from extract.chat.specify import about
-from extract.chat.wording import and_list, layer_words, mode_words, parameter_words, shape_words
-from manifests.conversations.draw import Draw
+from extract.chat.draft import ChatBlock, drafted, not_run
+from extract.chat.verbalization import (
+    LAYERS,
+    and_list,
+    bag,
+    layer_words,
+    mode_words,
+    name_words,
+    parameter_words,
+    scaling_of,
+    shape_words,
+)
+from manifests.conversations.conversation import Draft, Skipped
+from manifests.conversations.sampling import Sampler
 from manifests.records import Spec
 
 _LETTERS = "ABCD"
@@ -23,78 +32,189 @@ _ASKED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Shelf:
-    """The blocks that may stand beside another: those of its split that ran, by category."""
+_SCALES = (1, 2, 5)
+_CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Identity", "ParameterList", "ParameterDict"})
 
-    by_category: dict[tuple[str, str], list[Subject]]
-    by_split: dict[str, list[Subject]]
 
-    @staticmethod
-    def of(subjects: Sequence[Subject]) -> "Shelf":
-        """A shelf of the blocks that ran, mixed, so that neighbours do not come from one file."""
-        shelf = Shelf({}, {})
-        for subject in sorted(subjects, key=lambda item: hashlib.sha256(item.spec.block.encode()).digest()):
-            if subject.spec.cases:
-                split = subject.place.split
-                shelf.by_category.setdefault((split, subject.spec.category), []).append(subject)
-                shelf.by_split.setdefault(split, []).append(subject)
-        return shelf
+class Distractors:
+    """The blocks that may stand beside another: those of its split that ran."""
 
-    def beside(self, subject: Subject, draw: Draw) -> list[Subject]:
-        """Blocks of other groups in a drawn order, those of the same category first."""
-        split = subject.place.split
-        near = _from(self.by_category.get((split, subject.spec.category), []), draw.number("near"))
-        far = _from(self.by_split.get(split, []), draw.number("far"))
+    def __init__(self, blocks: Sequence[ChatBlock]) -> None:
+        """Of these blocks, mixed, so that neighbours do not come from one file."""
+        self._by_category: dict[tuple[str, str], list[ChatBlock]] = {}
+        self._by_split: dict[str, list[ChatBlock]] = {}
+        for block in sorted(blocks, key=lambda item: hashlib.sha256(item.spec.block.encode()).digest()):
+            if block.spec.cases:
+                split = block.place.split
+                self._by_category.setdefault((split, block.spec.category), []).append(block)
+                self._by_split.setdefault(split, []).append(block)
+
+    def beside(self, block: ChatBlock, sampler: Sampler) -> list[ChatBlock]:
+        """Blocks of other groups in a random order, those of the same category first."""
+        split = block.place.split
+        near = _from(self._by_category.get((split, block.spec.category), []), sampler.number("near"))
+        far = _from(self._by_split.get(split, []), sampler.number("far"))
         found = {item.spec.block: item for item in (*near, *far)}
-        return [item for item in found.values() if item.place.cluster != subject.place.cluster]
+        return [item for item in found.values() if item.place.cluster != block.place.cluster]
 
 
-def _from(items: list[Subject], number: int) -> list[Subject]:
-    """So many of the items, in their order, from a drawn one on."""
+def _from(items: list[ChatBlock], number: int) -> list[ChatBlock]:
+    """At most `_TRIED` of the items, in their order, from a random one on."""
     start = number % len(items) if items else 0
     return [*items[start:], *items[:start]][:_TRIED]
 
 
-def choose(subject: Subject, draw: Draw, shelf: Shelf) -> Talk | No:
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One demand. `met` is None where the facts do not tell; `because` says why a block meets or breaks it."""
+
+    text: str
+    met: Callable[[Spec], bool | None]
+    because: Callable[[Spec], str]
+
+
+def demands_of(spec: Spec) -> Iterator[Demand]:
+    """The demands that a block meets, the most telling first."""
+    for made in (_shape(spec), _size(spec), _layer(spec), _mode(spec), _layout(spec)):
+        if made is not None and made.met(spec):
+            yield made
+
+
+def _shape(spec: Spec) -> Demand | None:
+    if spec.keeps_shape:
+        return Demand("keeps the shape of its input", lambda other: other.keeps_shape, _keeps_because)
+    factor, layout, phrase = spec.downsampling, spec.layout, scaling_of(spec)
+    if phrase is None or factor == 1 or len(spec.cases[0].outputs) != 1:
+        return None
+
+    def met(other: Spec) -> bool | None:
+        if other.keeps_shape:
+            return False
+        return other.downsampling == factor if other.layout == layout and other.downsampling is not None else None
+
+    return Demand(phrase, met, _shape_because)
+
+
+def _keeps_because(spec: Spec) -> str:
+    """That it keeps the shape, or what about it shows that it does not."""
+    phrases = [words for words in shape_words(spec) if spec.keeps_shape or not words.startswith(("takes", "keeps"))]
+    return f"it {phrases[0]}" if phrases else "it gives another shape"
+
+
+def _shape_because(spec: Spec) -> str:
+    """What becomes of its shape."""
+    phrases = [words for words in shape_words(spec) if not words.startswith("takes")]
+    return f"it {phrases[0]}" if phrases else ""
+
+
+def _size(spec: Spec) -> Demand | None:
+    if spec.parameters is None:
+        return None
+    if not spec.parameters:
+        return Demand("has no parameters", lambda other: _at_most(other, 0), _size_because)
+    limit = _round_up(spec.parameters)
+    return Demand(f"has at most {limit:,} parameters", lambda other: _at_most(other, limit), _size_because)
+
+
+def _at_most(spec: Spec, limit: int) -> bool | None:
+    return None if spec.parameters is None else spec.parameters <= limit
+
+
+def _size_because(spec: Spec) -> str:
+    return f"it {parameter_words(spec, arguments=False)}"
+
+
+def _round_up(number: int) -> int:
+    """The next of 1, 2, 5, 10, 20, 50, …"""
+    power = int(10 ** (len(str(number)) - 1))
+    return next(scale * power for scale in (*_SCALES, 10) if scale * power >= number)
+
+
+def _layer(spec: Spec) -> Demand | None:
+    """A kind of layer that it contains; only where all kinds are stated can a block be said to lack it."""
+    named = [(name, count) for name, count in bag(spec.layers or {}) if name not in _CONTAINERS]
+    if not named:
+        return None
+    name, _ = named[0]
+
+    def met(other: Spec) -> bool | None:
+        if other.layers is None:
+            return None
+        if name in dict(bag(other.layers)):
+            return True
+        return False if len(other.layers) <= LAYERS else None
+
+    def because(other: Spec) -> str:
+        number = (other.layers or {}).get(name, 0)
+        return f"it contains {number:,} `{name}`" if number else f"it contains no `{name}`"
+
+    return Demand(f"contains `{name}`", met, because)
+
+
+def _mode(spec: Spec) -> Demand | None:
+    if spec.train_differs is None:
+        return None
+    same = not spec.train_differs
+    text = "gives the same output in train and eval mode" if same else "gives different outputs in train and eval mode"
+
+    def met(other: Spec) -> bool | None:
+        return None if other.train_differs is None else (not other.train_differs) == same
+
+    def because(other: Spec) -> str:
+        return "train and eval mode give " + ("different outputs" if other.train_differs else "the same output")
+
+    return Demand(text, met, because)
+
+
+def _layout(spec: Spec) -> Demand | None:
+    if spec.layout is None:
+        return None
+    return Demand(
+        f"takes {spec.layout} inputs",
+        lambda other: None if other.layout is None else other.layout == spec.layout,
+        lambda other: f"it takes {other.layout} inputs",
+    )
+
+
+def choose(block: ChatBlock, sampler: Sampler, distractors: Distractors) -> Draft | Skipped:
     """Four descriptions and demands that only one of them meets, answered with the measured facts that decide."""
-    spec = subject.spec
+    spec = block.spec
     if not spec.cases:
-        return No("not_run", f"it came to the rung {spec.level}")
-    demands = draw.sample(list(demands_of(spec)), _MOST, "demands")
-    others = _others(subject, demands, shelf.beside(subject, draw)) if demands else []
+        return not_run(spec)
+    demands = sampler.sample(list(demands_of(spec)), _MOST, "demands")
+    others = _others(block, demands, distractors.beside(block, sampler)) if demands else []
     if len(others) < len(_LETTERS) - 1:
-        return No("no_others", "no three blocks of its split break a demand that it meets")
-    four = draw.shuffled([subject, *others], "order")
+        return Skipped("no_others", "no three blocks of its split break a demand that it meets")
+    four = sampler.shuffled([block, *others], "order")
     phrase = and_list([demand.text for demand in demands])
-    user = [draw.pick(_ASKED, "question").format(demands=phrase), ""]
-    user += [f"{letter}. {description(item.spec)}" for letter, item in zip(_LETTERS, four, strict=True)]
-    letter = _LETTERS[four.index(subject)]
+    user = [sampler.choice(_ASKED, "question").format(demands=phrase), ""]
+    user += [f"{letter}. {_description(item.spec)}" for letter, item in zip(_LETTERS, four, strict=True)]
+    letter = _LETTERS[four.index(block)]
     reasons = and_list(list(dict.fromkeys(demand.because(spec) for demand in demands)))
     answer = [f"{letter}, `{spec.name}`: {reasons}.", ""]
     for letter, item in zip(_LETTERS, four, strict=True):
-        if item is not subject:
+        if item is not block:
             answer.append(f"{letter} does not fit: {_against(item.spec, demands)}.")
-    return Talk("\n".join(user), "\n".join(answer), tuple(others))
+    return drafted(sampler, "\n".join(user), "\n".join(answer), others)
 
 
-def description(spec: Spec) -> str:
+def _description(spec: Spec) -> str:
     """A block in a few short sentences."""
-    told = [f"{about(spec)}."]
+    sentences = [f"{name_words(spec)}."]
     if phrases := shape_words(spec):
-        told.append(f"It {and_list(phrases)}.")
+        sentences.append(f"It {and_list(phrases)}.")
     if words := parameter_words(spec):
-        told.append(f"It {words}.")
+        sentences.append(f"It {words}.")
     if words := layer_words(spec):
-        told.append(words)
-    return " ".join([*told, *mode_words(spec)])
+        sentences.append(words)
+    return " ".join([*sentences, *mode_words(spec)])
 
 
-def _others(subject: Subject, demands: Sequence[Demand], beside: Sequence[Subject]) -> list[Subject]:
+def _others(block: ChatBlock, demands: Sequence[Demand], beside: Sequence[ChatBlock]) -> list[ChatBlock]:
     """Three blocks of different names and groups, each of which breaks a demand; first those that also meet one."""
-    taken = {subject.spec.name}
+    taken = {block.spec.name}
     groups: set[str] = set()
-    found: list[Subject] = []
+    found: list[ChatBlock] = []
     for close in (True, False):
         for item in beside:
             met = [demand.met(item.spec) for demand in demands]
@@ -111,5 +231,5 @@ def _others(subject: Subject, demands: Sequence[Demand], beside: Sequence[Subjec
 
 def _against(spec: Spec, demands: Sequence[Demand]) -> str:
     """What is wrong with a block."""
-    told = [words for demand in demands if demand.met(spec) is False and (words := demand.because(spec))]
-    return and_list(list(dict.fromkeys(told)))
+    reasons = [words for demand in demands if demand.met(spec) is False and (words := demand.because(spec))]
+    return and_list(list(dict.fromkeys(reasons)))

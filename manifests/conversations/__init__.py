@@ -1,1 +1,1 @@
-"""The frame of chat data: draws, near-duplicates, samples for cards."""
+"""The frame of all conversations to fine-tune on: drafts and what was skipped, sampling, tables, card and checks."""

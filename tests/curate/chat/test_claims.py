@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from curate.chat.conversation import conversation_id, count_tokens
-from curate.chat.gap import put_back
-from curate.chat.text import fenced_codes
+from curate.chat.complete import put_back
+from manifests.conversations.conversation import conversation_id, count_tokens, fenced_codes
 from manifests.records import CHAT_KINDS
 
 Row = dict[str, Any]
@@ -45,11 +44,11 @@ def test_rows_are_as_their_columns_say(chat: Chat, networks: dict[str, str]) -> 
     for (_, kind), row in chat.items():
         assert [message["role"] for message in row["messages"]] == ["system", "user", "assistant"]
         assert row["id"] == conversation_id(row["record"], kind, row["variant"])
-        assert row["n_tokens"] == sum(count_tokens(row[role]) for role in ("system", "user", "assistant"))
+        assert row["n_tokens"] == count_tokens(row[role] for role in ("system", "user", "assistant"))
         assert row["license"] == "NOASSERTION"  # rows in memory state none
         for code in fenced_codes(row["assistant"]):
             ast.parse(code)
-    assert count_tokens("x_1 = nn.Conv2d(3, 8)\n    # größer") == 12
+    assert count_tokens(["x_1 = nn.Conv2d(3, 8)\n    # größer"]) == 12
 
 
 def test_design_names_the_measures_of_the_file_that_it_gets(chat: Chat, networks: dict[str, str]) -> None:

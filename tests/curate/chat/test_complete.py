@@ -1,25 +1,24 @@
-"""Which part of a file is asked for, and what the request tells so that it can be answered."""
+"""What is cut out of a file goes back into it, byte for byte; which part is asked for, and with what beside it."""
 
+import ast
 import hashlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from curate.chat.change import change_all
-from curate.chat.complete import completions
-from curate.chat.conversation import No, Talk
-from curate.chat.design import design
-from curate.chat.explain import explain
-from curate.chat.facts import Child, Facts
+from curate.chat.complete import MARK, completions, gaps, put_back
+from curate.chat.design import design, explain
 from curate.chat.lab import Lab
-from curate.chat.reading import read_code
+from curate.chat.network import Child, Facts, Network, read_code
 from curate.chat.repair import repairs
-from curate.chat.subject import Subject
-from curate.chat.text import Source, fenced_codes
-from curate.chat.wording import BLOCK_SYSTEMS, SYSTEMS, output_of
+from curate.chat.verbalization import BLOCK_SYSTEMS, SYSTEMS, output_of
 from curate.runs.contract import Case
-from manifests.conversations.draw import Draw
+from manifests.conversations.conversation import Draft, Skipped, fence, fenced_codes
+from manifests.conversations.sampling import Sampler
 
 FACTS: Any = {
     "buffers": 0,
@@ -46,14 +45,13 @@ def file(init: str = INIT, forward: str = FORWARD, name: str = "Net", more: str 
     return f"{head}\n    def forward(self, x):\n{forward}{more}"
 
 
-def subject(code: str, split: str = "train", facts: Facts | None = MEASURED) -> Subject:
-    source = Source(code)
-    return Subject(
+def network(code: str, split: str = "train", facts: Facts | None = MEASURED) -> Network:
+    return Network(
         id=hashlib.sha256(code.encode()).hexdigest(),
         nn="net",
         split=split,
-        source=source,
-        reading=read_code(source),
+        code=code,
+        reading=read_code(code),
         task="img-classification",
         dataset="cifar-10",
         pretrained=False,
@@ -66,30 +64,30 @@ def subject(code: str, split: str = "train", facts: Facts | None = MEASURED) -> 
     )
 
 
-def complete(*subjects: Subject) -> list[Talk | No]:
-    return completions(subjects, [Draw(1, item.id, "complete") for item in subjects])
+def complete(*networks: Network) -> list[Draft | Skipped]:
+    return completions(networks, [Sampler(1, item.id, "complete") for item in networks])
 
 
 def test_a_part_that_the_file_tells_goes_first() -> None:
-    (talk,) = complete(subject(file()))
-    assert isinstance(talk, Talk)
-    assert talk.variant == "body Net.forward"
-    assert "Measured" not in talk.user
+    (draft,) = complete(network(file()))
+    assert isinstance(draft, Draft)
+    assert draft.variant == "body Net.forward"
+    assert "Measured" not in draft.user
 
 
 def test_sizes_are_asked_for_with_what_was_measured() -> None:
     code = file(forward="        return self.head(x)\n")
-    talk, untold = complete(subject(code))[0], complete(subject(code, facts=None))[0]
-    assert isinstance(talk, Talk)
-    assert talk.variant == "body Net.__init__"
+    draft, untold = complete(network(code))[0], complete(network(code, facts=None))[0]
+    assert isinstance(draft, Draft)
+    assert draft.variant == "body Net.__init__"
     for line in (
         "It is built as `Net(in_shape=(2, 3, 8, 8), out_shape=(10,), prm={'lr': 0.1}, device=torch.device('cpu'))`.",
         "- 650 parameters, all trainable",
         "- layers: Linear x 1",
         "- `head` (Linear): 650 parameters, gives 2x10",
     ):
-        assert line in talk.user.split("\n")
-    assert untold == No(
+        assert line in draft.user.split("\n")
+    assert untold == Skipped(
         "no_part", "every part that can be cut out holds what the rest of the file and measurements do not tell"
     )
 
@@ -97,30 +95,30 @@ def test_sizes_are_asked_for_with_what_was_measured() -> None:
 def test_a_part_of_one_record_goes_before_one_of_several() -> None:
     helper = "\n    def helper(self, x):\n        {0} = x\n        {0} = {0} + x\n        return {0}\n"
     files = (file(init=f"        self.{name} = 1\n", more=helper.format(name)) for name in ("a", "b", "c", "d"))
-    talks = complete(*(subject(code) for code in files))
-    assert [talk.variant for talk in talks if isinstance(talk, Talk)] == ["body Net.helper"] * 4
+    drafts = complete(*(network(code) for code in files))
+    assert [draft.variant for draft in drafts if isinstance(draft, Draft)] == ["body Net.helper"] * 4
 
 
 def test_no_answer_of_training_is_asked_for_again() -> None:
     one, two, three = (file(init=f"        self.{name} = 1\n") for name in "abc")
-    later, first, again = complete(subject(one, "test"), subject(two, "train"), subject(three, "train"))
-    assert isinstance(first, Talk)
-    assert isinstance(again, Talk), "within a split it may be"
-    assert later == No("in_another_split", "every part that can be cut out is asked for in an earlier split")
+    later, first, again = complete(network(one, "test"), network(two, "train"), network(three, "train"))
+    assert isinstance(first, Draft)
+    assert isinstance(again, Draft), "within a split it may be"
+    assert later == Skipped("in_another_split", "every part that can be cut out is asked for in an earlier split")
     assert fenced_codes(first.assistant) == fenced_codes(again.assistant)
 
 
 def test_a_file_with_a_gap_that_has_two_answers_is_not_asked_about() -> None:
     other = FORWARD.replace("(2, 1)", "(1, 2)")
-    for talk in complete(subject(file()), subject(file(forward=other))):
-        assert isinstance(talk, Talk)
-        assert talk.variant == "body Net.__init__"
+    for draft in complete(network(file()), network(file(forward=other))):
+        assert isinstance(draft, Draft)
+        assert draft.variant == "body Net.__init__"
 
 
 def test_only_files_with_a_network_are_called_networks() -> None:
-    net, block = complete(subject(file()), subject(file(name="Block", forward=FORWARD.replace("x = x", "x = 1 + x"))))
-    assert isinstance(net, Talk)
-    assert isinstance(block, Talk)
+    net, block = complete(network(file()), network(file(name="Block", forward=FORWARD.replace("x = x", "x = 1 + x"))))
+    assert isinstance(net, Draft)
+    assert isinstance(block, Draft)
     assert net.system in SYSTEMS
     assert block.system in BLOCK_SYSTEMS
     assert not any("Net" in system for system in BLOCK_SYSTEMS)
@@ -128,13 +126,15 @@ def test_only_files_with_a_network_are_called_networks() -> None:
 
 @pytest.mark.parametrize("line", ["addon_accuracy: 0.6135", "# UNRESOLVED DEPENDENCIES:"])
 def test_no_answer_is_a_file_with_residue(line: str) -> None:
-    item = subject(f"{line}\n{file()}")
-    draw = Draw(1, item.id, "design")
-    refused = No("residue", f"its file holds the line: {line}")
+    item = network(f"{line}\n{file()}")
+    sampler = Sampler(1, item.id, "design")
+    refused = Skipped("residue", f"its file holds the line: {line}")
     with Lab(jobs=1) as lab:
-        assert [design(item, draw), *repairs([item], [draw], lab), *change_all([item], [draw], lab)] == [refused] * 3
-    assert isinstance(complete(item)[0], Talk), "a part of it may be asked for"
-    assert isinstance(explain(item, draw), Talk)
+        assert [design(item, sampler), *repairs([item], [sampler], lab), *change_all([item], [sampler], lab)] == [
+            refused
+        ] * 3
+    assert isinstance(complete(item)[0], Draft), "a part of it may be asked for"
+    assert isinstance(explain(item, sampler), Draft)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,151 @@ def test_no_answer_is_a_file_with_residue(line: str) -> None:
     ],
 )
 def test_boxes_and_decoded_words_are_not_told(task: str, output: str | None, told: str | None) -> None:
-    assert output_of(replace(subject(file()), task=task, facts=replace(MEASURED, output=output))) == told
+    assert output_of(replace(network(file()), task=task, facts=replace(MEASURED, output=output))) == told
 
 
 def test_hyperparameters_may_be_stated_as_a_dictionary() -> None:
     code = "def supported_hyperparameters():\n    return {'momentum': 0.9, 'lr': (0.1, 1)}\n"
-    assert read_code(Source(code)).hyperparameters == ("lr", "momentum")
+    assert read_code(code).hyperparameters == ("lr", "momentum")
+
+
+LINES = (
+    "x = 1",
+    "return x",
+    "# note",
+    "",
+    "    ",
+    "for i in range(3):\n{t}    x += i\n\n{t}    pass",
+    "y = '''a\n  b\n{t}c'''",
+    "if x: return x  # größer",
+    "z = (1,\n2)",
+    "def inner():\n{t}    return '# <missing part'",
+    "s = 'Größe'; t = 2",
+)
+NAMES = st.sampled_from(["a", "b", "forward", "__init__"])
+TABS = st.sampled_from(["    ", "\t", "  "])
+ENDS = st.sampled_from(["\n", "\r\n"])
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> str:
+    """A file of classes with methods, and functions, in any layout that parses."""
+    tab, end = draw(TABS), draw(ENDS)
+    parts = ["import torch", ""]
+    for number in range(draw(st.integers(1, 3))):
+        in_class = draw(st.booleans())
+        if in_class:
+            parts += ["@torch.jit.ignore"] * draw(st.integers(0, 1))
+            parts += [f"class C{number}:"]
+        outer = tab if in_class else ""
+        for _ in range(draw(st.integers(1, 2))):
+            parts.append(f"{outer}def {draw(NAMES)}(self, x):")
+            inner = outer + tab
+            body = draw(st.lists(st.sampled_from(LINES), min_size=1, max_size=5))
+            parts += [line if not line.strip() else inner + line.format(t=inner) for line in [*body, "pass"]]
+            parts += [""] * draw(st.integers(0, 2))
+    text = "\n".join(parts) + "\n" * draw(st.integers(0, 2))
+    return text.replace("\n", end)
+
+
+@given(text=sources())
+def test_a_gap_and_its_part_are_the_file(text: str) -> None:
+    for gap in gaps(text):
+        assert gap.text.count(MARK) == 1
+        assert gap.text != text
+        assert put_back(gap.text, gap.part) == text
+        ast.parse(gap.part)
+        (asked,), (answered,) = fenced_codes(fence(gap.text)), fenced_codes(fence(gap.part))
+        assert put_back(asked, answered.removesuffix("\n")).rstrip("\r\n") == text.rstrip("\r\n")
+
+
+FILE = """import torch
+
+
+class Block:
+    "What it does."
+
+    def forward(self, x):
+        x = x + 1
+
+        return x
+
+    def documented(self, x):
+        "Says much."
+        @staticmethod
+        def inner(y):
+            return y + 7
+        return inner(x)
+
+    def brief(self):
+        "Two lines are left."
+        x = 1
+        return x
+
+
+def helper(a): return a
+
+
+class Net:
+    def forward(self, x):
+        y = '''
+    far left'''
+        return y
+
+    def learn(self):
+        a = 1
+        b = '''
+  far left'''
+"""
+
+
+def test_what_is_cut_out() -> None:
+    found = {gap.name: gap for gap in gaps(FILE)}
+    # Net.forward and Net.learn hold lines that stand further left than their body, so they would not come back
+    assert set(found) == {"body Block.forward", "body Block.documented", "class Block"}
+    gap = found["body Block.forward"]
+    assert gap.what == "the body of the method `forward` of class `Block`"
+    assert gap.part == "x = x + 1\n\nreturn x"
+    assert f"    def forward(self, x):\n        {MARK}\n\n    def documented" in gap.text
+
+
+def test_the_network_is_never_cut_out_whole() -> None:
+    body = "    def forward(self, x):\n        y = x\n        z = y\n        return z\n"
+    found = gaps(f"class Block:\n{body}\n\nclass Net:\n{body}")
+    assert [gap.name for gap in found] == ["class Block", "body Block.forward", "body Net.forward"]
+
+
+def test_docstrings_stay() -> None:
+    found = {gap.name: gap for gap in gaps(FILE)}
+    assert found["class Block"].what == "the body of the class `Block`"
+    assert f'class Block:\n    "What it does."\n\n    {MARK}\n\n\ndef helper' in found["class Block"].text
+    assert found["body Block.documented"].part.startswith("@staticmethod\ndef inner(y):")
+
+
+@pytest.mark.parametrize(
+    ("line", "plain"),
+    [
+        ("x = x + 1", True),
+        ("x = x.flatten(1, -2)", True),
+        ("kind = 'relu'", True),
+        ("x = nn.Linear(x, 64)", False),
+        ("rate = 0.5", False),
+        ("raise ValueError('no such layer')", False),
+        ("raise ValueError(f'no such {x}')", False),
+        ("def inner():\n        'Documented.'\n        return x", False),
+    ],
+)
+def test_what_the_rest_of_the_file_cannot_tell(line: str, plain: bool) -> None:
+    (gap,) = gaps(f"def f(x):\n    {line}\n    y = x\n    return y\n")
+    assert gap.plain is plain
+
+
+@pytest.mark.parametrize("text", [f"{FILE}# {MARK}\n", "x = 1\n", "def f():\n    return 1\n", ""])
+def test_where_nothing_can_be_cut_out(text: str) -> None:
+    assert gaps(text) == []
+
+
+@given(text=st.text(st.sampled_from("`a \n'\"p"), max_size=40))
+def test_a_fence_gives_its_code_back(text: str) -> None:
+    code = text if text.endswith("\n") else text + "\n"
+    assert fenced_codes(f"before\n\n{fence(text)}\nafter") == [code]

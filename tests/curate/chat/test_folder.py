@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.chat import lab
-from curate.chat.result import Conversation
+from curate.chat.card import REASONS
 from curate.options import CurateOptions
-from curate.report.sections import REASONS
 from curate.sources.provenance import source_license
 from curate.verify import verify
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from lemur_core.sandbox import cached
+from manifests.conversations.conversation import Conversation
 from manifests.manifest import read_manifest
 from manifests.records import CHAT_KINDS
 
@@ -56,7 +57,7 @@ def test_conversations_stay_in_the_split_of_their_record(
 def test_shuffled_rows_give_the_same_bytes_and_run_nothing_again(
     snapshot: Path, make_chat: Callable[..., Path], rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lab.TrialRunner, "run", None)  # any experiment that is not known would call it
+    monkeypatch.setattr(cached, "Sandbox", None)  # any experiment that is not known would start one
     shuffled = list(rows)
     random.Random(3).shuffle(shuffled)
     again = make_chat(tmp_path / "again", shuffled)
@@ -92,11 +93,9 @@ def test_the_counts_of_manifest_report_and_card(snapshot: Path, chat: dict[tuple
     assert "| `design` | `does_not_run` |" in report
     assert "- config_name: chat\n" in card
     assert f"| `NOASSERTION` | {len(chat)} |" in card
-    lengths = sorted(row["n_tokens"] for row in chat.values())
-    assert (
-        f"median {lengths[(len(lengths) - 1) // 2]:,}, 90 % {lengths[-(-9 * len(lengths) // 10) - 1]:,}, longest {lengths[-1]:,}"
-        in card
-    )
+    lengths = sorted(row["n_tokens"] for (_, kind), row in chat.items() if kind == "explain")
+    quantiles = (lengths[-(-share * len(lengths) // 100) - 1] for share in (10, 50, 90, 100))
+    assert f"| {len(lengths)} | {' | '.join(f'{length:,}' for length in quantiles)} |" in card
     assert all(f"\n`{kind}`, `" in card for kind in CHAT_KINDS), "one example a kind"
 
 
@@ -138,11 +137,11 @@ def test_a_request_that_is_near_one_of_an_earlier_split_is_dropped(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def held(made: Sequence[Conversation]) -> dict[str, Conversation]:
+    def held(made: Sequence[Conversation], *_: Any) -> dict[str, Conversation]:
         by_id = {item.id: item for item in made}
         return {chat["blocks", "design"]["id"]: by_id[chat["plain", "design"]["id"]]}
 
-    monkeypatch.setattr("curate.chat.build.held_by_another", held)
+    monkeypatch.setattr("manifests.conversations.conversation.held_earlier", held)
     folder = make_chat(tmp_path / "near", rows)
     (drop,) = [
         drop for drop in pq.read_table(folder / "chat_drops.parquet").to_pylist() if drop["reason"] == "near_split"
@@ -155,7 +154,7 @@ def test_a_request_that_is_near_one_of_an_earlier_split_is_dropped(
 
 def test_the_report_knows_every_reason() -> None:
     folder = Path(lab.__file__).parent
-    given = {name for path in folder.glob("*.py") for name in re.findall(r'\bNo\(\s*"(\w+)"', path.read_text())}
+    given = {name for path in folder.glob("*.py") for name in re.findall(r'\bSkipped\(\s*"(\w+)"', path.read_text())}
     assert {"no_part", "in_another_split", "change_not_seen"} <= given
     assert {*given, "near_split", "not_python"} <= set(REASONS)
 
@@ -182,7 +181,7 @@ def test_without_the_option_there_is_nothing_of_it(
 ) -> None:
     from curate.pipeline import curate
 
-    monkeypatch.setattr("curate.pipeline.build_chat", None)
+    monkeypatch.setattr("curate.chat.build.build_chat", None)
     curate(memory_source(rows), tmp_path / "plain", CurateOptions(), jobs=1)
     assert not (tmp_path / "plain" / "data" / "chat").exists()
     assert "chat" not in (tmp_path / "plain" / "README.md").read_text()

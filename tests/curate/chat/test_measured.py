@@ -2,9 +2,9 @@
 
 import pytest
 
-from curate.chat.facts import Facts, read_facts
 from curate.chat.lab import Answer, Experiment, Lab
-from curate.chat.stages import stage
+from curate.chat.network import Facts, read_facts
+from curate.chat.verbalization import stage_lines
 from curate.runs.contract import Case
 
 CASE = Case((2, 3, 8, 8), (4,))
@@ -69,19 +69,19 @@ def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Answer]) 
     assert facts.parameters == 16
     assert facts.multiply_adds == 2 * 8 * 8 * 3 * 4, "the same with both seeds"
     assert facts.output is None
-    assert [stage(child) for child in facts.children] == [
-        "`stem` (Conv2d): 16 parameters, gives 2x4x8x8",
-        "`pick` (Identity): no parameters, called in the forward pass; the size of its output depends on weights and"
+    assert stage_lines(facts) == [
+        "- `stem` (Conv2d): 16 parameters, gives 2x4x8x8",
+        "- `pick` (Identity): no parameters, called in the forward pass; the size of its output depends on weights and"
         " inputs",
     ]
 
 
 def test_children_stand_in_the_order_of_their_calls_without_losses(parts: Facts) -> None:
-    assert [stage(child) for child in parts.children] == [
-        "`first` (ReLU): no parameters, gives 2x3x8x8",
-        "`list` (ModuleList): 16 parameters, not called itself in the forward pass; modules in it are",
-        "`broken` (Linear): 100 parameters, fails in the forward pass",
-        "`last` (Linear): 20 parameters, gives 2x4",
-        "`spare` (Linear): 1 parameter, not called as a module in the forward pass",
+    assert stage_lines(parts) == [
+        "- `first` (ReLU): no parameters, gives 2x3x8x8",
+        "- `list` (ModuleList): 16 parameters, not called itself in the forward pass; modules in it are",
+        "- `broken` (Linear): 100 parameters, fails in the forward pass",
+        "- `last` (Linear): 20 parameters, gives 2x4",
+        "- `spare` (Linear): 1 parameter, not called as a module in the forward pass",
     ]
     assert parts.layers == {"Linear": 3, "Conv2d": 1, "ReLU": 1}

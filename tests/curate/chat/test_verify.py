@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.chat.text import fenced_codes
 from curate.verify import verify
+from manifests.conversations.conversation import fenced_codes
 from manifests.croissant import restate_croissant
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 
@@ -84,7 +84,11 @@ def alone(rows: list[Row]) -> None:
     [
         (twice, {"chat ids", "chat explained", "chat counts"}, "occurs 2 times"),
         (fewer, {"chat explained", "chat counts"}, "0 conversations and 0 drops"),
-        (put(record="0" * 64), {"chat splits", "chat code", "chat explained", "chat counts"}, "its record is not kept"),
+        (
+            put(record="0" * 64),
+            {"chat splits", "chat code", "chat explained", "chat counts"},
+            "its record is in no split",
+        ),
         (put(id="0" * 64), {"chat code"}, "its id is not the digest of record, task and variant"),
         (put(n_tokens=5), {"chat code", "chat counts"}, "n_tokens is 5"),
         (put(task="poem"), {"schema ChatRow", "guarantees"}, "task"),

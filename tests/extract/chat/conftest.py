@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from extract.chat.result import ChatOptions, Subject
+from extract.chat.build import ChatOptions
+from extract.chat.draft import ChatBlock
 from extract.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import Place
@@ -121,14 +122,14 @@ def extraction(write: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def subject() -> Callable[..., Subject]:
-    """A subject of a block's row."""
+def chat_block() -> Callable[..., ChatBlock]:
+    """A block of a row of the table."""
 
-    def subject_of(row: Block, split: str = "train", cluster: str | None = None) -> Subject:
+    def block_of(row: Block, split: str = "train", cluster: str | None = None) -> ChatBlock:
         assert row.code is not None
-        return Subject(make_spec(row), Place(cluster or row.block, split), row.code)  # type: ignore[arg-type]
+        return ChatBlock(make_spec(row), Place(cluster or row.block, split), row.code)  # type: ignore[arg-type]
 
-    return subject_of
+    return block_of
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.chat.result import ChatOptions
+from extract.chat.build import ChatOptions
 from extract.verify import verify
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import staged
@@ -233,8 +233,8 @@ PASSAGE = "def __init__ ( self , channels , width = 16 )"
         (TRAIN, answer("specify", '```json\n{"name": "Other"}\n```'), "chat facts", "the spec that it answers"),
         (TRAIN, answer("describe", PASSAGE), "chat code", "repeats a passage"),
         (TRAIN, answer("write", "```python\nimport os\n```"), "chat code", "is not its file"),
-        (TRAIN, lambda rows: rows.pop(), "chat explained", "0 conversations and drops"),
-        (TRAIN, lambda rows: rows.append(rows[0]), "chat explained", "2 conversations and drops"),
+        (TRAIN, lambda rows: rows.pop(), "chat explained", "0 conversations and 0 drops"),
+        (TRAIN, lambda rows: rows.append(rows[0]), "chat explained", "2 conversations and 0 drops"),
         ("chat_drops.parquet", first(reason="other"), "chat counts", "drops: "),
         (TRAIN, lambda rows: [row.update(others=["none"]) for row in rows], "chat facts", "has no spec"),
         (SPECS, first(parameters=5), "spec splits", "does not state what its line states"),

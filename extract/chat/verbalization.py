@@ -15,7 +15,7 @@ SYSTEMS = (
     " (N×C×H×W), parameters and layers.",
 )
 
-#: Kinds of layers that are told at most.
+#: Kinds of layers that are stated at most.
 LAYERS = 10
 
 _KINDS = {
@@ -56,6 +56,11 @@ def kind_of(spec: Spec) -> str:
     return _KINDS.get(spec.category, "a module")
 
 
+def name_words(spec: Spec) -> str:
+    """ "`SEModule`, an attention block"."""
+    return f"`{spec.name}`, {kind_of(spec)}"
+
+
 def and_list(items: Sequence[str]) -> str:
     """`a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
@@ -66,18 +71,18 @@ def shape_words(spec: Spec) -> list[str]:
     layout = f"{spec.layout} input" if spec.layout else "first input"
     if spec.keeps_shape:
         return [f"keeps the shape of its {layout}"]
-    told = [f"takes an {layout}"] if spec.layout else []
+    phrases = [f"takes an {layout}"] if spec.layout else []
     outputs = len(spec.cases[0].outputs) if spec.cases else 1
     of = "" if outputs == 1 else " in its first output"
     if (phrase := scaling_of(spec)) is not None:
-        told.append(f"{phrase}{of}")
+        phrases.append(f"{phrase}{of}")
     if spec.changes_channels is not None:
-        told.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
+        phrases.append(f"{'changes' if spec.changes_channels else 'keeps'} the number of channels{of}")
     if outputs != 1:
-        told.append(f"gives {outputs or 'no'} tensors")
-    elif spec.keeps_shape is False and all(words.startswith(("takes", "keeps")) for words in told):
-        told.append("gives another shape")
-    return told
+        phrases.append(f"gives {outputs or 'no'} tensors")
+    elif spec.keeps_shape is False and all(words.startswith(("takes", "keeps")) for words in phrases):
+        phrases.append("gives another shape")
+    return phrases
 
 
 def scaling_of(spec: Spec) -> str | None:
@@ -100,9 +105,9 @@ def parameter_words(spec: Spec, *, arguments: bool = True) -> str:
     """`has 280 parameters when built with channels 16`; empty where they were not counted."""
     if spec.parameters is None:
         return ""
-    told = f"has {plural(spec.parameters, 'parameter')}" if spec.parameters else "has no parameters"
+    size = f"has {plural(spec.parameters, 'parameter')}" if spec.parameters else "has no parameters"
     given = init_words(spec) if arguments else ""
-    return f"{told} when built with {given}" if given else told
+    return f"{size} when built with {given}" if given else size
 
 
 def init_words(spec: Spec) -> str:
@@ -116,7 +121,7 @@ def value_words(values: Mapping[str, str]) -> str:
 
 
 def bag(layers: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The most frequent kinds of layers, as many as are told."""
+    """The most frequent kinds of layers, at most `LAYERS`."""
     return sorted(layers.items(), key=lambda item: (-item[1], item[0]))[:LAYERS]
 
 
@@ -135,17 +140,17 @@ def layer_words(spec: Spec) -> str:
 
 def mode_words(spec: Spec) -> list[str]:
     """What train and eval mode do, as sentences."""
-    told = []
+    sentences = []
     if spec.identity_in_eval:
         one = not spec.cases or len(spec.cases[0].outputs) == 1
-        told.append(f"In eval mode {'it returns' if one else 'its first output is'} its first input unchanged.")
+        sentences.append(f"In eval mode {'it returns' if one else 'its first output is'} its first input unchanged.")
     if spec.train_differs is not None:
-        told.append(
+        sentences.append(
             "Train and eval mode give different outputs."
             if spec.train_differs
             else "Train and eval mode give the same output."
         )
-    return told
+    return sentences
 
 
 def gradient_words(spec: Spec) -> str:
@@ -161,7 +166,7 @@ def gradient_words(spec: Spec) -> str:
 
 def input_words(case: Case) -> str:
     """What goes in: "`x` (float32 of shape 2×16×8×8)"."""
-    return and_list([f"{_input(name)} {_given(told)}" for name, told in case.inputs.items()]) or "no input"
+    return and_list([f"{_input(name)} {_given(given)}" for name, given in case.inputs.items()]) or "no input"
 
 
 def output_words(case: Case) -> str:
@@ -178,15 +183,15 @@ def _input(name: str) -> str:
     return f"input {int(name[1:]) + 1}" if name.startswith("*") and name[1:].isdecimal() else f"`{name}`"
 
 
-def _given(told: str) -> str:
-    if (match := _TENSOR.fullmatch(told)) is None:
-        return told
+def _given(tensor: str) -> str:
+    if (match := _TENSOR.fullmatch(tensor)) is None:
+        return tensor
     return f"({match[1]} scalar)" if match[2] == "scalar" else f"({match[1]} of shape {match[2]})"
 
 
-def _tensor(told: str) -> str:
-    if (match := _TENSOR.fullmatch(told)) is None:
-        return told
+def _tensor(tensor: str) -> str:
+    if (match := _TENSOR.fullmatch(tensor)) is None:
+        return tensor
     return f"one {match[1]} scalar" if match[2] == "scalar" else f"one {match[1]} tensor of shape {match[2]}"
 
 

@@ -1,7 +1,6 @@
-"""Words that all kinds share: numbers, benchmarks, results, and how a network is called."""
+"""Facts in words, for all kinds of conversation: modules, numbers, benchmarks, results, and how a network is called."""
 
-from curate.chat.facts import Facts
-from curate.chat.subject import Best, Subject
+from curate.chat.network import Best, Child, Facts, Network
 from curate.runs.contract import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
 from lemur_core.files.markdown import plural
 
@@ -24,6 +23,15 @@ _MOST_FREQUENT = {  # share of the largest class in a test set where classes are
 _STAND_INS = {
     "img-captioning": f"A vocabulary of {CAPTION_WORDS:,} words",
     "txt-generation": f"A vocabulary of {TEXT_CHARACTERS} characters",
+}
+
+_MAX_STAGES = 40
+_USES = {
+    "called": "called in the forward pass; the size of its output depends on weights and inputs",
+    "failed": "fails in the forward pass",
+    "inside": "not called itself in the forward pass; modules in it are",
+    "unused": "not called as a module in the forward pass",
+    None: "whether it is called depends on weights and inputs",
 }
 
 SYSTEMS = (
@@ -61,8 +69,8 @@ def result_line(best: Best) -> str:
     """One recorded result, to four digits, with the trial that gave it."""
     after = "" if best.epoch is None else f" after {plural(best.epoch, 'epoch')}"
     trial = {"transform": best.transform, "batch": best.batch}
-    told = " and ".join(f"{name} {value}" for name, value in trial.items() if value is not None)
-    trained = f", trained with {told}" if told else ""
+    given = " and ".join(f"{name} {value}" for name, value in trial.items() if value is not None)
+    trained = f", trained with {given}" if given else ""
     number = f"{best.metric} {best.accuracy:.4g}{_SCORES.get(best.metric, '')}"
     return f"{number} on {best.dataset} ({task_name(best.task)}){after}{trained}"
 
@@ -75,9 +83,9 @@ def is_chance(best: Best) -> bool:
     return best.accuracy <= max(_CHANCE / images.classes, _MOST_FREQUENT.get(best.dataset, 0))
 
 
-def stand_in(subject: Subject) -> str:
+def stand_in(network: Network) -> str:
     """What the network was built with that the dataset has otherwise, as a sentence; empty without."""
-    size = _STAND_INS.get(subject.task or "", "")
+    size = _STAND_INS.get(network.task or "", "")
     return size and f"{size} stands in for that of the dataset; parameters and multiply-adds depend on its size."
 
 
@@ -93,20 +101,26 @@ def counted(facts: Facts) -> str:
     return f"convolution and linear modules{more}"
 
 
-def output_of(subject: Subject) -> str | None:
+def output_of(network: Network) -> str | None:
     """The shape of what the network gives; None where trained weights would give another: boxes, decoded words."""
-    assert subject.facts is not None
-    output = subject.facts.output
-    decoded = subject.task == "img-captioning" and output is not None and "int64" in output
-    return None if decoded or subject.task == "obj-detection" else output
+    output = network.measured.output
+    decoded = network.task == "img-captioning" and output is not None and "int64" in output
+    return None if decoded or network.task == "obj-detection" else output
 
 
-def batch_of(subject: Subject) -> int:
-    """Samples in the batch that the network was run on."""
-    assert subject.case is not None
-    return subject.case.in_shape[0]
-
-
-def call_line(subject: Subject) -> str:
+def call_line(network: Network) -> str:
     """How the network was built, for a request."""
-    return f"It is built as `Net({subject.call}, device=torch.device('cpu'))`."
+    return f"It is built as `Net({network.call}, device=torch.device('cpu'))`."
+
+
+def stage_lines(facts: Facts) -> list[str]:
+    """The top-level modules as items of a list, in the order of their first calls."""
+    lines = [f"- {_stage(child)}" for child in facts.children[:_MAX_STAGES]]
+    return [*lines, f"- and {len(facts.children) - _MAX_STAGES} more"] if len(facts.children) > _MAX_STAGES else lines
+
+
+def _stage(child: Child) -> str:
+    """One top-level module in a line."""
+    size = plural(child.parameters, "parameter") if child.parameters else "no parameters"
+    use = f"gives {child.output}" if child.output is not None else _USES[child.use]
+    return f"`{child.name}` ({child.kind}): {size}, {use}"

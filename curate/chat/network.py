@@ -1,0 +1,238 @@
+"""One kept record with all that conversations about it may say: its syntax tree read, its network measured."""
+
+import ast
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from curate.chat.lab import Experiment
+from curate.corpus import Corpus
+from curate.runs.check import read_parameters
+from curate.runs.contract import Case
+
+#: Of torch.optim.
+OPTIMIZERS = frozenset(
+    {"Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
+)
+_LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits"})
+
+#: Left in files by those who made them: a result as an annotation, and what an extraction did not find.
+_RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the syntax tree of a file says. `hyperparameters` is None where no function states them as a literal."""
+
+    has_net: bool
+    hyperparameters: tuple[str, ...] | None
+    optimizers: tuple[str, ...]
+    losses: tuple[str, ...]
+    methods: tuple[str, ...]  # of Net, in order
+    residue: str | None  # a line that is no part of the network, but what a source noted in its file
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A top-level child, with the output of its first call that did not fail.
+
+    `use` tells whether it was called, failed whenever it was, was used only by calling modules `inside` it, or neither.
+    `use` and `output` are None where they depend on chance, `output` also where there is none.
+    """
+
+    name: str
+    kind: str
+    parameters: int
+    use: Literal["called", "failed", "inside", "unused"] | None
+    output: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the sandbox measured of a network that runs, as it was built and run with two seeds.
+
+    Parameters are elements, each tensor counted once. Multiply-adds are those of calls of convolution and linear
+    modules and of the projections of nn.MultiheadAttention for the whole batch, without biases; `attention` tells
+    whether there are such; functional calls and attention products are not counted. `layers` are modules of libraries
+    by class, composite ones of torch.nn as one, losses left out; `own` are modules of classes that the file defines,
+    the network itself not counted; `functions` are calls of activation functions in one forward pass, by modules or
+    not, but for those inside composites of torch.nn. Where the seeds disagree, multiply-adds are 0, the output is None
+    and `functions` are empty.
+    """
+
+    parameters: int
+    trainable: int
+    buffers: int
+    multiply_adds: int
+    attention: bool
+    output: str | None
+    layers: dict[str, int]
+    own: dict[str, int]
+    functions: dict[str, int]
+    dropout: tuple[float, ...]
+    children: tuple[Child, ...]
+    optimizers: tuple[str, ...]
+    losses: tuple[str, ...]
+    setup_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best value that was recorded on one benchmark, the fewest epochs that gave it, and how it was trained."""
+
+    task: str
+    dataset: str
+    metric: str
+    accuracy: float
+    epoch: int | None
+    transform: str | None
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A record. `facts` are None where it did not run; `fault` then says why: category, colon, line.
+
+    `results` are the best of all its trials on each benchmark; `reached` are those on its own benchmarks that trials
+    with its own hyperparameters gave.
+    """
+
+    id: str
+    nn: str
+    split: str
+    code: str
+    reading: Reading
+    task: str | None
+    dataset: str | None
+    pretrained: bool
+    prm: dict[str, Any]  # as the network was given it
+    case: Case | None
+    facts: Facts | None
+    fault: str
+    results: tuple[Best, ...]
+    reached: tuple[Best, ...]
+
+    def experiment(self, code: str) -> Experiment:
+        """The experiment of running another code as this record's network is run."""
+        assert self.case is not None
+        return Experiment(code, self.case, self.prm)
+
+    @property
+    def measured(self) -> Facts:
+        """The facts of a network that runs."""
+        assert self.facts is not None
+        return self.facts
+
+    @property
+    def batch(self) -> int:
+        """Samples in the batch that the network was run on."""
+        assert self.case is not None
+        return self.case.in_shape[0]
+
+    @property
+    def call(self) -> str:
+        """The arguments with which its network was built."""
+        assert self.case is not None
+        prm = dict(sorted(self.prm.items()))
+        return f"in_shape={self.case.in_shape!r}, out_shape={self.case.out_shape!r}, prm={prm!r}"
+
+
+def read_facts(answer: dict[str, Any]) -> Facts:
+    """The facts in an answer of `curate.chat.probe.measure` whose `runs` is true."""
+    values = {field.name: answer[field.name] for field in fields(Facts)}
+    for name in ("dropout", "optimizers", "losses"):
+        values[name] = tuple(values[name])
+    values["children"] = tuple(Child(**child) for child in values["children"])
+    return Facts(**values)
+
+
+def parse(code: str) -> ast.Module:
+    """The syntax tree of a foreign text, whose odd escapes are nobody's concern here.
+
+    Raises: SyntaxError or ValueError if it does not parse.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
+
+
+def read_code(code: str) -> Reading:
+    """Read a file.
+
+    Raises: SyntaxError or ValueError if it does not parse.
+    """
+    tree = parse(code)
+    names = {_last(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {""}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    net = next((node for node in reversed(classes) if node.name == "Net"), None)
+    return Reading(
+        has_net=net is not None,
+        hyperparameters=_hyperparameters(tree),
+        optimizers=tuple(sorted(names & OPTIMIZERS)),
+        losses=tuple(sorted(name for name in names if name.endswith("Loss") or name in _LOSS_FUNCTIONS)),
+        methods=tuple(item.name for item in net.body if isinstance(item, ast.FunctionDef)) if net else (),
+        residue=found[0].strip() if (found := _RESIDUE.search(code)) else None,
+    )
+
+
+def _hyperparameters(tree: ast.Module) -> tuple[str, ...] | None:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "supported_hyperparameters":
+            returned = [item.value for item in ast.walk(node) if isinstance(item, ast.Return) and item.value]
+            try:
+                names = ast.literal_eval(returned[0]) if len(returned) == 1 else None
+            except ValueError:
+                return None
+            if isinstance(names, set | list | tuple | dict) and all(isinstance(name, str) for name in names):
+                return tuple(sorted(names))
+    return None
+
+
+def _last(node: ast.expr) -> str:
+    """The last name of `a.b.c`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def best_results(
+    corpus: Corpus, codes: Sequence[int], shown: Sequence[int]
+) -> list[tuple[tuple[Best, ...], tuple[Best, ...]]]:
+    """For each code the best of all its rows, and of those with task, dataset and hyperparameters of the row shown."""
+    place_of = {code: place for place, code in enumerate(codes)}
+    wanted = np.flatnonzero(np.isin(corpus.code_of_row, np.array(codes, np.int64)))
+    columns = ["task", "dataset", "metric", "epoch", "accuracy", "prm"]
+    rows = dict(zip(wanted.tolist(), corpus.rows.take(wanted).select(columns).to_pylist(), strict=True))
+    everywhere: list[list[Best]] = [[] for _ in codes]
+    reached: list[list[Best]] = [[] for _ in codes]
+    for number, row in rows.items():
+        benchmark = row["task"], row["dataset"], row["metric"]
+        value = row["accuracy"]
+        if None in benchmark or value is None or not np.isfinite(value):
+            continue
+        prm = read_parameters(row["prm"])
+        found = Best(*benchmark, value, row["epoch"], prm.get("transform"), prm.get("batch"))
+        place = place_of[int(corpus.code_of_row[number])]
+        everywhere[place].append(found)
+        home = rows[shown[place]]
+        if benchmark[:2] == (home["task"], home["dataset"]) and prm == read_parameters(home["prm"]):
+            reached[place].append(found)
+    return [(_best(one), _best(other)) for one, other in zip(everywhere, reached, strict=True)]
+
+
+def _best(found: Sequence[Best]) -> tuple[Best, ...]:
+    """By task, dataset and metric the highest value, and of those the fewest epochs; of equals the first."""
+    best: dict[tuple[str, str, str], Best] = {}
+    for item in found:
+        benchmark = item.task, item.dataset, item.metric
+        if _rank(item) < _rank(best.setdefault(benchmark, item)):
+            best[benchmark] = item
+    return tuple(best[benchmark] for benchmark in sorted(best))
+
+
+def _rank(best: Best) -> tuple[float, float]:
+    return -best.accuracy, float("inf") if best.epoch is None else best.epoch

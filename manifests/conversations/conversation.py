@@ -1,0 +1,274 @@
+"""What becomes of each subject and kind: a draft and then a conversation, or the reason why there is none.
+
+A subject is what conversations are about: a kept record of a snapshot, a block with a spec of an extraction. The
+packages that know it draft the texts; lengths, near-duplicates across splits, counts and tables are the same for all.
+"""
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lemur_core.files.markdown import block
+from lemur_core.similarity.text import near_pairs, shingles, tokens_of
+from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema
+from manifests.tables import write_table, write_tables
+
+#: Where the tables lie below the folder.
+TABLES, DROPS = "data/chat", "chat_drops.parquet"
+
+#: A longer conversation is dropped; see `count_tokens`.
+MAX_TOKENS = 8192
+
+#: Jaccard of the shingles of two texts from which they are near-duplicates.
+THRESHOLD = 0.90
+
+_FENCED = re.compile(r"^(?P<fence>`{3,})python\n(?P<text>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What conversations are about.
+
+    Args:
+        label: how the detail of a drop names it.
+        columns: further columns of the rows of its conversations; `license` is one of them.
+        drop_columns: those of the rows that say why it has none.
+    """
+
+    id: str
+    label: str
+    split: str
+    columns: Mapping[str, Any]
+    drop_columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The texts of one conversation. `variant`, where a kind has several, becomes part of its id."""
+
+    system: str
+    user: str
+    assistant: str
+    variant: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)  # further ones of its row
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """In the order of the roles."""
+        return self.system, self.user, self.assistant
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Why there is no conversation: one short word, and what decided it."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A finished conversation."""
+
+    subject: Subject
+    kind: str
+    draft: Draft
+    tokens: int
+
+    @property
+    def id(self) -> str:
+        """See `conversation_id`."""
+        return conversation_id(self.subject.id, self.kind, self.draft.variant)
+
+    def row(self) -> dict[str, Any]:
+        """Its row in the tables."""
+        turns = zip(CHAT_ROLES, self.draft.texts, strict=True)
+        variant = {} if self.draft.variant is None else {"variant": self.draft.variant}
+        return {
+            "messages": [{"role": role, "content": content} for role, content in turns],
+            "id": self.id,
+            "task": self.kind,
+            **variant,
+            **self.subject.columns,
+            **self.draft.columns,
+            "n_tokens": self.tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A subject and kind without a conversation."""
+
+    subject: Subject
+    kind: str
+    skipped: Skipped
+
+    def row(self) -> dict[str, Any]:
+        """Its row in the table of drops."""
+        reason, detail = self.skipped.reason, self.skipped.detail
+        return {**self.subject.drop_columns, "task": self.kind, "reason": reason, "detail": detail}
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """All conversations and drops, each in the order of the subjects, then of the kinds; `near` as `count_near`."""
+
+    kinds: Sequence[str]
+    conversations: Sequence[Conversation]
+    drops: Sequence[Drop]
+    near: Mapping[str, Mapping[str, int]]
+
+    def counts(self, subjects: str) -> dict[str, Any]:
+        """For the manifest; see `count_chat`."""
+        rows = [(item.kind, item.subject.id, item.subject.split, item.tokens) for item in self.conversations]
+        return count_chat(rows, [(drop.kind, drop.skipped.reason) for drop in self.drops], self.kinds, subjects)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What of two conversations of one kind is compared, and the words for it."""
+
+    text: Callable[[Draft], str]
+    counted: str  # the key of their number in `near`
+    detail: str  # of a drop, with the label and the split of the conversation that stays
+
+
+def finish(
+    drafts: Iterable[tuple[Subject, str, Draft | Skipped]],
+    kinds: Sequence[str],
+    comparison: Comparison,
+    max_tokens: int = MAX_TOKENS,
+) -> Chat:
+    """The conversations of all drafts that are short enough, and near none of an earlier split.
+
+    Args: drafts: one for each subject and kind, in their order.
+    """
+    made = [(subject, kind, _measured(subject, kind, draft, max_tokens)) for subject, kind, draft in drafts]
+    earlier = held_earlier([item for *_, item in made if isinstance(item, Conversation)], kinds, comparison)
+    conversations: list[Conversation] = []
+    drops: list[Drop] = []
+    for subject, kind, item in made:
+        if isinstance(item, Skipped):
+            drops.append(Drop(subject, kind, item))
+        elif item.id in earlier:
+            other = earlier[item.id].subject
+            detail = comparison.detail.format(label=other.label, split=other.split)
+            drops.append(Drop(subject, kind, Skipped("near_split", detail)))
+        else:
+            conversations.append(item)
+    return Chat(kinds, conversations, drops, count_near(conversations, kinds, comparison))
+
+
+def _measured(subject: Subject, kind: str, draft: Draft | Skipped, max_tokens: int) -> Conversation | Skipped:
+    if isinstance(draft, Skipped):
+        return draft
+    tokens = count_tokens(draft.texts)
+    if tokens > max_tokens:
+        return Skipped("too_long", f"{tokens:,} tokens; the limit is {max_tokens:,}")
+    return Conversation(subject, kind, draft, tokens)
+
+
+def conversation_id(subject: str, kind: str, variant: str | None = None) -> str:
+    """SHA-256 of the parts, joined by colons: the same whatever the wording and whatever else the folder holds."""
+    parts = (subject, kind) if variant is None else (subject, kind, variant)
+    return hashlib.sha256(":".join(parts).encode()).hexdigest()
+
+
+def count_tokens(texts: Iterable[str]) -> int:
+    """How long the texts are together; see `tokens_of`."""
+    return sum(len(tokens_of(text)) for text in texts)
+
+
+def count_chat(
+    rows: Sequence[tuple[str, str, str, int]], drops: Sequence[tuple[str, str]], kinds: Sequence[str], subjects: str
+) -> dict[str, Any]:
+    """Rows by kind and split, and what was not made, by kind and reason.
+
+    Args:
+        rows: kind, subject, split and tokens of each.
+        drops: kind and reason of each.
+        subjects: the key of their number: `records`, `blocks`.
+    """
+    by_kind, by_split = Counter(row[0] for row in rows), Counter(row[2] for row in rows)
+    reasons = Counter(drops)
+    return {
+        "rows": len(rows),
+        subjects: len({row[1] for row in rows}),
+        "tokens": sum(row[3] for row in rows),
+        "kinds": {kind: by_kind[kind] for kind in kinds},
+        "splits": {split: by_split[split] for split in SPLITS},
+        "dropped": len(drops),
+        "drops": {
+            kind: dict(sorted((reason, n) for (of, reason), n in reasons.items() if of == kind)) for kind in kinds
+        },
+    }
+
+
+def count_near(
+    conversations: Sequence[Conversation], kinds: Sequence[str], comparison: Comparison
+) -> dict[str, dict[str, int]]:
+    """By kind: how many conversations there are, have a near one, and have a near one in another split.
+
+    All pairs are compared, by the exact Jaccard of the sets of hashed shingles of their texts.
+    """
+    near: dict[str, set[str]] = defaultdict(set)
+    across: dict[str, set[str]] = defaultdict(set)
+    for one, other in _near(conversations, kinds, comparison):
+        near[one.kind].add(one.id)
+        if one.subject.split != other.subject.split:
+            across[one.kind].add(one.id)
+    counts = Counter(item.kind for item in conversations)
+    return {
+        kind: {comparison.counted: counts[kind], "near": len(near[kind]), "across_splits": len(across[kind])}
+        for kind in kinds
+    }
+
+
+def held_earlier(
+    conversations: Sequence[Conversation], kinds: Sequence[str], comparison: Comparison
+) -> dict[str, Conversation]:
+    """Those near one of an earlier split (train, validation, test), by id, each with the first such one by id."""
+    found: dict[str, Conversation] = {}
+    for one, other in _near(conversations, kinds, comparison):
+        if SPLITS.index(other.subject.split) < SPLITS.index(one.subject.split):
+            found[one.id] = min(found.get(one.id, other), other, key=lambda item: item.id)
+    return found
+
+
+def _near(
+    conversations: Sequence[Conversation], kinds: Sequence[str], comparison: Comparison
+) -> Iterator[tuple[Conversation, Conversation]]:
+    for kind in kinds:
+        of_kind = [item for item in conversations if item.kind == kind]
+        for ends in near_pairs([shingles(comparison.text(item.draft)) for item in of_kind], THRESHOLD):
+            for one, other in zip(*(part.tolist() for part in ends), strict=True):
+                yield of_kind[one], of_kind[other]
+
+
+def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type[Record]) -> dict[str, int]:
+    """Write the tables of conversations, one a split, and of drops.
+
+    Args: record, drop: the types of their rows.
+    Returns: rows by path below `folder`.
+    """
+    rows: dict[str, int] = {}
+    for split in SPLITS:
+        chosen = [item for item in chat.conversations if item.subject.split == split]
+        written = write_tables(folder / TABLES, split, record, (item.row() for item in chosen), len(chosen))
+        rows |= {f"{TABLES}/{name}": count for name, count in written.items()}
+    write_table(folder / DROPS, arrow_schema(drop), (item.row() for item in chat.drops))
+    return rows | {DROPS: len(chat.drops)}
+
+
+def fence(text: str, language: str = "python") -> str:
+    """The text as a fenced block that nothing in it closes; a missing newline at its end is added."""
+    return "\n".join(block([text.removesuffix("\n")], language)[:-1])
+
+
+def fenced_codes(content: str) -> list[str]:
+    """The codes of all blocks of Python that `fence` made in a message, each with a newline at its end."""
+    return [match["text"] for match in _FENCED.finditer(content)]
