@@ -9,7 +9,7 @@ from extract.discover import Found
 from extract.graph import distributions_of
 from extract.modules import Definition
 from extract.render import Names, Renderer, Texts, annotation_name, choose_names
-from extract.standins.library import SOURCE_NAME
+from extract.standins import SOURCE_NAME
 from extract.symbols import CONFIDENCE, How, Imported, Namespace, Optional, Own, Reason, Registered
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section

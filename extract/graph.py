@@ -11,11 +11,19 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.discover import class_of, follow
-from extract.modules import Definition, External, Library, Missing, Module, Target
+from extract.modules import RUNTIME, Definition, External, Library, Missing, Module, Target
 from extract.registry import Registries, is_registry, is_registry_class
 from extract.runtime_names import RUNTIME_NAMES
-from extract.standins.heavy import HEAVY, find_heavy
-from extract.standins.library import SOURCE_NAME, operator_of, standin_module
+from extract.standins import (
+    DEFINITIONS,
+    NOT_INSTALLED,
+    REGISTRY,
+    SOURCE_NAME,
+    StandIn,
+    find_definition,
+    find_operator,
+    standin_module,
+)
 from extract.symbols import (
     How,
     Imported,
@@ -202,7 +210,7 @@ class Graph:
         target, consumed = self.library.unfold(module, use.name, use.attributes, start)
         while isinstance(target, Module) and consumed < len(use.attributes):
             inner = self.library.lookup(target, use.attributes[consumed])
-            if isinstance(inner, Missing) and operator_of(use.attributes[consumed]) is not None:
+            if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
                 break
             target, consumed = inner, consumed + 1
         if use.when == IN_ANNOTATION:
@@ -221,14 +229,16 @@ class Graph:
                 result.glue.append(self.registry_class)
             result.links.append(Link(use, symbol, consumed, self._how(module, use, target, consumed, alias)))
         elif isinstance(target, External):
+            if (package := _operator(use, target)[:1]) and package[0] in RUNTIME:
+                result.glue.append(Imported(package[0], "", False, package[0]))  # registers its operators
             for link in self._external(module, use, target, consumed, alias):
                 result.links.append(link)
                 if isinstance(link.symbol, Optional):
-                    result.glue.append(Own(self.standins("absent.py"), "NotInstalled"))
+                    result.glue.append(self.ours(NOT_INSTALLED))
                 elif isinstance(link.symbol, Imported) and not self.library.is_runtime(link.symbol.package):
                     result.requires.add(link.symbol.package.split(".")[0])
                     if use.when == AT_CALL:
-                        result.glue.append(Own(self.standins("absent.py"), "NotInstalled"))
+                        result.glue.append(self.ours(NOT_INSTALLED))
         elif isinstance(target, Module) and use.when == AT_CALL:
             result.links.append(Link(use, Namespace(target), consumed, How.HEURISTIC))
             result.glue.append(Imported("types", "", False, "types"))
@@ -246,15 +256,19 @@ class Graph:
             return self.registry_class
         if target.module.source.name != SOURCE_NAME:
             facts = class_of(target)
-            heavy = find_heavy(target.name, _shape(target), [base[-1] for base in facts.bases if base] if facts else ())
-            if heavy is not None:
-                return Own(self.standins(heavy.file), heavy.name)
+            found = find_definition(target.name, [base[-1] for base in facts.bases if base] if facts else ())
+            if found is not None and found.has <= _shape(target):
+                return self.ours(found)
         return Own(*target)
 
     @property
     def registry_class(self) -> Own:
         """Our stand-in for registries."""
-        return Own(self.standins("registry.py"), "Registry")
+        return self.ours(REGISTRY)
+
+    def ours(self, found: StandIn) -> Own:
+        """One of our stand-ins as a symbol."""
+        return Own(standin_module(self.library, found.file), found.name)
 
     def _how(self, module: Module, use: Use, target: Definition, consumed: int, alias: Alias | None) -> How:
         if target.module is module:
@@ -345,36 +359,23 @@ class Graph:
 
     def _registered_operator(self, module: Module, use: Use, target: Target) -> Own | None:
         """The statements of the file that register `torch.ops.NAMESPACE.NAME` with torch.library, if it has any."""
-        chain = use.attributes
-        if (
-            not isinstance(target, External)
-            or target.bound_module != "torch"
-            or chain[:1] != ("ops",)
-            or len(chain) < 3
-        ):
-            return None
-        symbol = Own(module, f"{chain[1]}::{chain[2]}")
-        return symbol if self.members(symbol) else None
+        symbol = Own(module, "::".join(_operator(use, target)))
+        return symbol if symbol.name and self.members(symbol) else None
 
     def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> Link | Problem | None:
         """A call into a compiled extension: `ext_module.nms(...)`, `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
         chain = use.attributes
-        if (
-            isinstance(target, External)
-            and target.bound_module == "torch"
-            and chain[:1] == ("ops",)
-            and len(chain) >= 3
-        ):
-            if chain[1] in _TORCH_OPS:
+        if _operator(use, target):
+            if chain[1] in (*_TORCH_OPS, *RUNTIME):
                 return None
-            found = self._native(use, chain[2], 3, chain[1])
+            found = self._native(use, chain[2], 3)
             # An optional package's operator: its own source runs without it, and so does the block.
             own = self.library.knows(module.source, chain[1])
             return found if isinstance(found, Link) or own else None
         if isinstance(target, Definition) and self.is_extension(target):
             return self._native(use, chain[consumed], consumed + 1) if len(chain) > consumed else None
         compiled = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
-        if compiled and len(chain) > consumed and operator_of(chain[consumed]) is not None:
+        if compiled and len(chain) > consumed and find_operator(chain[consumed]) is not None:
             return self._native(use, chain[consumed], consumed + 1)
         if isinstance(target, Missing) and not consumed and use.local < 0:
             for statement in module.binders(use.name):
@@ -385,17 +386,12 @@ class Graph:
             return Problem(Reason.NATIVE_OP, ".".join((use.name, *chain)))
         return None
 
-    def _native(self, use: Use, operator: str, consumed: int, namespace: str = "") -> Link | Problem:
-        found = operator_of(operator, namespace)
+    def _native(self, use: Use, operator: str, consumed: int) -> Link | Problem:
+        found = find_operator(operator)
         if found is not None:
-            file, function = found
-            return Link(use, Own(self.standins(file), function), consumed, How.STAND_IN)
+            return Link(use, self.ours(found), consumed, How.STAND_IN)
         name = ".".join((use.name, *use.attributes[:consumed]))
         return Problem(Reason.NATIVE_OP, f"{name} is a compiled operator without a stand-in")
-
-    def standins(self, file: str) -> Module:
-        """The module of one of our stand-in files."""
-        return standin_module(self.library, file)
 
     def is_extension(self, target: Definition) -> bool:
         """Whether a name is a loaded extension module: `ext_module = ext_loader.load_ext("_ext", [...])`."""
@@ -431,8 +427,8 @@ class Graph:
         """Whether a class derives from our stand-in for configurations, which need no validating decorators."""
         facts = next((c for c in module.facts.classes if c.statement == statement.number), None)
         targets = [follow(self.library, module, base) for base in facts.bases if base] if facts else []
-        heavy = [HEAVY[t.name] for t in targets if isinstance(t, Definition) and t.name in HEAVY]
-        return any(item.name == "PreTrainedConfig" for item in heavy)
+        ours = [DEFINITIONS[t.name] for t in targets if isinstance(t, Definition) and t.name in DEFINITIONS]
+        return any(found.name == "PreTrainedConfig" for found in ours)
 
     def _dispatches(self, module: Module, chain: Sequence[str]) -> bool:
         """Whether `@f.register` adds an overload to a `functools.singledispatch` function."""
@@ -444,12 +440,17 @@ class Graph:
         )
 
 
+def _operator(use: Use, target: Target) -> tuple[str, ...]:
+    """Namespace and name of the operator that is read: of `torch.ops.NAMESPACE.NAME`; else empty."""
+    torch = isinstance(target, External) and target.bound_module == "torch"
+    return use.attributes[1:3] if torch and use.attributes[:1] == ("ops",) and len(use.attributes) > 2 else ()
+
+
 def _shape(target: Definition) -> set[str]:
-    """The methods of a class and its bases' in the same file, or the parameters (and locals) of a function."""
+    """The methods of a class and what they bind, or the parameters (and locals) of a function."""
     facts = class_of(target)
-    if facts is not None:
-        return set(facts.methods)
-    return {name for statement in target.module.binders(target.name) for name in statement.shadows}
+    methods = () if facts is None else facts.methods
+    return {*methods, *(name for statement in target.module.binders(target.name) for name in statement.shadows)}
 
 
 @functools.cache

@@ -29,10 +29,15 @@ class _Hidden:
 
 
 def hide(packages: Collection[str]) -> None:
-    """Make packages impossible to import, and forget those that are imported already."""
+    """Make packages impossible to import, and forget those that are imported already.
+
+    Of torchvision an empty module stays: a file may import it for its compiled operators, which are registered here.
+    """
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Hidden(packages))
+    if "torchvision" in packages:
+        sys.modules["torchvision"] = ModuleType("torchvision")
 
 
 def load(code: str) -> ModuleType:

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from extract.modules import RUNTIME
 from extract.sources import Source
-from extract.standins.library import standin_source
+from extract.standins import standin_source
 from manifests.licenses import is_permissive
 from manifests.records import Block
 from manifests.swhid import Swhid, directory_swhid

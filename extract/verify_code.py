@@ -190,21 +190,38 @@ def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]
 
     Args:
         requires: PEP 508; what is not counts for nothing.
-        own: the import names of the source itself, which nothing makes good.
+        own: the import names of the source itself; nothing makes them good, but that a package of the runtime is
+            imported for its compiled operators alone.
     """
     wanted = set(_distributions(requires))
+    for_operators = {
+        (alias.name, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in RUNTIME and not alias.asname and not _takes_from(tree, alias.name)
+    }
     wrong = []
     for dotted, line in imported_names(tree):
         top = dotted.partition(".")[0]
         if not top:
             wrong.append(f"line {line}: a relative import, {dotted}")
-        elif top in own:
+        elif top in own and (dotted, line) not in for_operators:
             wrong.append(f"line {line}: imports {dotted} of its own origin")
         elif top in sys.stdlib_module_names or top in RUNTIME:
             continue
         elif not wanted & set(_distributions(distributions_of(top))):
             wrong.append(f"line {line}: imports {dotted}, which it does not require")
     return wrong
+
+
+def _takes_from(tree: ast.Module, package: str) -> bool:
+    """Whether a file reads a package's name, or imports from it."""
+    return any(
+        (isinstance(node, ast.Name) and node.id == package)
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package)
+        for node in ast.walk(tree)
+    )
 
 
 def _distributions(requires: Iterable[str]) -> Iterator[str]:

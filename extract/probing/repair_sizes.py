@@ -47,6 +47,7 @@ _SIZES: tuple[tuple[str, int, int], ...] = (
     (r"normalized_shape=\[(\d+)\].*but got input of size\[(?:\d+, )*(\d+)\]", 2, 1),
     (r"running_mean should contain (\d+) elements not (\d+)", 1, 2),
     (r"weight should contain (\d+) elements not (\d+)", 1, 2),
+    (r"is not valid: got: (\d+) expected: (\d+)", 1, 2),
     (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)", 2, 1),
     (r"expecting embedding dimension of (\d+), but got (\d+)", 2, 1),
     (r"embed_dim of (\d+), but got (\d+)", 2, 1),

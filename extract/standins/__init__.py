@@ -1,145 +1,155 @@
-"""Pure-PyTorch stand-ins for the compiled operators that repositories bring with them.
+"""Stand-ins for what cannot be copied into a block: which there are, and what each takes the place of.
 
-Each file under `native/` is complete in itself (it imports only the standard library, torch and torchvision), so that
-its text can be put into an emitted file. The index is keyed by the name of the operator, whoever calls it.
+- Compiled operators (`OPERATOR_FILES`): a function takes the place of the operator of its name, a class with `apply`
+  that of the author's `autograd.Function` of its name; autograd differentiates it.
+- Definitions that drag whole frameworks behind them (`DEFINITIONS`): known by their name together with their shape,
+  not by where they come from. A class that is itself extracted is never replaced.
+
+The files are modules of a source of their own, so that a block takes from them what it needs, as from any other.
 """
 
-from collections.abc import Mapping
+import ast
+import functools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
-from types import MappingProxyType
+from pathlib import Path
+
+from extract.modules import Library, Module
+from extract.sources import Source, SourceFile
+from lemur_core.source.parse import parse_file
+from manifests.swhid import blob_sha1
+
+SOURCE_NAME = "lemur-curator"
+OPERATOR_FILES = ("boxes.py", "convolutions.py", "points.py", "regions.py", "sparse.py")
+
+_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """Where the stand-in of one operator is, and what is known of it.
+    """A definition of ours that takes the place of another one."""
 
-    `file` is relative to this package; `function` is the name in that file; `note` says what it computes.
-    """
-
-    file: str
-    function: str
-    note: str
+    file: str  # below this folder
+    name: str  # there
+    has: frozenset[str] = frozenset()  # methods of the class, or parameters, that the other one has too
 
 
-_FAMILIES: tuple[tuple[str, str, str], ...] = (
-    ("roi_align", "RoI Align, average or maximum", "roi_align_forward roi_align_backward"),
-    ("roi_pool", "RoI max pooling on real-valued bins", "roi_pool_forward roi_pool_backward"),
-    ("nms", "greedy, soft and matching NMS of boxes", "nms softnms nms_match"),
-    (
-        "deform_conv",
-        "deformable convolution v1 and v2",
-        "deform_conv_forward deform_conv_backward_input deform_conv_backward_parameters deform_conv_backward_filter"
-        " modulated_deform_conv_forward modulated_deform_conv_backward",
-    ),
-    ("ms_deform_attn", "multi-scale deformable attention", "ms_deform_attn_forward ms_deform_attn_backward"),
-    (
-        "focal_loss",
-        "focal loss per element",
-        "sigmoid_focal_loss_forward sigmoid_focal_loss_backward softmax_focal_loss_forward softmax_focal_loss_backward",
-    ),
-    (
-        "carafe",
-        "content-aware reassembly of features",
-        "carafe_forward carafe_backward carafe_naive_forward carafe_naive_backward",
-    ),
-    ("masked_conv", "convolution where a mask is set", "masked_im2col_forward masked_col2im_forward"),
-    (
-        "rotated",
-        "IoU and NMS of rotated boxes and quadrilaterals",
-        "box_iou_rotated nms_rotated box_iou_quadri nms_quadri"
-        " iou3d_boxes_overlap_bev_forward iou3d_nms3d_forward iou3d_nms3d_normal_forward",
-    ),
-    (
-        "roi_align_rotated",
-        "RoI Align on rotated regions, also rotation-invariant",
-        "roi_align_rotated_forward roi_align_rotated_backward riroi_align_rotated_forward riroi_align_rotated_backward",
-    ),
-    ("deform_roi_pool", "RoI Align with moved bins", "deform_roi_pool_forward deform_roi_pool_backward"),
-    ("prroi_pool", "precise RoI pooling", "prroi_pool_forward prroi_pool_backward prroi_pool_coor_backward"),
-    ("psa_mask", "PSANet attention maps", "psamask_forward psamask_backward"),
-    ("correlation", "correlation of feature patches", "correlation_forward correlation_backward"),
-    (
-        "sync_bn",
-        "steps of synchronised batch normalisation",
-        "sync_bn_forward_mean sync_bn_forward_var sync_bn_forward_output sync_bn_backward_param sync_bn_backward_data",
-    ),
-    ("bias_act", "bias, activation and gain in one", "fused_bias_leakyrelu fused_bias_act bias_act"),
-    ("upfirdn2d", "upsample, filter, downsample", "upfirdn2d"),
-    ("bbox_overlaps", "IoU or IoF of boxes", "bbox_overlaps"),
-    ("swap_align2nat", "aligned to natural masks", "swap_align2nat_forward swap_align2nat_backward"),
-    (
-        "sparse_conv",
-        "sparse convolution and pooling by index pairs",
-        "get_indice_pairs_2d_forward get_indice_pairs_3d_forward get_indice_pairs_4d_forward"
-        " get_indice_pairs_2d_backward get_indice_pairs_3d_backward indice_conv_forward indice_conv_backward"
-        " fused_indice_conv_forward indice_maxpool_forward indice_maxpool_backward",
-    ),
-    (
-        "points",
-        "neighbour search, sampling and grouping of points",
-        "ball_query_forward stack_ball_query_forward knn_forward three_nn_forward furthest_point_sampling_forward"
-        " furthest_point_sampling_with_dist_forward gather_points_forward gather_points_backward group_points_forward"
-        " group_points_backward stack_group_points_forward stack_group_points_backward three_interpolate_forward"
-        " three_interpolate_backward chamfer_distance_forward chamfer_distance_backward assign_score_withk_forward"
-        " assign_score_withk_backward",
-    ),
-    (
-        "points_in_boxes",
-        "points in boxes and polygons, and pooling by them",
-        "points_in_boxes_part_forward points_in_boxes_all_forward points_in_boxes_cpu_forward"
-        " points_in_polygons_forward roiaware_pool3d_forward roiaware_pool3d_backward roipoint_pool3d_forward",
-    ),
-    (
-        "voxelize",
-        "points to voxels",
-        "dynamic_voxelize_forward hard_voxelize_forward dynamic_point_to_voxel_forward dynamic_point_to_voxel_backward",
-    ),
-    ("border_align", "maxima along box borders", "border_align_forward border_align_backward"),
-    ("bezier_align", "sampling between Bezier curves", "bezier_align_forward bezier_align_backward"),
-    (
-        "rotated_features",
-        "features at rotated boxes, filters turned",
-        "rotated_feature_align_forward rotated_feature_align_backward"
-        " active_rotated_filter_forward active_rotated_filter_backward",
-    ),
-    (
-        "tin_shift",
-        "shift of channel groups along time; gradient by the definition",
-        "tin_shift_forward tin_shift_backward",
-    ),
-)
-
-_TORCHVISION: tuple[tuple[str, str, str], ...] = (
-    (
-        "torchvision_ops",
-        "torch only; equal to the compiled operator",
-        "nms qnms roi_align qroi_align roi_pool ps_roi_align ps_roi_pool deform_conv2d",
-    ),
-    ("rotated", "IoU of rotated boxes, angles in degrees", "box_iou_rotated"),
-)
+def _table(file: str, text: str) -> dict[str, StandIn]:
+    """Lines `THEIRS OURS: methods or parameters`, by the name of theirs."""
+    found = {}
+    for line in text.strip().splitlines():
+        names, _, has = line.partition(":")
+        theirs, ours = names.split()
+        found[theirs] = StandIn(file, ours, frozenset(has.split()))
+    return found
 
 
-def _index(families: tuple[tuple[str, str, str], ...]) -> Mapping[str, StandIn]:
-    return MappingProxyType(
-        {name: StandIn(f"native/{file}.py", name, note) for file, note, names in families for name in names.split()}
+DEFINITIONS: Mapping[str, StandIn] = {
+    **_table(
+        "pretrained.py",
+        """
+        PreTrainedModel PreTrainedModel: from_pretrained post_init
+        _CanRecordRegistry RecordedOutputs: get __setitem__
+        GenerationMixin GenerationMixin: generate
+        """,
+    ),
+    **_table(
+        "settings.py",
+        """
+        PreTrainedConfig PreTrainedConfig: from_pretrained to_dict
+        PretrainedConfig PreTrainedConfig: from_pretrained to_dict
+        SubConfigSpec SubConfigSpec: create_subconfig
+        """,
+    ),
+    **_table("attention.py", "AttentionInterface AttentionInterface: get_interface"),
+    **_table(
+        "frameworks.py",
+        """
+        AutoConfig AutoClass: from_pretrained
+        AutoTokenizer AutoClass: from_pretrained
+        AutoProcessor AutoClass: from_pretrained
+        load_backbone load_backbone: config
+        requires requires: backends
+        requires_backends requires_backends: obj backends
+        _assert_has_ops assert_has_ops:
+        load_state_dict load_state_dict: module state_dict
+        load_checkpoint load_checkpoint: model filename map_location
+        _load_checkpoint read_checkpoint: filename map_location
+        _load_checkpoint_with_prefix read_checkpoint_with_prefix: prefix filename
+        ConfigDict ConfigDict: __missing__ __getattr__
+        Config ConfigDict: fromfile
+        build_from_cfg build_from_cfg: cfg registry default_args
+        build_model_from_cfg build_from_cfg: cfg registry default_args
+        get_logger get_logger: name
+        print_log print_log: msg logger level
+        MMLogger NamedLogger: get_current_instance
+        """,
+    ),
+}
+REGISTRY = StandIn("frameworks.py", "Registry")
+NOT_INSTALLED = StandIn("frameworks.py", "NotInstalled")
+_AUTO_CLASS = StandIn("frameworks.py", "AutoClass")
+_AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look other classes up by name
+
+
+def find_definition(name: str, bases: Collection[str]) -> StandIn | None:
+    """What takes the place of a definition of this name, if that has what it must have; `bases` by their last names."""
+    if not _AUTO_BASES.isdisjoint(bases):
+        return _AUTO_CLASS
+    return (_compiled()[1] if "Function" in bases else DEFINITIONS).get(name)
+
+
+def find_operator(name: str) -> StandIn | None:
+    """What takes the place of a compiled operator, whoever calls it."""
+    return _compiled()[0].get(name)
+
+
+@functools.cache
+def _compiled() -> tuple[dict[str, StandIn], dict[str, StandIn]]:
+    """The operators and the functions of autograd that the files stand in for, by name."""
+    operators, functions = {}, {}
+    for file in OPERATOR_FILES:
+        for node in ast.parse((_HERE / file).read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                (apply,) = (item for item in node.body if isinstance(item, ast.FunctionDef))
+                parameters = frozenset(argument.arg for argument in apply.args.args)
+                functions[node.name] = StandIn(file, node.name, parameters)
+            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                operators[node.name] = StandIn(file, node.name)
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                table = functions if node.value.id in functions else operators
+                for target in node.targets:
+                    assert isinstance(target, ast.Name)
+                    table[target.id] = StandIn(file, target.id, table[node.value.id].has)
+    return operators, functions
+
+
+@functools.cache
+def standin_source() -> Source:
+    """The source whose files are our stand-ins."""
+    files = tuple(
+        SourceFile(path.name, f"extract.standins.{path.stem}", False, blob_sha1(path.read_bytes()))
+        for path in sorted(_HERE.glob("*.py"))
+    )
+    return Source(
+        name=SOURCE_NAME,
+        kind="folder",
+        version="",
+        origin="",
+        license="MIT",
+        root=_HERE,
+        files=files,
+        digest="",
+        swhid="",
+        requires=(),
     )
 
 
-NATIVE_OPS: Mapping[str, StandIn] = _index(_FAMILIES)
-"""Operator name -> stand-in, for the functions of a compiled extension module (`_ext`, `_C`, ...)."""
-
-TORCHVISION_OPS: Mapping[str, StandIn] = _index(_TORCHVISION)
-"""Operator name -> stand-in for `torch.ops.torchvision.*` in files that must not import torchvision themselves."""
-
-
-def find_stand_in(name: str, namespace: str = "") -> StandIn | None:
-    """Stand-in of the operator `name`, or None. `namespace` is that of `torch.ops.NAMESPACE.NAME`, else empty."""
-    if namespace == "torchvision":
-        return TORCHVISION_OPS.get(name)
-    return NATIVE_OPS.get(name)
-
-
-def read_source(stand_in: StandIn) -> str:
-    """Text of the file that holds the stand-in."""
-    return files(__name__).joinpath(stand_in.file).read_text(encoding="utf-8")
+def standin_module(library: Library, file: str) -> Module:
+    """The module of one stand-in file, by its path below this folder."""
+    key = (SOURCE_NAME, file)
+    if key not in library.by_path:
+        source = standin_source()
+        entry = next(item for item in source.files if item.path == file)
+        library.adopt(source, entry, parse_file((source.root / file).read_bytes()))
+    return library.by_path[key]

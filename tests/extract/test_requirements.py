@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from extract.requirements import imports_of, qualified_swhid, requirements_text, runtime_versions, versioned
 from extract.results import code_columns
-from extract.standins.library import SOURCE_NAME, standin_source
+from extract.standins import SOURCE_NAME, standin_source
 from manifests.swhid import Swhid, content_swhid, directory_swhid
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))

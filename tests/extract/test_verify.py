@@ -337,7 +337,11 @@ def test_a_folder_of_an_earlier_version_has_no_specs(folder: Path) -> None:
     ("text", "requires", "own", "wrong"),
     [
         ("import torch, numpy, torchvision.ops, os.path\nfrom collections import abc\n", [], {"timm"}, 0),
-        ("import torchvision\n", [], {"torchvision"}, 1),
+        ("import torchvision\ntorch.ops.torchvision.nms(a, b, c)\n", [], {"torchvision"}, 0),
+        ("import torchvision\ntorchvision.ops.nms(a, b, c)\n", [], {"torchvision"}, 1),
+        ("import torchvision as t\n", [], {"torchvision"}, 1),
+        ("import torchvision; from torchvision import ops\n", [], {"torchvision"}, 2),
+        ("import torchvision, torchvision.ops\n", [], {"torchvision"}, 1),
         ("import yaml, cv2, PIL.Image\n", ["PyYAML", "opencv_python>=4", "Pillow"], set(), 0),
         ("import yaml\n", ["yaml2"], set(), 1),
         ("import timm\n", ["timm"], {"timm"}, 1),

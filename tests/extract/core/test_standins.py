@@ -1,11 +1,13 @@
 """What takes the place of compiled operators, absent packages and heavy bases: by mechanism and shape, not by origin."""
 
+import ast
 from typing import Any
 
 import pytest
 import torch
 
 from extract.emit import Unresolved
+from extract.verify_code import import_faults
 
 LOADER = """
 --- p/loader.py
@@ -54,6 +56,55 @@ def test_an_unknown_operator_is_named(corpus: Any, head: str, call: str, named: 
     assert isinstance(outcome, Unresolved)
     assert outcome.reason == "native_op"
     assert named in outcome.detail
+
+
+FUNCTION = """
+class RoIPoolFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, rois, %s, spatial_scale=1.0):
+        output = input.new_zeros(len(rois), input.size(1), 2, 2)
+        ext_module.roi_pool_forward(input, rois, output)
+        return output
+    @staticmethod
+    def backward(ctx, grad): return ext_module.roi_pool_backward(grad), None, None, None
+roi_pool = RoIPoolFunction.apply
+class A(nn.Module):
+    def forward(self, x, rois): return roi_pool(x, rois, 2)
+"""
+
+
+def test_a_function_of_autograd_that_calls_compiled_operators_is_replaced_whole(
+    corpus: Any, closed: Any, run: Any
+) -> None:
+    outcome = corpus(LOADER + FUNCTION % "output_size").emit("A")
+    code = closed(outcome)
+    assert "ext_module" not in code
+    assert ("lemur-curator", "regions.py") in outcome.files
+    x = torch.arange(16.0).view(1, 1, 4, 4).requires_grad_()
+    out = run(code)["A"]()(x, torch.tensor([[0.0, 0, 0, 3, 3]]))
+    assert out.flatten().tolist() == [5, 7, 13, 15]
+    out.sum().backward()
+    assert x.grad.flatten().nonzero().flatten().tolist() == [5, 7, 13, 15]
+
+
+def test_a_function_of_another_shape_is_not_replaced(corpus: Any) -> None:
+    outcome = corpus(LOADER + FUNCTION % "sizes").emit("A")
+    assert isinstance(outcome, Unresolved)
+    assert outcome.reason == "native_op"
+    assert "ext_module.roi_pool_" in outcome.detail
+
+
+def test_an_operator_of_the_runtime_is_called_where_it_is(corpus: Any, closed: Any, run: Any) -> None:
+    """Also by the runtime's own classes: the package is imported for its operators, and nothing is taken from it."""
+    text = "def forward(self, b, s): return torch.ops.torchvision.nms(b, s, 0.5)"
+    for folder in ("p", "torchvision"):
+        made = corpus(f"--- {folder}/a.py\nimport torch\nfrom torch import nn\nclass A(nn.Module):\n    {text}\n")
+        outcome = made.emit("A")
+        code = closed(outcome)
+        assert "\nimport torchvision\n" in code
+        assert import_faults(ast.parse(code), (), frozenset({"torchvision"})) == []
+        assert outcome.requires == ()
+        assert run(code)["A"]()(BOXES, SCORES).tolist() == [1, 2]
 
 
 HEAVY = {

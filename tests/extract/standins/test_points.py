@@ -1,4 +1,4 @@
-"""Point operators against loops over their definitions."""
+"""Point operators against loops over their definitions, sparse convolutions against dense ones."""
 
 import itertools
 
@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.standins.native import points as ops
-from extract.standins.native import points_in_boxes as boxed
-from extract.standins.native import voxelize
+from extract.standins import points as ops
+from extract.standins import sparse
 
 
 def random(*shape, seed=0):
@@ -46,15 +45,13 @@ def test_stacked_ball_query_and_grouping():
     assert idx[4, 0] == -1
     assert idx.max() > 0
     idx = idx.clamp(min=0)
-    features, out = random(9, 2, seed=2), torch.zeros(5, 2, 3, dtype=torch.float64)
-    ops.stack_group_points_forward(features, xyz_count, idx, centre_count, out, b=2, m=5, c=2, nsample=3)
+    features = random(9, 2, seed=2).requires_grad_()
+    out = ops.GroupingOperation.apply(features, idx, xyz_count, centre_count)
     for m, k in itertools.product(range(5), range(3)):
         assert torch.equal(out[m, :, k], features[idx[m, k] + (0 if m < 3 else 4)])
-    grad, wanted = torch.zeros_like(features), features.clone().requires_grad_()
-    ops.stack_group_points_backward(out, idx, centre_count, xyz_count, grad, b=2, c=2, m=5, n=9, nsample=3)
-    rows = idx.long() + torch.tensor([0, 0, 0, 4, 4])[:, None]
-    (wanted[rows].transpose(1, 2) * out).sum().backward()
-    torch.testing.assert_close(grad, wanted.grad)
+    assert out.is_contiguous()
+    out.sum().backward()
+    assert features.grad.sum() == out.numel()
 
 
 @pytest.mark.parametrize("count", [2, 9])
@@ -63,14 +60,10 @@ def test_nearest_neighbours(count):
     k = min(5, count)
     idx, distance = torch.zeros(2, 4, k, dtype=torch.int32), torch.zeros(2, 4, k)
     ops.knn_forward(xyz, centres, idx, distance, b=2, n=count, m=4, nsample=k)
-    three, three_d2 = torch.zeros(2, 4, 3, dtype=torch.int32), torch.zeros(2, 4, 3, dtype=torch.float64)
-    ops.three_nn_forward(centres, xyz, three_d2, three, b=2, n=4, m=count)
     for b, m in itertools.product(range(2), range(4)):
         near = sorted((d2(centres[b, m], p), i) for i, p in enumerate(xyz[b]))
         assert idx[b, m].tolist() == [i for _, i in near[:k]]
         assert distance[b, m].tolist() == pytest.approx([d for d, _ in near[:k]])
-        assert three[b, m].tolist() == ([i for _, i in near] + [0])[:3]
-        assert three_d2[b, m].tolist() == pytest.approx(([d for d, _ in near] + [float("inf")])[:3])
 
 
 @pytest.mark.parametrize("pairwise", [False, True])
@@ -89,125 +82,14 @@ def test_furthest_point_sampling(pairwise):
         assert idx[b].tolist() == chosen
 
 
-class Take(torch.autograd.Function):
-    """Gather (idx (B, m)) or group (idx (B, m, k))."""
-
-    @staticmethod
-    def forward(ctx, features, idx):
-        b, c, n = features.shape
-        output = features.new_zeros(b, c, *idx.shape[1:])
-        ctx.kwargs = {"b": b, "c": c, "n": n, "npoints": idx.shape[1]} | (
-            {"nsample": idx.shape[2]} if idx.ndim == 3 else {}
-        )
-        (ops.group_points_forward if idx.ndim == 3 else ops.gather_points_forward)(features, idx, output, **ctx.kwargs)
-        ctx.save_for_backward(idx)
-        return output
-
-    @staticmethod
-    def backward(ctx, grad):
-        (idx,) = ctx.saved_tensors
-        target = grad.new_zeros(ctx.kwargs["b"], ctx.kwargs["c"], ctx.kwargs["n"])
-        back = ops.group_points_backward if idx.ndim == 3 else ops.gather_points_backward
-        back(grad.contiguous(), idx, target.data, **ctx.kwargs)
-        return target, None
-
-
-@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 3)])
-def test_gather_and_group(shape):
-    features = random(2, 3, 5)
+@pytest.mark.parametrize(("function", "shape"), [(ops.GatherPoints, (2, 4)), (ops.GroupingOperation, (2, 4, 3))])
+def test_gather_and_group(function, shape):
+    features = random(2, 3, 5).requires_grad_()
     idx = torch.randint(5, shape, generator=torch.Generator().manual_seed(0)).int()
-    wanted = torch.stack([features[b][:, idx[b].long()] for b in range(2)])
-    assert torch.equal(Take.apply(features, idx), wanted)
-    assert torch.autograd.gradcheck(lambda t: Take.apply(t, idx), features.requires_grad_())
-
-
-class Interpolate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, features, idx, weight):
-        (b, c, m), n = features.shape, idx.shape[1]
-        ctx.saved = (idx, weight, m)
-        output = features.new_empty(b, c, n)
-        ops.three_interpolate_forward(features, idx, weight, output, b=b, c=c, m=m, n=n)
-        return output
-
-    @staticmethod
-    def backward(ctx, grad):
-        idx, weight, m = ctx.saved
-        b, c, n = grad.shape
-        target = grad.new_zeros(b, c, m)
-        ops.three_interpolate_backward(grad.contiguous(), idx, weight, target.data, b=b, c=c, n=n, m=m)
-        return target, None, None
-
-
-def test_three_interpolate():
-    features, weight = random(2, 3, 5), random(2, 4, 3, seed=1)
-    idx = torch.randint(5, (2, 4, 3), generator=torch.Generator().manual_seed(0)).int()
-    got = Interpolate.apply(features, idx, weight)
-    for b, c, n in itertools.product(range(2), range(3), range(4)):
-        assert float(got[b, c, n]) == pytest.approx(
-            sum(float(features[b, c, idx[b, n, k]] * weight[b, n, k]) for k in range(3))
-        )
-    assert torch.autograd.gradcheck(lambda t: Interpolate.apply(t, idx, weight), features.requires_grad_())
-
-
-class Chamfer(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, a, b):
-        one, two = a.new_zeros(a.shape[:2]), b.new_zeros(b.shape[:2])
-        idx1, idx2 = torch.zeros(one.shape, dtype=torch.int32), torch.zeros(two.shape, dtype=torch.int32)
-        ops.chamfer_distance_forward(a, b, one, two, idx1, idx2)
-        ctx.save_for_backward(a, b, idx1, idx2)
-        return one, two
-
-    @staticmethod
-    def backward(ctx, grad1, grad2):
-        a, b, idx1, idx2 = ctx.saved_tensors
-        grads = torch.zeros_like(a), torch.zeros_like(b)
-        ops.chamfer_distance_backward(a, b, idx1, idx2, grad1.contiguous(), grad2.contiguous(), *grads)
-        return grads
-
-
-def test_chamfer_distance():
-    a, b = random(2, 4, 2), random(2, 5, 2, seed=1)
-    one, two = Chamfer.apply(a, b)
-    full = torch.cdist(a, b) ** 2
-    torch.testing.assert_close(one, full.amin(2))
-    torch.testing.assert_close(two, full.amin(1))
-    assert torch.autograd.gradcheck(Chamfer.apply, (a.requires_grad_(), b.requires_grad_()))
-
-
-class AssignScore(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, points, centers, scores, idx):
-        (b, n0, m, o), (_, n1, k, _) = points.shape, scores.shape
-        ctx.kwargs = {"B": b, "N0": n0, "N1": n1, "M": m, "K": k, "O": o, "aggregate": 0}
-        output = points.new_zeros(b, o, n1, k)
-        ops.assign_score_withk_forward(points, centers, scores, idx, output, **ctx.kwargs)
-        ctx.save_for_backward(points, centers, scores, idx)
-        return output
-
-    @staticmethod
-    def backward(ctx, grad):
-        tensors = ctx.saved_tensors
-        grads = [torch.zeros_like(t) for t in tensors[:3]]
-        ops.assign_score_withk_backward(grad.contiguous(), *tensors, *grads, **ctx.kwargs)
-        return (*grads, None)
-
-
-def test_assign_score():
-    points, centers, scores = random(2, 5, 2, 3), random(2, 5, 2, 3, seed=1), random(2, 4, 3, 2, seed=2)
-    idx = torch.randint(5, (2, 4, 3), generator=torch.Generator().manual_seed(0))
-    idx[0, 1, 2] = 7  # out of range: nothing is added
-    got = AssignScore.apply(points, centers, scores, idx)
-    for b, o, n, k in itertools.product(range(2), range(3), range(4), range(3)):
-        known = idx[b, n, k] < 5
-        wanted = sum(
-            float(scores[b, n, k, m] * (points[b, idx[b, n, k], m, o] - centers[b, idx[b, n, 0], m, o]))
-            for m in range(2 if known else 0)
-        )
-        assert float(got[b, o, n, k]) == pytest.approx(wanted)
-    leaves = [t.requires_grad_() for t in (points, centers, scores)]
-    assert torch.autograd.gradcheck(lambda *t: AssignScore.apply(*t, idx), leaves)
+    got = function.apply(features, idx)
+    assert torch.equal(got, torch.stack([features[b][:, idx[b].long()] for b in range(2)]))
+    got.sum().backward()
+    assert features.grad.sum() == got.numel()
 
 
 def some_boxes():
@@ -222,47 +104,6 @@ def inside(point, box):
     shift = complex(*(point[:2] - box[:2]).tolist()) * complex(torch.cos(box[6]), -torch.sin(box[6]))
     height = float(point[2] - box[2])
     return abs(shift.real) < box[3] / 2 and abs(shift.imag) < box[4] / 2 and 0 <= height <= box[5]
-
-
-def test_points_in_boxes():
-    points, boxes = random(2, 40, 3, seed=3), some_boxes()
-    every = torch.tensor([[[inside(p, box) for box in boxes[b]] for p in points[b]] for b in range(2)])
-    assert 0 < every.sum() < every.numel()
-    part = torch.full((2, 40), -1, dtype=torch.int)
-    boxed.points_in_boxes_part_forward(boxes, points, part)
-    assert part.tolist() == [[row.index(True) if any(row) else -1 for row in cloud] for cloud in every.tolist()]
-    table = torch.zeros(2, 40, 4, dtype=torch.int)
-    boxed.points_in_boxes_all_forward(boxes, points, table)
-    assert torch.equal(table, every.int())
-    own = torch.zeros(4, 40, dtype=torch.int)
-    boxed.points_in_boxes_cpu_forward(boxes[0], points[0], own)
-    assert torch.equal(own, every[0].T.int())
-
-
-def test_points_in_polygons():
-    points = torch.tensor([[0.5, 0.5], [1.5, 0.5], [0.2, 0.9], [-0.1, 0.0]])
-    polygons = torch.tensor([[0.0, 0, 1, 0, 1, 1, 0, 1], [0, 0, 2, 0, 2, 1, 1, 0.6]])
-    output = torch.zeros(4, 2)
-    boxed.points_in_polygons_forward(points, polygons, output)
-    assert output.tolist() == [[1, 0], [0, 1], [1, 0], [0, 0]]
-
-
-class RoIAware(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, features, rois, points, size, most, mode):
-        pooled = features.new_zeros(len(rois), *size, features.shape[1])
-        argmax = features.new_zeros(pooled.shape, dtype=torch.int)
-        cells = features.new_zeros((len(rois), *size, most), dtype=torch.int)
-        boxed.roiaware_pool3d_forward(rois, points, features, argmax, cells, pooled, pool_method=mode)
-        ctx.saved = (cells, argmax, mode, features.shape)
-        return pooled
-
-    @staticmethod
-    def backward(ctx, grad):
-        cells, argmax, mode, shape = ctx.saved
-        target = grad.new_zeros(shape)
-        boxed.roiaware_pool3d_backward(cells, argmax, grad.contiguous(), target, pool_method=mode)
-        return target, None, None, None, None, None
 
 
 @pytest.mark.parametrize("mode", [0, 1])
@@ -286,16 +127,18 @@ def test_roiaware_pooling(mode, most):
             full += len(members) >= most
             wanted[(k, *cell)] = own.amax(0) if mode == 0 else own.mean(0)
     assert full or most == 100
-    args = (rois, points, size, most, mode)
-    torch.testing.assert_close(RoIAware.apply(features, *args), wanted)
-    assert torch.autograd.gradcheck(lambda t: RoIAware.apply(t, *args), features.requires_grad_(), fast_mode=True)
+    features.requires_grad_()
+    got = ops.RoIAwarePool3dFunction.apply(rois, points, features, size, most, mode)
+    torch.testing.assert_close(got, wanted)
+    got.sum().backward()
+    assert features.grad.sum() == pytest.approx(float((wanted != 0).sum()))
 
 
 def test_roipoint_pooling():
     points, boxes, features = random(2, 40, 3, seed=3), some_boxes(), random(2, 40, 2, seed=4)
     boxes[1, 2, :3] += 100
     pooled, flag = torch.zeros(2, 4, 6, 5, dtype=torch.float64), torch.zeros(2, 4, dtype=torch.int)
-    boxed.roipoint_pool3d_forward(points, boxes, features, pooled, flag)
+    ops.roipoint_pool3d_forward(points, boxes, features, pooled, flag)
     for b, k in itertools.product(range(2), range(4)):
         own = [i for i, p in enumerate(points[b]) if inside(p, boxes[b, k])][:6]
         assert bool(flag[b, k]) == (not own)
@@ -321,7 +164,7 @@ def voxel_of(point):
 def test_voxelize(max_points, max_voxels):
     points = random(60, 4).float()
     places = torch.zeros(60, 3, dtype=torch.int)
-    voxelize.dynamic_voxelize_forward(points, SIZE, RANGE, places, NDim=3)
+    ops.dynamic_voxelize_forward(points, SIZE, RANGE, places, NDim=3)
     assert [tuple(row) for row in places.tolist()] == [voxel_of(p) for p in points]
     assert (places == -1).any()
     wanted = {}
@@ -332,7 +175,7 @@ def test_voxelize(max_points, max_voxels):
             members.extend([point] if len(members) < max_points else [])
     voxels, coors = torch.zeros(max_voxels, max_points, 4), torch.zeros(max_voxels, 3, dtype=torch.int)
     counts, number = torch.zeros(max_voxels, dtype=torch.int), torch.zeros((), dtype=torch.long)
-    voxelize.hard_voxelize_forward(
+    ops.hard_voxelize_forward(
         points, SIZE, RANGE, voxels, coors, counts, number,
         max_points=max_points, max_voxels=max_voxels, NDim=3, deterministic=True,
     )  # fmt: skip
@@ -344,41 +187,140 @@ def test_voxelize(max_points, max_voxels):
         assert voxels[row, len(members) :].abs().sum() == 0
 
 
-class PointToVoxel(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, feats, coors, kind):
-        reduced, places, index, counts = voxelize.dynamic_point_to_voxel_forward(feats, coors, kind)
-        ctx.kind = kind
-        ctx.save_for_backward(feats, reduced, index, counts)
-        ctx.mark_non_differentiable(places)
-        return reduced, places
-
-    @staticmethod
-    def backward(ctx, grad, _):
-        feats, reduced, index, counts = ctx.saved_tensors
-        target = torch.zeros_like(feats)
-        voxelize.dynamic_point_to_voxel_backward(target, grad.contiguous(), feats, reduced, index, counts, ctx.kind)
-        return target, None, None
-
-
 @pytest.mark.parametrize("kind", ["max", "sum", "mean"])
 @pytest.mark.parametrize("outside", [True, False])
 def test_points_to_voxels(kind, outside):
     feats, coors = random(20, 3), torch.randint(0, 2, (20, 3), generator=torch.Generator().manual_seed(0))
+    feats[0] = feats[1:].amax(0)  # a tie: only the first has the gradient
+    coors[0] = coors[int(feats[1:, 0].argmax()) + 1]
     if outside:
         coors[3, 1] = coors[7, 0] = -1
     groups = {}
     for i, coor in enumerate(coors.tolist()):
         if min(coor) >= 0:
             groups.setdefault(tuple(coor), []).append(i)
-    reduced, places = PointToVoxel.apply(feats, coors, kind)
+    feats.requires_grad_()
+    reduced, places = ops._DynamicScatter.apply(feats, coors.double().requires_grad_(), kind)
     assert [tuple(p) for p in places.tolist()] == sorted(groups)
     for row, voxel in enumerate(sorted(groups)):
         own = feats[groups[voxel]]
         torch.testing.assert_close(reduced[row], {"max": own.amax(0), "sum": own.sum(0), "mean": own.mean(0)}[kind])
-    assert torch.autograd.gradcheck(lambda t: PointToVoxel.apply(t, coors, kind)[0], feats.requires_grad_())
+    reduced.sum().backward()
+    share = {"max": None, "sum": 1.0, "mean": 1 / len(groups[tuple(coors[0].tolist())])}[kind]
+    assert feats.grad[0].tolist() == pytest.approx([share or 1.0] * 3)
+    assert feats.grad.sum() == pytest.approx(3 * (len(groups) if kind != "sum" else sum(map(len, groups.values()))))
 
 
 def test_no_points_make_no_voxels():
-    sizes = [len(t) for t in voxelize.dynamic_point_to_voxel_forward(random(0, 3), torch.zeros(0, 3).long(), "max")]
-    assert sizes == [0, 0, 0, 0]
+    reduced, places = ops._DynamicScatter.apply(random(0, 3), torch.zeros(0, 3).long(), "max")
+    assert (len(reduced), len(places)) == (0, 0)
+
+
+# -- sparse convolutions -----------------------------------------------------------------------------------------------
+
+
+DENSE = {2: (torch.nn.functional.conv2d, torch.nn.functional.conv_transpose2d),
+         3: (torch.nn.functional.conv3d, torch.nn.functional.conv_transpose3d)}  # fmt: skip
+
+
+def scene(dims, seed=0):
+    """Indices in no order, features, and the dense tensor (2, channels, *size) with zeros elsewhere."""
+    size = (5, 4, 6)[:dims]
+    generator = torch.Generator().manual_seed(seed)
+    active = (torch.rand(2, *size, generator=generator) < 0.3).nonzero().int()
+    active = active[torch.randperm(len(active), generator=generator)]
+    features = random(len(active), 3, seed=seed + 1)
+    dense = torch.zeros(2, *size, 3, dtype=torch.float64)
+    dense[tuple(active.long().T)] = features
+    return size, active, features, dense.movedim(-1, 1)
+
+
+def pairs_of(dims, active, out_size, size, kernel, stride=1, pad=0, dilation=1, subm=0, transpose=0):
+    function = getattr(sparse, f"get_indice_pairs_{dims}d_forward")
+    spread = [[v] * dims for v in (kernel, stride, pad, dilation, 0)]
+    return function(active, 2, list(out_size), list(size), *spread, subm, transpose)
+
+
+@given(
+    dims=st.sampled_from([2, 3]), kernel=st.integers(1, 3), stride=st.integers(1, 2), pad=st.integers(0, 1),
+    dilation=st.integers(1, 2), transpose=st.booleans(), seed=st.integers(0, 50),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_convolution(dims, kernel, stride, pad, dilation, transpose, seed):
+    size, active, features, dense = scene(dims, seed)
+    filters = random(*[kernel] * dims, 3, 2, seed=9)
+    reach = dilation * (kernel - 1) + 1
+    if transpose:
+        out_size = [(n - 1) * stride - 2 * pad + reach for n in size]
+        weight = filters.movedim(-2, 0).movedim(-1, 1)
+    else:
+        out_size = [(n + 2 * pad - reach) // stride + 1 for n in size]
+        weight = filters.movedim(-1, 0).movedim(-1, 1)
+    if min(out_size) < 1 or len(active) == 0:
+        return
+    out, pairs, counts = pairs_of(dims, active, out_size, size, kernel, stride, pad, dilation, 0, int(transpose))
+    assert out.dtype == pairs.dtype == counts.dtype == torch.int32
+    assert pairs.shape == (kernel**dims, 2, len(active))
+    assert torch.equal((pairs[:, 0] >= 0).sum(1), counts)
+    assert len(out.unique(dim=0)) == len(out)
+    got = sparse.SparseConvFunction.apply(features, filters, pairs, counts, len(out))
+    wanted = DENSE[dims][transpose](dense, weight, stride=stride, padding=pad, dilation=dilation).movedim(1, -1)
+    torch.testing.assert_close(got, wanted[tuple(out.long().T)])
+    wanted = wanted.clone()
+    wanted[tuple(out.long().T)] = 0
+    assert wanted.abs().max() < 1e-9, "every place that is reached is among the outputs"
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 1)])
+def test_submanifold_convolution_keeps_the_places(dims, kernel, dilation):
+    size, active, features, dense = scene(dims)
+    filters = random(*[kernel] * dims, 3, 2, seed=9)
+    out, pairs, counts = pairs_of(dims, active, size, size, kernel, 1, 0, dilation, subm=1)
+    assert torch.equal(out, active)
+    got = sparse.SubMConvFunction.apply(features, filters, pairs, counts, len(out))
+    weight = filters.movedim(-1, 0).movedim(-1, 1)
+    wanted = DENSE[dims][0](dense, weight, padding=kernel // 2, dilation=dilation).movedim(1, -1)
+    torch.testing.assert_close(got, wanted[tuple(active.long().T)])
+    fused = sparse.fused_indice_conv_forward(features, filters, torch.ones(2), pairs, counts, len(out), 0, 1)
+    torch.testing.assert_close(fused, got + 1)
+
+
+def test_the_form_with_a_grid_and_four_dimensions():
+    size, active, _, _ = scene(2)
+    plain = pairs_of(2, active, (3, 2), size, 3, 2, 1)
+    grid = torch.full((2 * 6,), -1)
+    spread = [[3] * 2, [2] * 2, [1] * 2, [1] * 2, [0] * 2]
+    for one, two in zip(
+        plain, sparse.get_indice_pairs_2d_backward(active, grid, 2, [3, 2], list(size), *spread, 0, 0), strict=True
+    ):
+        assert torch.equal(one, two)
+    four = torch.tensor([[0, 1, 1, 1, 1]], dtype=torch.int32)
+    out, _, counts = pairs_of(4, four, (3,) * 4, (3,) * 4, 3, 1, 1)
+    assert len(out) == int(counts.sum()) == 81
+
+
+def test_the_inverse():
+    size, active, _, _ = scene(2)
+    out, pairs, counts = pairs_of(2, active, (3, 2), size, 3, 2, 1)
+    features, filters = random(len(out), 3, seed=5).requires_grad_(), random(3, 3, 3, 2, seed=9).requires_grad_()
+    got = sparse.SparseInverseConvFunction.apply(features, filters, pairs, counts, len(active))
+    wanted = torch.zeros(len(active), 2, dtype=torch.float64)
+    for k in range(9):
+        for i, o in pairs[k, :, : counts[k]].T.tolist():
+            wanted[i] += features[o] @ filters.view(9, 3, 2)[k]
+    torch.testing.assert_close(got, wanted)
+    grads = torch.autograd.grad(got.sum(), (features, filters))
+    torch.testing.assert_close(grads, torch.autograd.grad(wanted.sum(), (features, filters)))
+    fused = sparse.fused_indice_conv_forward(features, filters, torch.ones(2), pairs, counts, len(active), 1, 0)
+    torch.testing.assert_close(fused, got + 1)
+
+
+def test_max_pooling_starts_from_zero():
+    size, active, features, dense = scene(3)
+    out, pairs, counts = pairs_of(3, active, (2, 2, 3), size, 2, 2)
+    got = sparse.SparseMaxPoolFunction.apply(features.requires_grad_(), pairs, counts, len(out))
+    wanted = torch.nn.functional.max_pool3d(dense.clamp(min=0), 2, 2).movedim(1, -1)[tuple(out.long().T)]
+    torch.testing.assert_close(got, wanted)
+    got.sum().backward()
+    assert features.grad.sum() == (wanted > 0).sum()

@@ -9,49 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from extract.standins import (
-    attention,
-    auto,
-    backends,
-    build,
-    checkpoint,
-    config,
-    loggers,
-    logs,
-    pretrained,
-    registry,
-    settings,
-)
-from extract.standins.absent import NotInstalled
-from extract.standins.heavy import HEAVY, find_heavy
-
-
-def test_every_stand_in_exists() -> None:
-    folder = Path(registry.__file__).parent
-    for name, heavy in HEAVY.items():
-        text = (folder / heavy.file).read_text()
-        assert f"class {heavy.name}" in text or f"def {heavy.name}(" in text, name
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "bases", "file"),
-    [
-        ("PreTrainedModel", {"from_pretrained", "post_init", "forward"}, [], "pretrained.py"),
-        ("PreTrainedModel", {"forward"}, [], None),  # another class of that name
-        ("AutoModelForCausalLM", set(), ["_BaseAutoModelClass"], "auto.py"),
-        ("AutoEncoder", {"forward"}, ["Module"], None),
-        ("print_log", {"msg", "logger", "level"}, [], "logs.py"),
-        ("print_log", {"text"}, [], None),
-        ("SEModule", {"forward"}, ["Module"], None),
-    ],
-)
-def test_known_by_name_and_shape(name: str, shape: set[str], bases: list[str], file: str | None) -> None:
-    found = find_heavy(name, shape, bases)
-    assert (found.file if found else None) == file
+from extract.standins import attention, frameworks, pretrained, settings
 
 
 def test_registry_builds_by_name_scope_class_and_list() -> None:
-    layers = registry.Registry("layers")
+    layers = frameworks.Registry("layers")
     layers.register_module(module=nn.Linear)
     layers.register_module("BN", module=nn.BatchNorm2d)
 
@@ -67,7 +29,7 @@ def test_registry_builds_by_name_scope_class_and_list() -> None:
     assert layers.get("relu") is Act
     built = layers.build({"type": "Linear", "in_features": 2}, default_args={"out_features": 3, "in_features": 9})
     assert (built.in_features, built.out_features) == (2, 3)
-    assert isinstance(build.build_from_cfg({"type": Act}, layers), Act)
+    assert isinstance(frameworks.build_from_cfg({"type": Act}, layers), Act)
     assert len(layers.build([{"type": "BN", "num_features": 1}, "act"])) == 2
     with pytest.raises(KeyError, match="'no' is not registered"):
         layers.build({"type": "no"})
@@ -86,7 +48,7 @@ def test_registry_builds_by_name_scope_class_and_list() -> None:
     ],
 )
 def test_registry_knows_the_layers_that_are_always_registered(key: str, kind: type[nn.Module] | None) -> None:
-    layers = registry.Registry("layers")
+    layers = frameworks.Registry("layers")
     assert layers.get(key) is kind
 
     class Own(nn.Module):
@@ -97,7 +59,7 @@ def test_registry_knows_the_layers_that_are_always_registered(key: str, kind: ty
 
 
 def test_registry_in_fvcore_form() -> None:
-    heads = registry.Registry("heads")
+    heads = frameworks.Registry("heads")
 
     @heads.register()
     class Head:
@@ -113,7 +75,7 @@ class Registered:
 
 
 def test_config_dict() -> None:
-    settings = config.ConfigDict({"a": {"b": 1}, "c": [{"d": 2}]}, e=3)
+    settings = frameworks.ConfigDict({"a": {"b": 1}, "c": [{"d": 2}]}, e=3)
     assert settings.a.b == 1
     assert settings.c[0].d == 2
     settings.f = {"g": 4}
@@ -206,7 +168,7 @@ class Text(settings.PreTrainedConfig):
 class Both(settings.PreTrainedConfig):
     sub_configs_defaults: ClassVar = {
         "text_config": Text,
-        "other": settings.SubConfigSpec(auto.AutoClass, model_type="text", init_kwargs={"hidden_size": 6}),
+        "other": settings.SubConfigSpec(frameworks.AutoClass, model_type="text", init_kwargs={"hidden_size": 6}),
         "maybe": settings.SubConfigSpec(Text, optional=True),
     }
     text_config: object = None
@@ -351,32 +313,32 @@ def test_pretrained_model_initialises_and_ties() -> None:
 def test_checkpoints_are_local_tensors(tmp_path: Path) -> None:
     model, path = nn.Linear(2, 2), tmp_path / "w.pth"
     torch.save({"state_dict": {f"head.{k}": v for k, v in model.state_dict().items()}}, path)
-    part = checkpoint.read_checkpoint_with_prefix("head", path)
+    part = frameworks.read_checkpoint_with_prefix("head", path)
     other = nn.Linear(2, 2)
-    checkpoint.load_state_dict(other, part, strict=True)
+    frameworks.load_state_dict(other, part, strict=True)
     assert torch.equal(other.weight, model.weight)
     torch.save(model.state_dict(), path)
-    checkpoint.load_checkpoint(third := nn.Linear(2, 2), path, strict=True)
+    frameworks.load_checkpoint(third := nn.Linear(2, 2), path, strict=True)
     assert torch.equal(third.weight, model.weight)
 
 
 def test_loggers(caplog: pytest.LogCaptureFixture) -> None:
-    logger = loggers.get_logger("some.module")
+    logger = frameworks.get_logger("some.module")
     for _ in range(3):
         logger.warning_once("only once")
-    logs.print_log("told", logger="other", level=logging.WARNING)
-    logs.print_log("never", logger="silent", level=logging.ERROR)
+    frameworks.print_log("told", logger="other", level=logging.WARNING)
+    frameworks.print_log("never", logger="silent", level=logging.ERROR)
     assert [record.message for record in caplog.records] == ["only once", "told"]
-    assert isinstance(logs.NamedLogger.get_current_instance(), logging.Logger)
+    assert isinstance(frameworks.NamedLogger.get_current_instance(), logging.Logger)
 
 
 def test_what_is_absent_says_so() -> None:
-    absent = NotInstalled("flash_attn")
+    absent = frameworks.NotInstalled("flash_attn")
     assert not absent
     for use in (lambda: absent(1), lambda: absent.function):
         with pytest.raises(ModuleNotFoundError, match="flash_attn"):
             use()
     with pytest.raises(NotImplementedError, match="not part of this block"):
-        auto.AutoClass.from_config(None)
-    assert backends.requires(backends=("x",))(len) is len
-    backends.requires_backends(None, ["x"])
+        frameworks.AutoClass.from_config(None)
+    assert frameworks.requires(backends=("x",))(len) is len
+    frameworks.requires_backends(None, ["x"])

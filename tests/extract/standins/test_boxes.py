@@ -1,14 +1,14 @@
-"""NMS in its forms against plain loops over the definition."""
+"""Overlaps and NMS against torchvision's compiled operators and plain loops over the definition."""
 
 import math
 
 import pytest
 import torch
+import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.standins.native.nms import nms, nms_match, softnms
-from extract.standins.native.rotated import box_iou_quadri, box_iou_rotated, nms_quadri, nms_rotated
+from extract.standins.boxes import bbox_overlaps, box_iou_rotated, nms, nms_match, nms_rotated
 
 
 def some_boxes(count, seed):
@@ -44,35 +44,8 @@ def test_nms_of_integer_offset_counts_the_last_pixel():
     assert nms(boxes, scores, iou_threshold=0.3, offset=1).tolist() == [0]
 
 
-@pytest.mark.parametrize("method", [0, 1, 2])
-@pytest.mark.parametrize("offset", [0, 1])
-def test_softnms(method, offset):
-    boxes, scores = some_boxes(25, seed=3)
-    threshold, sigma, least = 0.3, 0.5, 0.05
-    left, rows = {i: float(s) for i, s in enumerate(scores)}, []
-    while left:
-        best = max(left, key=left.get)
-        rows.append((best, left.pop(best)))
-        for i in list(left):
-            iou = iou_of(boxes[best].tolist(), boxes[i].tolist(), offset)
-            decay = {0: 0.0 if iou >= threshold else 1.0, 1: 1 - iou if iou >= threshold else 1.0}
-            left[i] *= decay.get(method, math.exp(-iou * iou / sigma))
-            if left[i] < least:
-                del left[i]
-    dets = boxes.new_empty(len(boxes), 5)
-    kept = softnms(
-        boxes, scores, dets, iou_threshold=threshold, sigma=sigma, min_score=least, method=method, offset=offset
-    )
-    assert kept.tolist() == [i for i, _ in rows]
-    assert 1 < len(kept) < len(boxes)
-    torch.testing.assert_close(dets[: len(kept), :4], boxes[kept])
-    torch.testing.assert_close(dets[: len(kept), 4], torch.tensor([score for _, score in rows]))
-
-
-def test_softnms_and_match_of_nothing():
-    empty = torch.zeros(0, 5)
-    assert softnms(empty[:, :4], empty[:, 4], empty, 0.3, 0.5, 0.05, 1, 0).tolist() == []
-    assert nms_match(empty, iou_threshold=0.5) == []
+def test_match_of_nothing():
+    assert nms_match(torch.zeros(0, 5), iou_threshold=0.5) == []
 
 
 def test_nms_match_gives_each_box_to_the_first_that_suppresses_it():
@@ -163,32 +136,44 @@ def greedy(quads, scores, threshold):
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-def test_nms_of_rotated_boxes_and_quadrilaterals(labelled):
+def test_nms_of_rotated_boxes(labelled):
     boxes = some_rotated(25, 8)
     scores = torch.rand(25, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    quads = [corners_of(box, lambda a: a) for box in boxes.tolist()]
-    wanted = greedy(quads, scores, 0.2)
+    wanted = greedy([corners_of(box, lambda a: a) for box in boxes.tolist()], scores, 0.2)
     assert 1 < len(wanted) < 25
     labels = torch.zeros(25, 1) if labelled else torch.zeros(25, 0)
     dets, order = torch.cat([boxes, labels], 1), scores.argsort(descending=True)
     assert nms_rotated(dets, scores, order, dets[order], labels, 0.2, labelled).tolist() == wanted
-    assert (
-        nms_rotated(dets, scores, order, dets[order], labels, iou_threshold=0.2, multi_label=labelled).tolist()
-        == wanted
-    )
     degrees = boxes * torch.tensor([1, 1, 1, 1, -180 / math.pi])
     assert nms_rotated(degrees, scores, 0.2).tolist() == wanted
-    flat = torch.cat([torch.tensor(quads, dtype=torch.float64).flatten(1), labels], 1)
-    assert nms_quadri(flat, scores, order, flat[order], 0.2, labelled).tolist() == wanted
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_box_iou_quadri_ignores_the_orientation(reverse):
-    quads = [[corners_of(b, lambda a: a) for b in some_rotated(7, seed).tolist()] for seed in (1, 2)]
-    wanted = torch.tensor([[polygon_iou(a, b) for b in quads[1]] for a in quads[0]], dtype=torch.float64)
-    first, second = (torch.tensor(q, dtype=torch.float64) for q in quads)
-    ious = torch.zeros(7, 7, dtype=torch.float64)
-    box_iou_quadri(
-        (first.flip(1) if reverse else first).flatten(1), second.flatten(1), ious, mode_flag=0, aligned=False
-    )
-    torch.testing.assert_close(ious, wanted, rtol=1e-6, atol=1e-8)
+def test_rotated_overlaps_equal_the_compiled_ones():
+    compiled = getattr(torch.ops.torchvision, "box_iou_rotated", None)
+    if compiled is None:
+        pytest.skip("this torchvision has no rotated IoU")
+    degrees = torch.tensor([1, 1, 1, 1, -180 / math.pi])
+    first, second = some_rotated(30, 5) * degrees, some_rotated(40, 6) * degrees
+    first[0], first[1] = second[0], second[1] + torch.tensor([0.0, 0, 0, 0, 90])
+    first[2, 2] = 0
+    wanted = compiled(first, second)
+    assert wanted.max() > 0.9
+    torch.testing.assert_close(box_iou_rotated(first, second), wanted.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_bbox_overlaps(mode, offset, aligned):
+    first, second = some_boxes(6, 1)[0].double(), some_boxes(6, 2)[0].double()
+    first[0] = second[0]
+    ious = torch.zeros(6 if aligned else (6, 6), dtype=torch.float64)
+    bbox_overlaps(first, second, ious, mode=mode, aligned=aligned, offset=offset)
+    if offset:
+        first, second = (b + torch.tensor([0, 0, 1, 1]) for b in (first, second))
+    wanted = torchvision.ops.box_iou(first, second)
+    if mode:
+        inter = wanted * (torchvision.ops.box_area(first)[:, None] + torchvision.ops.box_area(second)) / (1 + wanted)
+        wanted = inter / torchvision.ops.box_area(first)[:, None]
+    torch.testing.assert_close(ious, wanted.diagonal() if aligned else wanted)
+    assert ious.flatten()[0] == pytest.approx(1)

@@ -1,0 +1,291 @@
+"""Stand-ins for what frameworks give their models besides layers: registries, configurations, logging, checkpoints.
+
+Nothing is downloaded, and no class is looked up by a checkpoint's name: a block holds one class, not all.
+"""
+
+import contextlib
+import functools
+import logging
+
+import torch
+
+
+class NotInstalled:
+    """What an optional import binds where the package is not installed: false, and an error once it is used."""
+
+    def __init__(self, package):
+        self._package = package
+
+    def __bool__(self):
+        return False
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ModuleNotFoundError(f"No module named {self._package!r} (optional, not part of this block)")
+
+    def __call__(self, *_, **__):
+        """Fail as the import would have."""
+        raise ModuleNotFoundError(f"No module named {self._package!r} (optional, not part of this block)")
+
+
+class AutoClass:
+    """Fails with a clear message where a class would be looked up by name."""
+
+    @classmethod
+    def from_config(cls, *_, **__):
+        """Fail: the class that a configuration names is not part of this file."""
+        raise NotImplementedError("the class that a configuration names is not part of this block: pass the module in")
+
+    @classmethod
+    def from_pretrained(cls, *_, **__):
+        """Fail: nothing is downloaded."""
+        raise NotImplementedError("loading pretrained weights is not part of this block")
+
+    @classmethod
+    def register(cls, *_, **__):
+        """Do nothing: there is no table to add to."""
+
+
+def load_backbone(config):
+    """Fail: the backbone that a configuration names is not part of this file."""
+    raise NotImplementedError("the backbone that a configuration names is not part of this block: pass the module in")
+
+
+def requires(*_, **__):
+    """A decorator that changes nothing."""
+    return lambda item: item
+
+
+def requires_backends(obj, backends):
+    """Check nothing."""
+
+
+def assert_has_ops():
+    """Check nothing: an operator that is missing fails by itself."""
+
+
+class ConfigDict(dict):
+    """A dict that is read and written by attributes as well; dicts inside it become such dicts."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+        for key, value in dict(*[arg for arg in args if arg], **kwargs).items():
+            self[key] = value
+
+    def __setitem__(self, key, value):
+        if isinstance(value, dict) and not isinstance(value, ConfigDict):
+            value = ConfigDict(value)
+        elif isinstance(value, (list, tuple)):
+            value = type(value)(ConfigDict(v) if type(v) is dict else v for v in value)
+        super().__setitem__(key, value)
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+
+    def __setattr__(self, name, value):
+        self[name] = value
+
+    def __delattr__(self, name):
+        del self[name]
+
+    def copy(self):
+        """A shallow copy of the same kind."""
+        return type(self)(self)
+
+    def to_dict(self):
+        """Plain dicts all the way down."""
+        return {key: value.to_dict() if isinstance(value, ConfigDict) else value for key, value in self.items()}
+
+    def update(self, *args, **kwargs):
+        """As of dict, but entries are taken in as by assignment."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+
+class NamedLogger(logging.Logger):
+    """A logger that can be asked for by its class."""
+
+    @classmethod
+    def get_instance(cls, name="root", **_):
+        """The logger of a name."""
+        return logging.getLogger(name)
+
+    @classmethod
+    def get_current_instance(cls):
+        """The root logger."""
+        return logging.getLogger()
+
+    @classmethod
+    def check_instance_created(cls, name):
+        """Whether a logger of that name has been made; the standard library makes it when asked."""
+        return True
+
+
+def print_log(msg, logger=None, level=logging.INFO):
+    """Log a message: to a logger, to the logger of a name, or nowhere ("silent")."""
+    if logger == "silent":
+        return
+    if isinstance(logger, logging.Logger):
+        logger.log(level, msg)
+    elif logger is None or logger == "current":
+        logging.getLogger(__name__).log(level, msg)
+    else:
+        logging.getLogger(logger).log(level, msg)
+
+
+@functools.cache
+def _warn_once(logger, message):
+    logger.warning(message)
+
+
+@functools.cache
+def get_logger(name=None, *_, **__):
+    """The logger of a name, with `warning_once`, `info_once` and `warning_advice`."""
+    logger = logging.getLogger(name)
+    logger.warning_once = lambda message, *_, **__: _warn_once(logger, str(message))
+    logger.info_once = lambda message, *_, **__: None
+    logger.warning_advice = logger.warning
+    return logger
+
+
+def read_checkpoint(filename, map_location=None, logger=None):
+    """The contents of a local checkpoint file; only tensors and plain values are read."""
+    return torch.load(filename, map_location=map_location or "cpu", weights_only=True)
+
+
+def read_checkpoint_with_prefix(prefix, filename, map_location=None, logger="current"):
+    """The entries of a checkpoint whose names begin with a prefix, without it."""
+    state = read_checkpoint(filename, map_location)
+    state = state.get("state_dict", state)
+    start = prefix if prefix.endswith(".") else prefix + "."
+    return {key[len(start) :]: value for key, value in state.items() if key.startswith(start)}
+
+
+def load_checkpoint(model, filename, map_location=None, strict=False, logger=None, revise_keys=()):
+    """Load a local checkpoint file into a model; the checkpoint is returned."""
+    checkpoint = read_checkpoint(filename, map_location)
+    state = checkpoint.get("state_dict", checkpoint)
+    model.load_state_dict(state, strict=strict)
+    return checkpoint
+
+
+def load_state_dict(module, state_dict, strict=False, logger=None):
+    """Load tensors into a module by name."""
+    module.load_state_dict(state_dict, strict=strict)
+
+
+# Layers of torch that OpenMMLab's libraries register as they are imported, whoever asks for them: name, class.
+TORCH_LAYERS = (
+    "ReLU:ReLU LeakyReLU:LeakyReLU PReLU:PReLU RReLU:RReLU ReLU6:ReLU6 ELU:ELU Sigmoid:Sigmoid Tanh:Tanh"
+    " SiLU:SiLU GELU:GELU HSwish:Hardswish Linear:Linear Conv:Conv2d Conv1d:Conv1d Conv2d:Conv2d Conv3d:Conv3d"
+    " deconv:ConvTranspose2d deconv3d:ConvTranspose3d nearest:Upsample bilinear:Upsample zero:ZeroPad2d"
+    " reflect:ReflectionPad2d replicate:ReplicationPad2d BN:BatchNorm2d BN1d:BatchNorm1d BN2d:BatchNorm2d"
+    " BN3d:BatchNorm3d SyncBN:SyncBatchNorm GN:GroupNorm LN:LayerNorm IN:InstanceNorm2d IN1d:InstanceNorm1d"
+    " IN2d:InstanceNorm2d IN3d:InstanceNorm3d"
+)
+
+
+class Registry:
+    """Classes and functions by name.
+
+    Takes the calls of the registries of OpenMMLab (`register_module`, `get`, `build`, scopes) and of fvcore
+    (`register`, `get`); scopes and parents are one registry here. It holds what the file registers, and common layers
+    of torch under the names that these libraries give them.
+    """
+
+    def __init__(self, name="registry", *_, **__):
+        self.name = self._name = name
+        self.scope = self._scope = ""
+        self.parent = None
+        self.children = {}
+        self._module_dict = {}
+
+    def __len__(self):
+        return len(self._module_dict)
+
+    def __contains__(self, key):
+        return self.get(key) is not None
+
+    def __iter__(self):
+        return iter(self._module_dict.items())
+
+    def __repr__(self):
+        return f"Registry({self.name!r}, {sorted(self._module_dict)})"
+
+    @property
+    def module_dict(self):
+        """What is registered."""
+        return self._module_dict
+
+    def register_module(self, name=None, force=False, module=None):
+        """Register `module`, or make a decorator that registers what it decorates."""
+        if module is None and callable(name):
+            name, module = None, name
+
+        def add(item):
+            names = [item.__name__] if name is None else [name] if isinstance(name, str) else list(name)
+            for key in names:
+                self._module_dict[key] = item
+            return item
+
+        return add if module is None else add(module)
+
+    def register(self, obj=None, name=None):
+        """Register `obj`, or make a decorator that registers what it decorates."""
+        if isinstance(obj, str):
+            name, obj = obj, None
+        return self.register_module(name=name, module=obj)
+
+    def get(self, key):
+        """What is registered under a key, with or without a scope ("mmdet.ResNet"); None if nothing is."""
+        if not isinstance(key, str):
+            return key
+        for name in (key, key.rpartition(".")[2]):
+            if name in self._module_dict:
+                return self._module_dict[name]
+        layer = dict(pair.split(":") for pair in TORCH_LAYERS.split()).get(name)
+        return None if layer is None else getattr(torch.nn, layer)
+
+    def build(self, cfg, *args, default_args=None, **kwargs):
+        """Make the object that a configuration describes: its `type`, called with the other entries."""
+        if cfg is None:
+            return None
+        if isinstance(cfg, (list, tuple)):
+            return torch.nn.Sequential(*(self.build(item, *args, default_args=default_args, **kwargs) for item in cfg))
+        if isinstance(cfg, str):
+            cfg = {"type": cfg}
+        values = {**(default_args or {}), **cfg, **kwargs}
+        kind = values.pop("type")
+        values.pop("_scope_", None)
+        target = self.get(kind)
+        if target is None:
+            raise KeyError(f"{kind!r} is not registered in {self.name!r}; this file holds {sorted(self._module_dict)}")
+        return target(*args, **values)
+
+    @contextlib.contextmanager
+    def switch_scope_and_registry(self, scope=None):
+        """The registry itself: all scopes are one here."""
+        yield self
+
+    def import_from_location(self):
+        """Do nothing: everything is in this file."""
+
+    @staticmethod
+    def infer_scope():
+        """No scope."""
+        return ""
+
+    @staticmethod
+    def split_scope_key(key):
+        """The scope and the rest of a key."""
+        scope, _, rest = key.rpartition(".")
+        return scope or None, rest
+
+
+def build_from_cfg(cfg, registry, default_args=None):
+    """Make what a configuration describes: the registry's entry of its `type`, called with the other entries."""
+    return registry.build(cfg, default_args=default_args)

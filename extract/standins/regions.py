@@ -1,0 +1,257 @@
+"""Features pooled over regions of an image, by sampling it bilinearly.
+
+`rois` is (K, 5): image index, x1, y1, x2, y2; rotated ones are (K, 6): image index, centre x and y, width, height,
+angle. Results are (K, C, h, w). Gradients reach the image, and boxes where an original's do.
+"""
+
+import math
+
+import torch
+import torchvision
+from torch.nn.modules.utils import _pair
+
+
+def _bilinear(image, y, x):
+    """Values of `image` (C, H, W) at places of any shape S -> (C, *S); zero further than one pixel outside."""
+    height, width = image.shape[-2:]
+    inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
+    y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
+    y0, x0 = y.floor().long(), x.floor().long()
+    y1, x1 = (y0 + 1).clamp(max=height - 1), (x0 + 1).clamp(max=width - 1)
+    dy, dx = y - y0, x - x0
+    top = image[:, y0, x0] * (1 - dx) + image[:, y0, x1] * dx
+    bottom = image[:, y1, x0] * (1 - dx) + image[:, y1, x1] * dx
+    return (top * (1 - dy) + bottom * dy) * inside
+
+
+def _sample_steps(side, bins, sampling_ratio):
+    """Sampling points (bins, n) along a side, from its start; n is the ratio, or one a pixel where that is 0."""
+    n = sampling_ratio if sampling_ratio > 0 else max(math.ceil(float(side) / bins), 0)
+    steps = torch.arange(bins, device=side.device, dtype=side.dtype)[:, None]
+    steps = steps + (torch.arange(n, device=side.device, dtype=side.dtype) + 0.5) / max(n, 1)
+    return steps * side / bins
+
+
+def _sample_grid(y, x):
+    """Rows (h, n) and columns (w, m) as places (h, w, n, m)."""
+    return torch.broadcast_tensors(y[:, None, :, None], x[None, :, None, :])
+
+
+def _sample_mean(image, y, x):
+    """Means (C, h, w) over the samples of each bin, of places (h, w, n, m); zero where there are none."""
+    value = _bilinear(image, y, x).flatten(3)
+    return value.sum(-1) / max(value.shape[-1], 1)
+
+
+def _stack_regions(results, input, output_size):
+    """The results of all regions; joined to the image even where there are none."""
+    nothing = input.new_zeros(0, input.shape[1], *output_size) + 0 * input.sum()
+    return torch.cat([nothing, *(result[None] for result in results)])
+
+
+class RoIAlignFunction:
+    """RoI Align by average (He et al., "Mask R-CNN", ICCV 2017) or by maximum."""
+
+    @staticmethod
+    def apply(input, rois, output_size, spatial_scale=1.0, sampling_ratio=0, pool_mode="avg", aligned=True):
+        assert rois.size(1) == 5, "RoI must be (idx, x1, y1, x2, y2)!"
+        assert pool_mode in ("max", "avg")
+        size, rois = _pair(output_size), rois.detach()
+        if pool_mode == "avg":
+            ratio = sampling_ratio if sampling_ratio > 0 else -1
+            return torchvision.ops.roi_align(input, rois, size, spatial_scale, ratio, aligned)
+        results = []
+        for roi in rois:
+            x1, y1, x2, y2 = roi[1:] * spatial_scale - (0.5 if aligned else 0.0)
+            height, width = (side if aligned else side.clamp(min=1) for side in (y2 - y1, x2 - x1))
+            y = y1 + _sample_steps(height, size[0], sampling_ratio)
+            x = x1 + _sample_steps(width, size[1], sampling_ratio)
+            value = _bilinear(input[int(roi[0])], *_sample_grid(y, x)).flatten(3)
+            results.append(value.max(-1).values if value.shape[-1] else value.sum(-1) - 10000)
+        return _stack_regions(results, input, size)
+
+
+def _pixel_bins(start, end, bins, length):
+    """The first pixel of each bin, and the one after its last."""
+    edges = torch.arange(bins + 1, device=start.device) * ((end - start) / bins) + start
+    first, last = edges[:-1].floor().clamp(0, length), edges[1:].ceil().clamp(0, length)
+    return list(zip(first.long().tolist(), last.long().tolist(), strict=True))
+
+
+class RoIPoolFunction:
+    """RoI max pooling (Girshick, "Fast R-CNN", ICCV 2015); bins in real numbers, a region ends after its last pixel."""
+
+    @staticmethod
+    def apply(input, rois, output_size, spatial_scale=1.0):
+        assert rois.size(1) == 5, "RoI must be (idx, x1, y1, x2, y2)!"
+        size = _pair(output_size)
+        results = []
+        for roi in rois.detach():
+            x1, y1, x2, y2 = (roi[1:] + roi.new_tensor([0, 0, 1, 1])) * spatial_scale
+            image = input[int(roi[0])] if x2 > x1 and y2 > y1 else input[0, :, :0]
+            rows = _pixel_bins(y1, y2, size[0], image.shape[1])
+            columns = _pixel_bins(x1, x2, size[1], image.shape[2])
+            bins = [image[:, top:bottom, left:right].flatten(1) for top, bottom in rows for left, right in columns]
+            values = [pixels.max(1).values if pixels.shape[1] else pixels.sum(1) for pixels in bins]
+            results.append(torch.stack(values, 1).view(-1, *size))
+        return _stack_regions(results, input, size)
+
+
+def _rotated_roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned, clockwise, orientations=1):
+    results = []
+    for roi in rois.detach():
+        width, height = (side if aligned else side.clamp(min=1) for side in roi[3:5] * spatial_scale)
+        dy = _sample_steps(height, size[0], sampling_ratio) - height / 2
+        dx = _sample_steps(width, size[1], sampling_ratio) - width / 2
+        dy, dx = _sample_grid(dy, dx)
+        cos, sin = roi[5].cos(), -roi[5].sin() if clockwise else roi[5].sin()
+        centre_x, centre_y = roi[1:3] * spatial_scale - (0.5 if aligned else 0.0)
+        value = _sample_mean(input[int(roi[0])], dy * cos - dx * sin + centre_y, dy * sin + dx * cos + centre_x)
+        if orientations > 1:
+            place = roi[5] * orientations / (2 * math.pi)
+            share = place - place.floor()
+            value = value.view(-1, orientations, *size).roll(int(place.floor()) % orientations, 1)
+            value = ((1 - share) * value + share * value.roll(-1, 1)).flatten(0, 1)
+        results.append(value)
+    return _stack_regions(results, input, size)
+
+
+class RoIAlignRotatedFunction:
+    """RoI Align on regions turned by an angle in radians."""
+
+    @staticmethod
+    def apply(input, rois, output_size, spatial_scale, sampling_ratio=0, aligned=True, clockwise=False):
+        return _rotated_roi_align(input, rois, _pair(output_size), spatial_scale, sampling_ratio, aligned, clockwise)
+
+
+def roi_align_rotated_forward(input, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio):
+    """RoI Align on regions turned counter-clockwise by an angle in degrees."""
+    radians = torch.cat([rois[:, :5], rois[:, 5:] * (math.pi / 180)], 1)
+    size = (pooled_height, pooled_width)
+    return _rotated_roi_align(input, radians, size, spatial_scale, sampling_ratio, True, False)
+
+
+class _ROIAlignRotated:
+    """RoI Align on regions turned counter-clockwise by an angle in degrees."""
+
+    @staticmethod
+    def apply(input, roi, output_size, spatial_scale, sampling_ratio):
+        return roi_align_rotated_forward(input, roi, spatial_scale, *output_size, sampling_ratio)
+
+
+class RiRoIAlignRotatedFunction:
+    """RoI Align on rotated regions, channels shifted and interpolated by the angle (Han et al., "ReDet", CVPR 2021)."""
+
+    @staticmethod
+    def apply(features, rois, out_size, spatial_scale, num_samples=0, num_orientations=8, clockwise=False):
+        size = _pair(out_size)
+        return _rotated_roi_align(features, rois, size, spatial_scale, num_samples, False, clockwise, num_orientations)
+
+
+class DeformRoIPoolFunction:
+    """RoI Align whose bins move (Dai et al., "Deformable Convolutional Networks", ICCV 2017, section 2.2).
+
+    `offset` (K, 2, h, w) holds x then y, in sides of the region times `gamma`; None and empty are none.
+    """
+
+    @staticmethod
+    def apply(input, rois, offset, output_size, spatial_scale=1.0, sampling_ratio=0, gamma=0.1):
+        assert rois.size(1) == 5, "RoI must be (idx, x1, y1, x2, y2)!"
+        size = _pair(output_size)
+        if offset is None or not offset.numel():
+            offset = input.new_zeros(len(rois), 2, *size)
+        results = []
+        for roi, move in zip(rois.detach(), offset, strict=True):
+            x1, y1, x2, y2 = roi[1:] * spatial_scale - 0.5
+            y = y1 + _sample_steps(y2 - y1, size[0], sampling_ratio)
+            x = x1 + _sample_steps(x2 - x1, size[1], sampling_ratio)
+            y, x = _sample_grid(y, x)
+            move_x, move_y = gamma * torch.stack([x2 - x1, y2 - y1])[:, None, None] * move
+            results.append(_sample_mean(input[int(roi[0])], y + move_y[..., None, None], x + move_x[..., None, None]))
+        return _stack_regions(results, input, size)
+
+
+def _hat_integrals(low, high, bins, length):
+    """Integral of the hat function of each of `length` pixels over each bin (bins, length)."""
+    edges = low + (high - low).clamp(min=0) / bins * torch.arange(bins + 1, device=low.device, dtype=low.dtype)
+    t = (edges[:, None] - torch.arange(length, device=low.device, dtype=low.dtype)).clamp(-1, 1)
+    integral = 0.5 + t - 0.5 * t * t.abs()
+    return integral[1:] - integral[:-1]
+
+
+class PrRoIPoolFunction:
+    """Integral of the bilinear image over each bin, by its area (Jiang et al., "IoU-Net", ECCV 2018).
+
+    Gradients reach the regions too.
+    """
+
+    @staticmethod
+    def apply(features, rois, output_size, spatial_scale=1.0):
+        if features.dtype != torch.float32 or rois.dtype != torch.float32:
+            raise ValueError(f"Precise RoI Pooling only takes float input, got {features.dtype} and {rois.dtype}")
+        size = _pair(output_size)
+        results = []
+        for roi in rois:
+            x1, y1, x2, y2 = roi[1:] * spatial_scale
+            rows = _hat_integrals(y1, y2, size[0], features.shape[2])
+            columns = _hat_integrals(x1, x2, size[1], features.shape[3])
+            area = (y2 - y1).clamp(min=0) / size[0] * (x2 - x1).clamp(min=0) / size[1]
+            total = torch.einsum("ph,chw,qw->cpq", rows, features[int(roi[0])], columns)
+            results.append(total / torch.where(area > 0, area, 1) * (area > 0))
+        return _stack_regions(results, features, size) + 0 * rois.sum()
+
+
+class BorderAlignFunction:
+    """Maxima (N, C, K, 4) along the borders of boxes (N, K, 4) (Qiu et al., "BorderDet", ECCV 2020, section 3.2).
+
+    `input` (N, 4C, H, W) has channels for each border: top and left start from the first corner, bottom and right
+    from the second.
+    """
+
+    @staticmethod
+    def apply(input, boxes, pool_size):
+        assert boxes.ndim == 3, "boxes must be with shape [B, H*W, 4]"
+        assert boxes.size(2) == 4, "the last dimension of boxes must be (x1, y1, x2, y2)"
+        assert input.size(1) % 4 == 0, "the channel for input feature must be divisible by factor 4"
+        x1, y1, x2, y2 = boxes.detach().unbind(-1)
+        step_x, step_y = (x2 - x1) / pool_size, (y2 - y1) / pool_size
+        still = torch.zeros_like(step_x)
+        borders = ((x1, y1, step_x, still), (x1, y1, still, step_y), (x2, y2, -step_x, still), (x2, y2, still, -step_y))
+        count = torch.arange(pool_size + 1, device=boxes.device, dtype=boxes.dtype)
+        maxima = []
+        for channels, (x, y, move_x, move_y) in zip(input.chunk(4, 1), borders, strict=True):
+            y, x = y[..., None] + move_y[..., None] * count, x[..., None] + move_x[..., None] * count
+            values = [_bilinear(image, *places) for image, *places in zip(channels, y, x, strict=True)]
+            maxima.append(torch.stack(values).max(-1).values)
+        return torch.stack(maxima, -1)
+
+
+class BezierAlignFunction:
+    """RoI Align between two cubic Bezier curves (Liu et al., "ABCNet", CVPR 2020, section 3.2).
+
+    `beziers` is (K, 17): image index, four control points of the upper curve, four of the lower one, from the other
+    end.
+    """
+
+    @staticmethod
+    def apply(input, beziers, output_size, spatial_scale=1.0, sampling_ratio=0, aligned=True):
+        assert beziers.size(1) == 17
+        size, beziers = _pair(output_size), beziers.detach()
+        u = torch.arange(size[1], device=beziers.device, dtype=beziers.dtype) / size[1]
+        v = torch.arange(size[0], device=beziers.device, dtype=beziers.dtype)[:, None, None] / size[0]
+        basis = torch.stack([(1 - u) ** 3, 3 * u * (1 - u) ** 2, 3 * u**2 * (1 - u), u**3], 1)
+        results = []
+        for roi in beziers:
+            upper, lower = (roi[1:] * spatial_scale).view(2, 4, 2)
+            lower = lower.flip(0)
+            centre_x, centre_y = ((basis @ lower) * v + (basis @ upper) * (1 - v) - (0.5 if aligned else 0.0)).unbind(
+                -1
+            )
+            width, height = torch.maximum((upper[0] - upper[3]).abs(), (lower[0] - lower[3]).abs())
+            width, height = (side if aligned else side.clamp(min=1) for side in (width, height))
+            # The samples of every bin lie around its own centre as those of the first bin around its.
+            dy = _sample_steps(height, size[0], sampling_ratio)[0] - height / size[0] / 2
+            dx = _sample_steps(width, size[1], sampling_ratio)[0] - width / size[1] / 2
+            y, x = torch.broadcast_tensors(centre_y[..., None, None] + dy[:, None], centre_x[..., None, None] + dx)
+            results.append(_sample_mean(input[int(roi[0])], y, x))
+        return _stack_regions(results, input, size)

@@ -1,0 +1,270 @@
+"""Convolutions, attention and losses of compiled operators against loops over their definitions."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extract.standins import convolutions as ops
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def out_size(size, kernel, stride, pad, dilation):
+    return [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(size, kernel, stride, pad, dilation, strict=True)
+    ]
+
+
+def sample(image, y, x):
+    """Bilinear value of one channel, zero outside."""
+    total = 0.0
+    y0, x0 = int(y // 1), int(x // 1)
+    for i in (y0, y0 + 1):
+        for j in (x0, x0 + 1):
+            if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
+                total += float(image[i, j]) * (1 - abs(y - i)) * (1 - abs(x - j))
+    return total
+
+
+def by_loops(x, offset, mask, weight, stride, pad, dilation, groups, offset_groups):
+    n, channels, *size = x.shape
+    outputs, per_group, kh, kw = weight.shape
+    oh, ow = out_size(size, (kh, kw), stride, pad, dilation)
+    out = torch.zeros(n, outputs, oh, ow, dtype=x.dtype)
+    for b, o, i, j in torch.cartesian_prod(*(torch.arange(k) for k in out.shape)).tolist():
+        for c, u, v in torch.cartesian_prod(torch.arange(per_group), torch.arange(kh), torch.arange(kw)).tolist():
+            channel = o // (outputs // groups) * per_group + c
+            tap = channel // (channels // offset_groups) * kh * kw + u * kw + v
+            y = i * stride[0] - pad[0] + u * dilation[0] + float(offset[b, 2 * tap, i, j])
+            z = j * stride[1] - pad[1] + v * dilation[1] + float(offset[b, 2 * tap + 1, i, j])
+            share = 1.0 if mask is None else float(mask[b, tap, i, j])
+            out[b, o, i, j] += float(weight[o, c, u, v]) * sample(x[b, channel], y, z) * share
+    return out
+
+
+DEFORMABLE = {
+    "seed": st.integers(0, 2**31),
+    "kernel": st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    "stride": st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    "pad": st.tuples(st.integers(0, 2), st.integers(0, 1)),
+    "dilation": st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    "groups": st.sampled_from([1, 2]),
+    "offset_groups": st.sampled_from([1, 2]),
+}
+
+
+def random_inputs(seed, kernel, stride, pad, dilation, groups, offset_groups):
+    generator = torch.Generator().manual_seed(seed)
+    size = out_size((4, 5), kernel, stride, pad, dilation)
+    taps = offset_groups * kernel[0] * kernel[1]
+    shapes = [(2, 4, 4, 5), (2, 2 * taps, *size), (2, taps, *size), (2, 4 // groups, *kernel), (2,)]
+    return [torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in shapes]
+
+
+@given(**DEFORMABLE, masked=st.booleans(), theirs=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_deformable_convolution(seed, kernel, stride, pad, dilation, groups, offset_groups, masked, theirs):
+    args = (stride, pad, dilation, groups, offset_groups)
+    x, offset, mask, weight, bias = inputs = random_inputs(seed, kernel, *args)
+    wanted = by_loops(x, offset, mask if masked else None, weight, *args) + (bias[:, None, None] if masked else 0)
+    x, offset, mask, weight, bias = (t.clone().requires_grad_() for t in inputs)
+    if masked:
+        function = ops._ModulatedDeformConv if theirs else ops.ModulatedDeformConv2dFunction
+        got = function.apply(x, offset, mask, weight, bias, *args)
+    else:
+        function = ops._DeformConv if theirs else ops.DeformConv2dFunction
+        got = function.apply(x, offset, weight, *args)
+    torch.testing.assert_close(got, wanted)
+    got.sum().backward()
+    assert all((t.grad is not None) == used for t, used in ((x, True), (offset, True), (weight, True), (mask, masked)))
+
+
+def test_deformable_convolution_checks_its_input():
+    for call in (ops.DeformConv2dFunction.apply, ops.ModulatedDeformConv2dFunction.apply):
+        with pytest.raises(ValueError, match="Expected 4D tensor as input, got 3D"):
+            call(*[random(3, 4, 5)] * 4)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("mask", [(3, 5), (7, 5), (1, 3)])
+def test_psa_mask(kind, mask):
+    h, w = 3, 4
+    x = random(2, mask[0] * mask[1], h, w)
+    wanted = torch.zeros(2, h * w, h, w, dtype=torch.float64)
+    for y, z, u, v in torch.cartesian_prod(*(torch.arange(k) for k in (h, w, *mask))).tolist():
+        ty, tz = y + u - (mask[0] - 1) // 2, z + v - (mask[1] - 1) // 2
+        if 0 <= ty < h and 0 <= tz < w:
+            value = x[:, u * mask[1] + v, y, z]
+            if kind == 0:
+                wanted[:, ty * w + tz, y, z] = value
+            else:
+                wanted[:, y * w + z, ty, tz] = value
+    torch.testing.assert_close(ops.PSAMaskFunction.apply(x, kind, mask), wanted)
+
+
+@pytest.mark.parametrize("kernel", [(1, 2), 3])
+@pytest.mark.parametrize(
+    ("reach", "pad", "dilation", "apart", "stride"), [(0, 1, 1, 1, 1), (1, 2, 2, 1, 2), (2, 0, 1, 2, 1)]
+)
+def test_correlation(kernel, reach, pad, dilation, apart, stride):
+    a, b = random(2, 2, 6, 7), random(2, 2, 6, 7, seed=1)
+    got = ops.CorrelationFunction.apply(a, b, kernel, reach, stride, pad, dilation, apart)
+    far_a, far_b = (torch.nn.functional.pad(t, [20] * 4) for t in (a, b))
+    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+    wanted = torch.zeros_like(got)
+    for p, q, i, j in torch.cartesian_prod(*(torch.arange(k) for k in got.shape[1:])).tolist():
+        for u, v in itertools.product(range(height), range(width)):
+            y, z = i * stride - pad + u * dilation + 20, j * stride - pad + v * dilation + 20
+            y2, z2 = y + (p - reach) * apart, z + (q - reach) * apart
+            wanted[:, p, q, i, j] += (far_a[:, :, y, z] * far_b[:, :, y2, z2]).sum(1)
+    torch.testing.assert_close(got, wanted)
+    sizes = [(n + 2 * pad - dilation * (k - 1) - 1) // stride + 1 for n, k in zip((6, 7), (height, width), strict=True)]
+    assert got.shape == (2, 2 * reach + 1, 2 * reach + 1, *sizes)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4, 5)])
+def test_fused_bias_leakyrelu(shape):
+    x, bias = random(*shape), random(shape[1], seed=1)
+    shifted = x + bias.view(-1, *[1] * (len(shape) - 2))
+    wanted = torch.nn.functional.leaky_relu(shifted, 0.2) * 1.5
+    torch.testing.assert_close(ops.FusedBiasLeakyReLUFunction.apply(x, bias, 0.2, 1.5), wanted)
+
+
+def test_tin_shift():
+    x, shift = random(2, 5, 4, 3), torch.tensor([[1, -2], [0, 7]], dtype=torch.int32)
+    got, wanted = ops.TINShiftFunction.apply(x, shift), torch.zeros_like(x)
+    for n, t, c in itertools.product(range(2), range(5), range(4)):
+        to = t + int(shift[n, c // 2])
+        if 0 <= to < 5:
+            wanted[n, to, c] = x[n, t, c]
+    assert torch.equal(got, wanted)
+    with pytest.raises(ValueError, match="multiple of num_segments"):
+        ops.TINShiftFunction.apply(x[:, :, :3], shift)
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 3])
+def test_swap_align2nat(ratio):
+    side, height, width, pad = 2, 4, 3, -6.0
+    x, big = random(2, side * side, height, width), ratio * side
+    wanted = torch.zeros(2, big * big, math.ceil(height / ratio), math.ceil(width / ratio), dtype=torch.float64)
+    cells = x.view(2, side, side, height, width)
+    sizes = (side, side, height, width)
+    for v, u, y, z in torch.cartesian_prod(*(torch.arange(k) for k in (big, big, *wanted.shape[2:]))).tolist():
+        place = [
+            (v + 0.5) / ratio - 0.5, (u + 0.5) / ratio - 0.5,
+            y * ratio + v - big / 2 + 0.5, z * ratio + u - big / 2 + 0.5,
+        ]  # fmt: skip
+        for corner in torch.cartesian_prod(*[torch.arange(2)] * 4).tolist():
+            at = [math.floor(p) + c for p, c in zip(place, corner, strict=True)]
+            share = math.prod(1 - abs(p - a) for p, a in zip(place, at, strict=True))
+            known = all(0 <= a < n for a, n in zip(at, sizes, strict=True))
+            wanted[:, v * big + u, y, z] += share * (cells[:, at[0], at[1], at[2], at[3]] if known else pad)
+    torch.testing.assert_close(ops._SwapAlign2Nat.apply(x, ratio, pad), wanted)
+
+
+SHAPES = torch.tensor([[3, 4], [2, 2]])
+STARTS = torch.tensor([0, 12])
+
+
+def attention_inputs():
+    """Values (2, 16, 3 heads, 2), places for 5 queries, 2 levels, 4 points; some of them outside the maps."""
+    places = random(2, 5, 3, 2, 4, 2, seed=1) * 0.5 + 0.5
+    return random(2, 16, 3, 2), places, random(2, 5, 3, 2, 4, seed=2)
+
+
+def test_deformable_attention():
+    value, places, weights = attention_inputs()
+    wanted = torch.zeros(2, 5, 3, 2, dtype=torch.float64)
+    for n, q, m, level, p in torch.cartesian_prod(*(torch.arange(k) for k in weights.shape)).tolist():
+        height, width = SHAPES[level].tolist()
+        x, y = (float(v) * side - 0.5 for v, side in zip(places[n, q, m, level, p], (width, height), strict=True))
+        for i in (int(y // 1), int(y // 1) + 1):
+            for j in (int(x // 1), int(x // 1) + 1):
+                if 0 <= i < height and 0 <= j < width:
+                    share = (1 - abs(y - i)) * (1 - abs(x - j)) * float(weights[n, q, m, level, p])
+                    wanted[n, q, m] += share * value[n, int(STARTS[level]) + i * width + j, m]
+    got = ops.MSDeformAttnFunction.apply(value, SHAPES, STARTS, places, weights, 64)
+    torch.testing.assert_close(got, wanted.flatten(2))
+
+
+WEIGHTS = [None, torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)]
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=["plain", "weighted"])
+@pytest.mark.parametrize("gamma", [2.0, 1.5])
+def test_sigmoid_focal_loss(weight, gamma):
+    logits, target, alpha = random(6, 3) * 2, torch.tensor([0, 1, 2, 1, 0, 2]), 0.25
+    p = logits.sigmoid()
+    wanted = torch.empty(6, 3, dtype=torch.float64)
+    for n in range(6):
+        for c in range(3):
+            hit = c == target[n]
+            q, a = (p[n, c], alpha) if hit else (1 - p[n, c], 1 - alpha)
+            wanted[n, c] = -a * (1 - q) ** gamma * q.log() * (weight[target[n]] if weight is not None else 1)
+    for reduction, value in (("none", wanted), ("mean", wanted.sum() / 6), ("sum", wanted.sum())):
+        got = ops.SigmoidFocalLossFunction.apply(logits, target, gamma, alpha, weight, reduction)
+        torch.testing.assert_close(got, value)
+
+
+def test_focal_losses_of_sure_mistakes_keep_their_gradient():
+    """Where the probability rounds to 0 or 1; there the compiled operator's own derivative is the slope of the loss."""
+    logits = torch.tensor([[60.0, -60.0]], requires_grad=True)
+    ops.SigmoidFocalLossFunction.apply(logits, torch.tensor([1]), 2.0, 0.25, None, "sum").backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[0.75, -0.25]]))
+    logits = torch.tensor([[60.0, -60.0]], requires_grad=True)
+    ops.SoftmaxFocalLossFunction.apply(logits, torch.tensor([1]), 2.0, 0.25, None, "sum").backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[0.25, -0.25]]))
+
+
+def test_sigmoid_focal_loss_of_background_has_no_positive_class():
+    logits, p = random(1, 3), random(1, 3).sigmoid()
+    wanted = -0.75 * p**2 * (1 - p).log()
+    for weight in WEIGHTS:
+        got = ops.SigmoidFocalLossFunction.apply(logits, torch.tensor([3]), 2.0, 0.25, weight, "none")
+        torch.testing.assert_close(got, wanted * (1 if weight is None else weight[2]))
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=["plain", "weighted"])
+def test_softmax_focal_loss(weight):
+    logits, target, gamma, alpha = random(6, 3) * 2, torch.tensor([0, 1, 2, -1, 0, 2]), 2.0, 0.25
+    p = logits.softmax(1)
+    wanted = sum(
+        -alpha * (1 - p[n, c]) ** gamma * p[n, c].log() * (weight[c] if weight is not None else 1)
+        for n, c in enumerate(target.tolist())
+        if c >= 0
+    )
+    got = ops.SoftmaxFocalLossFunction.apply(logits, target, gamma, alpha, weight, "sum")
+    torch.testing.assert_close(got, wanted)
+
+
+@given(st.sampled_from([1, 3, 5]), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]))
+@settings(max_examples=15, deadline=None)
+def test_carafe(kernel, group, scale):
+    features, masks = random(2, 4, 3, 4), random(2, group * kernel**2, 3 * scale, 4 * scale, seed=1)
+    wanted = torch.zeros(2, 4, 3 * scale, 4 * scale, dtype=torch.float64)
+    half = (kernel - 1) // 2
+    for n, c, y, x in torch.cartesian_prod(*(torch.arange(k) for k in wanted.shape)).tolist():
+        for u in range(kernel):
+            for v in range(kernel):
+                i, j = y // scale + u - half, x // scale + v - half
+                if 0 <= i < 3 and 0 <= j < 4:
+                    mask = masks[n, c // (4 // group) * kernel**2 + u * kernel + v, y, x]
+                    wanted[n, c, y, x] += features[n, c, i, j] * mask
+    torch.testing.assert_close(ops.CARAFENaiveFunction.apply(features, masks, kernel, group, scale), wanted)
+
+
+@pytest.mark.parametrize(("kernel", "pad"), [((1, 1), 0), ((3, 3), 1), ((5, 3), (2, 1))])
+def test_masked_convolution(kernel, pad):
+    x, weight, bias = random(1, 3, 6, 7), random(4, 3, *kernel, seed=1), random(4, seed=2)
+    mask = torch.rand(1, 6, 7, generator=torch.Generator().manual_seed(0)) > 0.5
+    got = ops.MaskedConv2dFunction.apply(x, mask, weight, bias, pad)
+    torch.testing.assert_close(got, torch.nn.functional.conv2d(x, weight, bias, padding=pad) * mask)
+    with pytest.raises(ValueError, match="Stride"):
+        ops.MaskedConv2dFunction.apply(x, mask, weight, bias, pad, 2)
