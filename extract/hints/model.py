@@ -1,8 +1,9 @@
-"""What is handed to whoever constructs a block: expressions as source text, shapes, and the classes to make."""
+"""What the corpus tells of a class: calls as source text, input shapes, the classes that it wants, its signatures."""
 
+import ast
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,8 +12,7 @@ class Call:
 
     args: tuple[str, ...]
     kwargs: tuple[tuple[str, str], ...]
-    way: str  # "example" (docstring), "config" (a registry's dict), "call" (code)
-    partial: bool = False  # a required argument is left out: its value is not known
+    way: str  # "example" (docstring) or "call" (code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,6 @@ class Companion:
     name: str  # the class's name in `code`
     qualname: str  # the dotted name under which its own source imports it
     code: str  # its closed file
-    kind: str  # "config", "dataclass", "module", "enum", "class"
     wants_class: bool  # annotated type[X]: the class itself
 
 
@@ -38,8 +37,7 @@ class Hints:
     init: tuple[Call, ...] = ()  # best first, distinct
     forward: tuple[Call, ...] = ()
     companions: tuple[Companion, ...] = ()
-    ranks: tuple[int, ...] = ()  # numbers of dimensions of inputs, best first
-    inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # documented shapes by argument of forward; "?" is no name
+    inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # documented shapes of forward's arguments; "?" is no name
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -52,11 +50,67 @@ class Hints:
             tuple(_call(item) for item in data["init"]),
             tuple(_call(item) for item in data["forward"]),
             tuple(Companion(**item) for item in data["companions"]),
-            tuple(data["ranks"]),
             tuple((name, tuple(dims)) for name, dims in data["inputs"]),
         )
 
 
 def _call(item: Mapping[str, Any]) -> Call:
     kwargs = tuple((name, text) for name, text in item["kwargs"])
-    return Call(tuple(item["args"]), kwargs, item["way"], item["partial"])
+    return Call(tuple(item["args"]), kwargs, item["way"])
+
+
+# -- signatures ------------------------------------------------------------------------------------------------------
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Parameter(NamedTuple):
+    """One parameter of a method."""
+
+    name: str
+    annotation: str | None
+    default: str | None
+    kind: str  # "plain", "keyword" (only by keyword), "args", "kwargs"
+
+
+Signature = tuple[Parameter, ...]
+
+
+def signature_of(node: Definition) -> Signature:
+    """The parameters of a method, without `self`."""
+    given = node.args
+    plain = [*given.posonlyargs, *given.args]
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults)) + [*given.defaults]
+    result = [_parameter(arg, default, "plain") for arg, default in zip(plain, defaults, strict=True)][1:]
+    result += [_parameter(given.vararg, None, "args")] if given.vararg else []
+    result += [_parameter(a, d, "keyword") for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    result += [_parameter(given.kwarg, None, "kwargs")] if given.kwarg else []
+    return tuple(result)
+
+
+def _parameter(arg: ast.arg, default: ast.expr | None, kind: str) -> Parameter:
+    annotation = arg.annotation
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        text: str | None = annotation.value
+    else:
+        text = ast.unparse(annotation) if annotation is not None else None
+    return Parameter(arg.arg, text, ast.unparse(default) if default is not None else None, kind)
+
+
+def method_of(node: ast.ClassDef, name: str) -> Definition | None:
+    """The method of that name in a class's body; the last of several."""
+    found = None
+    for item in node.body:
+        if isinstance(item, Definition) and item.name == name:
+            found = item
+    return found
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` as text; empty for other expressions."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return ""

@@ -2,7 +2,8 @@
 
 import ast
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,7 @@ MOST_NUMBER = 1e15
 
 #: Roots of dotted names that mean the same in every file.
 ROOTS: Final = frozenset({"torch", "nn", "F", "math", "np", "numpy", "functools"})
+_SHORT = {"torch.nn.functional": "F", "torch.nn": "nn", "numpy": "np"}
 
 
 class Unknown:
@@ -40,13 +42,6 @@ class Partial:
     kwargs: tuple[tuple[str, object], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """`to_ntuple(count)`: a function that repeats one value."""
-
-    count: int
-
-
 @dataclass(eq=False, slots=True)
 class Instance:
     """An object of a class of the file, with what is known of its attributes."""
@@ -72,35 +67,30 @@ class Scope:
 
     parent: "Scope | None" = None
     names: dict[str, object] = field(default_factory=dict)
-    owner: str = ""  # in a method: the class that defines it
 
-    def find(self, name: str) -> object | None:
-        """The value of a name; None where it is not bound here."""
+    def find(self, name: str) -> object:
+        """The value of a name; UNKNOWN where it is not bound; roots and types stand for themselves."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
                 return scope.names[name]
             scope = scope.parent
-        return None
+        return Expr(name) if name in _TYPES or name in ROOTS else UNKNOWN
 
 
 def is_plain(value: object) -> bool:
     """Whether operators of Python can be applied to a value."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return True
     if isinstance(value, list | tuple):
         return all(is_plain(item) for item in value)
-    return isinstance(value, dict) and all(is_plain(item) for item in value.values())
+    if isinstance(value, dict):
+        return all(is_plain(item) for item in value.values())
+    return isinstance(value, bool | int | float | str | None)
 
 
 def bounded(value: object) -> object:
     """The value, or UNKNOWN where it is larger than any hint."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return UNKNOWN
-    if isinstance(value, bool | None):
-        return value
     if isinstance(value, int | float):
-        return value if abs(value) < MOST_NUMBER else UNKNOWN
+        return value if math.isfinite(value) and abs(value) < MOST_NUMBER else UNKNOWN
     if isinstance(value, str | list | tuple | dict):
         return value if len(value) <= MOST_ITEMS else UNKNOWN
     return value
@@ -112,26 +102,189 @@ def render(value: object) -> str | None:
         return value.text
     if isinstance(value, Partial):
         return render_call("functools.partial", [value.function, *value.args], dict(value.kwargs))
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, bool | int | float | str | None):
         return repr(value)
     if isinstance(value, list | tuple):
-        items = [render(item) for item in value]
-        if any(item is None for item in items):
+        items = [text for item in value if (text := render(item)) is not None]
+        if len(items) < len(value):
             return None
-        inner = ", ".join(str(item) for item in items)
+        inner = ", ".join(items)
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(items) == 1)})"
     if isinstance(value, dict):
-        pairs = {key: render(item) for key, item in value.items()}
-        if any(text is None for text in pairs.values()):
-            return None
-        return "{" + ", ".join(f"{key!r}: {text}" for key, text in pairs.items()) + "}"
+        pairs = [f"{key!r}: {text}" for key, item in value.items() if (text := render(item)) is not None]
+        return "{" + ", ".join(pairs) + "}" if len(pairs) == len(value) else None
     return None
 
 
 def render_call(function: str, args: Sequence[object], kwargs: dict[str, object]) -> str | None:
     """The call as an expression; None where part of it is unknown."""
     texts = [render(value) for value in args]
-    named = [(name, render(value)) for name, value in kwargs.items()]
-    if any(text is None for text in texts) or any(text is None for _, text in named):
-        return None
-    return f"{function}({', '.join([*map(str, texts), *(f'{name}={text}' for name, text in named)])})"
+    texts += [f"{name}={text}" if (text := render(value)) is not None else None for name, value in kwargs.items()]
+    known = [text for text in texts if text is not None]
+    return f"{function}({', '.join(known)})" if len(known) == len(texts) else None
+
+
+# -- imports ---------------------------------------------------------------------------------------------------------
+
+
+def imported_values(body: Sequence[ast.stmt]) -> tuple[dict[str, object], dict[str, str]]:
+    """The values of imported names, and for each class imported under another name: what the file calls it."""
+    values: dict[str, object] = {}
+    renamed: dict[str, str] = {}
+    for node in _imports(body):
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                bound = alias.asname or alias.name.partition(".")[0]
+                values[bound] = Expr(_short(alias.name) if alias.asname else bound)
+            elif alias.name != "*":
+                bound = alias.asname or alias.name
+                rooted = not node.level and (node.module or "").partition(".")[0] in ROOTS
+                values[bound] = Expr(_short(f"{node.module}.{alias.name}") if rooted else alias.name)
+                if bound != alias.name and not rooted:
+                    renamed[alias.name] = bound
+    return values, renamed
+
+
+def _short(dotted: str) -> str:
+    """`torch.nn.ReLU` as `nn.ReLU`."""
+    for long, short in _SHORT.items():
+        if dotted == long or dotted.startswith(f"{long}."):
+            return short + dotted[len(long) :]
+    return dotted
+
+
+def _imports(body: Sequence[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If | ast.Try):
+            handlers = [item for handler in getattr(node, "handlers", ()) for item in handler.body]
+            yield from _imports([*node.body, *handlers, *node.orelse])
+
+
+# -- operators and built-in functions --------------------------------------------------------------------------------
+
+_BINARY: dict[type[ast.operator], Callable[..., object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_UNARY: dict[type[ast.unaryop], Callable[..., object]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_COMPARE: dict[type[ast.cmpop], Callable[..., object]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+_OF_PLAIN: dict[str, Callable[..., object]] = {
+    **{function.__name__: function for function in (int, float, str, bool, round, abs, max, min, sum, sorted)},
+    "range": lambda *args: list(range(*args)[:MOST_ITEMS]),
+}
+_OF_SEQUENCES: dict[str, Callable[..., object]] = {
+    **{function.__name__: function for function in (len, list, tuple)},
+    "enumerate": lambda items: list(enumerate(items)),
+    "zip": lambda *items: list(zip(*items, strict=False)),
+    "reversed": lambda items: list(reversed(items)),
+}
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, tuple, dict)}
+_FAULTS = (TypeError, ValueError, ZeroDivisionError, OverflowError, LookupError, AttributeError)
+
+
+def binary(kind: ast.operator, left: object, right: object) -> object:
+    """`left kind right`."""
+    function = _BINARY.get(type(kind))
+    lists = isinstance(left, list | tuple) and isinstance(right, list | tuple | int)
+    if function is None or not (lists or (is_plain(left) and is_plain(right))):
+        return UNKNOWN
+    if isinstance(kind, ast.Pow) and not (isinstance(right, int | float) and abs(right) < 64):
+        return UNKNOWN
+    repeats = isinstance(left, str | list | tuple) or isinstance(right, str | list | tuple)
+    if repeats and any(isinstance(size, int) and size > MOST_ITEMS for size in (left, right)):
+        return UNKNOWN
+    return _apply(function, left, right)
+
+
+def unary(kind: ast.unaryop, value: object) -> object:
+    """`kind value`."""
+    if isinstance(kind, ast.Not):
+        known = truth(value)
+        return UNKNOWN if known is None else not known
+    function = _UNARY.get(type(kind))
+    return _apply(function, value) if function is not None and is_plain(value) else UNKNOWN
+
+
+def compare(kind: ast.cmpop, left: object, right: object) -> object:
+    """`left kind right`."""
+    if UNKNOWN in (left, right):
+        return UNKNOWN
+    if isinstance(kind, ast.Is | ast.IsNot):
+        if left is None or right is None or isinstance(right, bool):
+            return (left is right) == isinstance(kind, ast.Is)
+        return (left == right) == isinstance(kind, ast.Is) if isinstance(left, Expr) else UNKNOWN
+    classes = isinstance(left, Expr) and isinstance(right, Expr) and isinstance(kind, ast.Eq | ast.NotEq)
+    if not classes and not (is_plain(left) and is_plain(right)):
+        return UNKNOWN
+    return _apply(_COMPARE[type(kind)], left, right)
+
+
+def truth(value: object) -> bool | None:
+    """Whether a value counts as true; None where that is unknown."""
+    if isinstance(value, Expr | Partial | Instance):
+        return True
+    return bool(value) if isinstance(value, bool | int | float | str | list | tuple | dict | None) else None
+
+
+def subscript(value: object, index: object) -> object:
+    """`value[index]`."""
+    if isinstance(value, str | list | tuple | dict) and isinstance(index, int | str | slice):
+        return _apply(operator.getitem, value, index)
+    return UNKNOWN
+
+
+def call_builtin(name: str, args: Sequence[object]) -> object:
+    """What a built-in function gives."""
+    if name == "isinstance" and len(args) == 2:
+        return _is_instance(*args)
+    if name in _OF_SEQUENCES and all(isinstance(value, list | tuple | dict | str) for value in args):
+        return _apply(_OF_SEQUENCES[name], *args)
+    if name in _OF_PLAIN and all(is_plain(value) for value in args):
+        return _apply(_OF_PLAIN[name], *args)
+    return UNKNOWN
+
+
+def linspace(args: Sequence[object]) -> object:
+    """`torch.linspace(start, end, steps)` as a list."""
+    if len(args) != 3 or not isinstance(args[2], int) or not 0 < args[2] <= MOST_ITEMS:
+        return UNKNOWN
+    start, end = args[0], args[1]
+    if not isinstance(start, int | float) or not isinstance(end, int | float):
+        return UNKNOWN
+    step = (end - start) / max(1, args[2] - 1)
+    return [round(start + number * step, 4) for number in range(args[2])]
+
+
+def _is_instance(value: object, kind: object) -> object:
+    kinds = kind if isinstance(kind, tuple | list) else [kind]
+    names = [item.text.rpartition(".")[2] for item in kinds if isinstance(item, Expr)]
+    if not is_plain(value) and not isinstance(value, list | tuple | dict):
+        return UNKNOWN
+    if any(isinstance(value, _TYPES.get(name, Unknown)) for name in names):
+        return True
+    if isinstance(value, list | tuple) and not {"Sequence", "Iterable"}.isdisjoint(names):
+        return True
+    return False if len(names) == len(kinds) else UNKNOWN
+
+
+def _apply(function: Callable[..., object], *args: object) -> object:
+    try:
+        return bounded(function(*args))
+    except _FAULTS:
+        return UNKNOWN

@@ -12,13 +12,32 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.probing.budget import Budget
-from extract.probing.running import Mistake, Namespace, attempt, fill_unset, seed_all, size_of, unset_is_nan
-from extract.probing.settings import PLACE, Settings, configuration_expressions
-from extract.probing.values import SCALES, Scale, candidates, shrunk_arguments, value_of
+from extract.probing.attempts import (
+    AttemptError,
+    Budget,
+    Namespace,
+    attempt,
+    fill_unset,
+    seed_all,
+    size_of,
+    unset_is_nan,
+)
+from extract.probing.inputs import is_variadic, required
+from extract.probing.values import (
+    BLOCK,
+    SCALES,
+    SETTINGS,
+    Scale,
+    Settings,
+    call_of,
+    candidates,
+    configuration_expressions,
+    parameters_of,
+    shrunk_arguments,
+    value_of,
+)
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 _TRIES = 40  # of one start at one scale
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
 TOO_LARGE = 300_000_000
@@ -37,7 +56,7 @@ class Arguments:
 
 
 @dataclass(slots=True)
-class Made:
+class Constructed:
     """A module that could be constructed."""
 
     arguments: Arguments
@@ -48,32 +67,34 @@ class Made:
 
 @dataclass(slots=True)
 class Constructor:
-    """Constructs one class; keeps the mistake that came furthest."""
+    """Constructs one class; keeps the failure that came furthest."""
 
     cls: type[nn.Module]
     names: Namespace
     hints: Mapping[str, Any]
     budget: Budget
     blocks: tuple[str, ...]  # names of other module classes in the block's file
-    worst: tuple[Mistake, Arguments] | None = None
+    worst: tuple[AttemptError, Arguments] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
+    required: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        try:
-            self.parameters = dict(inspect.signature(self.cls).parameters)
-        except (ValueError, TypeError):
-            self.parameters = {}
+        self.parameters = parameters_of(self.cls)
+        self.required = required(self.parameters)
 
     @property
-    def required(self) -> list[str]:
-        """Parameters without a default."""
-        skipped = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return [n for n, p in self.parameters.items() if p.default is p.empty and p.kind not in skipped]
+    def spent(self) -> bool:
+        """Whether no further construction is due."""
+        return self.budget.constructions <= 0 or self.budget.late()
 
-    def make(self, arguments: Arguments, *, real: bool = False) -> Made:
+    def _small(self) -> dict[str, str]:
+        defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
+        return shrunk_arguments(defaults)
+
+    def make(self, arguments: Arguments, *, real: bool = False) -> Constructed:
         """Construct: on meta tensors first, for the size; then for real, unless that is large and not asked for.
 
-        Raises: Mistake.
+        Raises: AttemptError.
         """
         self.budget.constructions -= 1
         size = 0
@@ -83,12 +104,12 @@ class Constructor:
                     module = self._new(arguments)
                 size = size_of(module)
                 if size > LARGE:
-                    return Made(arguments, module, size, on_meta=True)
-            except Mistake as mistake:
-                if not only_on_meta(mistake):
+                    return Constructed(arguments, module, size, on_meta=True)
+            except AttemptError as failure:
+                if not only_on_meta(failure):
                     raise
         module = self._new(arguments)
-        return Made(arguments, module, size_of(module), on_meta=False)
+        return Constructed(arguments, module, size_of(module), on_meta=False)
 
     def _new(self, arguments: Arguments) -> nn.Module:
         def action() -> Any:
@@ -99,107 +120,94 @@ class Constructor:
         seed_all()
         module = attempt(action)
         if not isinstance(module, nn.Module):
-            raise Mistake(TypeError(f"the constructor returned a {type(module).__name__}, not a module"))
+            raise AttemptError(TypeError(f"the constructor returned a {type(module).__name__}, not a module"))
         return module
 
-    def plans(self) -> Iterator[Made]:
-        """Modules made in different ways, the likeliest first; each can be tried with inputs."""
+    def plans(self) -> Iterator[Constructed]:
+        """Modules built in different ways, the likeliest first; each can be tried with inputs."""
         seen: set[Arguments] = set()
         for arguments in self._ways():
-            if self.budget.constructions <= 0 or self.budget.late():
+            if self.spent:
                 return
-            if arguments in seen:
-                continue
-            seen.add(arguments)
-            try:
-                made = self.make(arguments)
-            except Mistake as mistake:
-                self._remember(mistake, arguments)
-                continue
-            yield made
-        for scale in SCALES if self.required else SCALES[:1]:
-            for made in self._mended(scale, seen):
-                yield made
-            if self.budget.constructions <= 0 or self.budget.late():
+            if arguments not in seen:
+                seen.add(arguments)
+                try:
+                    yield self.make(arguments)
+                except AttemptError as failure:
+                    self._remember(failure, arguments)
+        for scale in SCALES if self.required else ():
+            yield from self._repaired(scale, seen)
+            if self.spent:
                 return
 
     def _ways(self) -> Iterator[Arguments]:
         """Arguments to try as they are: examples, small defaults, calls of the corpus."""
-        calls = [(call["way"], _call(call), call.get("partial", False)) for call in self.hints.get("init", ())]
-        whole = [(way, arguments) for way, arguments, partial in calls if not partial]
+        whole = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
         yield from (arguments for way, arguments in whole if way == "example")
         if not self.required:
-            yield Arguments(kwargs=tuple(shrunk_arguments(self.parameters).items()))
+            yield Arguments(kwargs=tuple(self._small().items()))
             yield Arguments()
         elif len(self.required) == 1 and self.required[0] in self._companions():
-            return  # a configuration; `_mended` finds it
+            return  # a configuration; `_repaired` finds it
         yield from (arguments for way, arguments in whole if way != "example")
 
-    def _mended(self, scale: Scale, seen: set[Arguments]) -> Iterator[Made]:
+    def _repaired(self, scale: Scale, seen: set[Arguments]) -> Iterator[Constructed]:
         """Required arguments by their names, changed where a failure points; best-first by how far it came."""
-        partial: list[dict[str, str]] = [
-            dict(call["kwargs"]) for call in self.hints.get("init", ()) if call.get("partial") and not call["args"]
-        ]
-        small = shrunk_arguments(self.parameters)
-        starts: list[dict[str, str]] = [] if small and not self.required else [{}]
-        starts += [p for p in partial[:2] if p]
+        tries = _TRIES
         counter = itertools.count()
-        for start in starts:
-            tries = _TRIES
-            choices = {name: self._choices(name, scale) for name in self.required if name not in start}
-            heap: list[tuple[tuple[int, ...], int, dict[str, int], dict[str, str]]] = []
-            heapq.heappush(heap, ((0, 0), next(counter), dict.fromkeys(choices, 0), start or dict(small)))
-            while heap and tries > 0 and self.budget.constructions > 0 and not self.budget.late():
-                _, _, picks, extra = heapq.heappop(heap)
-                texts = {name: choices[name][place] for name, place in picks.items()}
-                arguments = _ordered(self.parameters, {**extra, **texts})
-                if arguments in seen:
-                    continue
-                seen.add(arguments)
-                tries -= 1
-                try:
-                    made = self._make_traced(arguments, scale)
-                except Mistake as mistake:
-                    self._remember(mistake, arguments)
-                    rank = (-mistake.progress[0], -mistake.progress[1])
-                    for fresh_picks, fresh_extra in self._changes(mistake, picks, choices, extra, scale):
-                        heapq.heappush(heap, (rank, next(counter), fresh_picks, fresh_extra))
-                else:
-                    yield made
-                    break  # the next start, or scale: a variant of this one fails alike
+        choices = {name: self._choices(name, scale) for name in self.required}
+        heap: list[tuple[tuple[int, ...], int, dict[str, int], dict[str, str]]] = []
+        heapq.heappush(heap, ((0, 0), next(counter), dict.fromkeys(choices, 0), self._small()))
+        while heap and tries > 0 and not self.spent:
+            _, _, picks, extra = heapq.heappop(heap)
+            texts = {name: choices[name][place] for name, place in picks.items()}
+            arguments = _ordered(self.parameters, {**extra, **texts})
+            if arguments in seen:
+                continue
+            seen.add(arguments)
+            tries -= 1
+            try:
+                yield self._make_traced(arguments, scale)
+            except AttemptError as failure:
+                self._remember(failure, arguments)
+                rank = (-failure.progress[0], -failure.progress[1])
+                for fresh_picks, fresh_extra in self._changes(failure, picks, choices, extra, scale):
+                    heapq.heappush(heap, (rank, next(counter), fresh_picks, fresh_extra))
+            else:
+                return  # the next scale: a variant of this one fails alike
 
-    def variants(self, made: Made, mistake: Mistake) -> Iterator[Made]:
+    def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
         """The same with other values for the parameters that a failing forward names."""
-        lacking = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(mistake.error))
+        lacking = re.search(r"'types.SimpleNamespace' object has no attribute '(\w+)'", str(failure.cause))
         if lacking:
-            kwargs = tuple((name, _with_attribute(text, lacking[1])) for name, text in made.arguments.kwargs)
-            with contextlib.suppress(Mistake):
-                yield self.make(Arguments(made.arguments.args, kwargs))
+            kwargs = tuple((name, _with_attribute(text, lacking[1])) for name, text in built.arguments.kwargs)
+            with contextlib.suppress(AttemptError):
+                yield self.make(Arguments(built.arguments.args, kwargs))
             return
-        words = [word for line in reversed(mistake.lines) for word in _WORD.findall(line)]
-        named = [w for w in dict.fromkeys(words) if w in self.parameters and self.parameters[w].kind not in _VARIADIC]
-        if "normalized_shape" in str(mistake.error):
+        words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
+        named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
+        if "normalized_shape" in str(failure.cause):
             named = [name for name in self.parameters if "norm" in name] + named
         named += [name for name in self.required if name not in named]
-        before = dict(made.arguments.kwargs)
-        positional = len(made.arguments.args)
+        before = dict(built.arguments.kwargs)
+        positional = len(built.arguments.args)
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
             for text in self._choices(name, SCALES[0])[:6]:
-                if text == before.get(name) or self.budget.constructions <= 0 or self.budget.late():
+                if text == before.get(name) or self.spent:
                     continue
                 kwargs = _ordered(self.parameters, {**before, name: text}).kwargs
-                with contextlib.suppress(Mistake):
-                    yield self._make_traced(Arguments(made.arguments.args, kwargs), SCALES[0])
+                with contextlib.suppress(AttemptError):
+                    yield self._make_traced(Arguments(built.arguments.args, kwargs), SCALES[0])
 
-    def _make_traced(self, arguments: Arguments, scale: Scale) -> Made:
+    def _make_traced(self, arguments: Arguments, scale: Scale) -> Constructed:
         """Construct with settings that record what is asked of them, then with what they recorded."""
-        if not any(PLACE in text for _, text in arguments.kwargs):
+        if not any(text == SETTINGS for _, text in arguments.kwargs):
             return self.make(arguments)
         traced: dict[str, Settings] = {}
         names = dict(self.names.names)
         fresh = []
         for name, text in arguments.kwargs:
-            if text == PLACE:
+            if text == SETTINGS:
                 traced[name] = names[f"_{name}_settings"] = Settings(self.names.value, scale)
                 text = f"_{name}_settings"
             fresh.append((name, text))
@@ -215,15 +223,14 @@ class Constructor:
 
     def _changes(
         self,
-        mistake: Mistake,
+        failure: AttemptError,
         picks: Mapping[str, int],
         choices: Mapping[str, Sequence[str]],
         extra: Mapping[str, str],
         scale: Scale,
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
-        words = [word for line in reversed(mistake.lines) for word in _WORD.findall(line)] + _WORD.findall(
-            str(mistake.error)
-        )
+        words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
+        words += _WORD.findall(str(failure.cause))
         named = [word for word in dict.fromkeys(words) if word in picks]
         for name in named + [name for name in picks if name not in named]:
             for place in range(len(choices[name])):
@@ -231,7 +238,7 @@ class Constructor:
                     yield {**picks, name: place}, dict(extra)
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks and w not in extra]
         for name in optional[:3]:
-            if self.parameters[name].kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
+            if not is_variadic(self.parameters[name]):
                 for text in self._choices(name, scale)[:4]:
                     yield dict(picks), {**extra, name: text}
         if extra:
@@ -240,7 +247,7 @@ class Constructor:
     def _choices(self, name: str, scale: Scale) -> tuple[str, ...]:
         found: list[str] = list(self._companions().get(name, ()))
         for text in candidates(name, self.parameters[name].annotation, scale):
-            found += self.blocks[:4] if text == "@block" else [text]
+            found += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(found))
 
     def _companions(self) -> dict[str, tuple[str, ...]]:
@@ -254,41 +261,29 @@ class Constructor:
             found[item["parameter"]] = (*found.get(item["parameter"], ()), *texts)
         return found
 
-    def _remember(self, mistake: Mistake, arguments: Arguments) -> None:
-        if self.worst is None or mistake.progress > self.worst[0].progress:
-            self.worst = (mistake, arguments)
+    def _remember(self, failure: AttemptError, arguments: Arguments) -> None:
+        if self.worst is None or failure.progress > self.worst[0].progress:
+            self.worst = (failure, arguments)
 
 
 def instances(name: str, cls: Any) -> list[str]:
     """Expressions that construct a companion class."""
     if not isinstance(cls, type):
         return [name]
-    if hasattr(cls, "__members__"):
-        return [f"{name}.{member}" for member in list(cls.__members__)[:3]]
     if name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__"):
         return configuration_expressions(name, cls)
-    try:
-        parameters = inspect.signature(cls).parameters
-    except (ValueError, TypeError):
-        return [f"{name}()"]
+    parameters = parameters_of(cls)
     texts = []
     for scale in SCALES[:2]:
-        chosen = {
-            key: candidates(key, parameter.annotation, scale)[0]
-            for key, parameter in parameters.items()
-            if parameter.default is parameter.empty
-            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        }
-        texts.append(
-            f"{name}({', '.join(f'{key}={text}' for key, text in chosen.items() if not text.startswith('@'))})"
-        )
+        chosen = {key: candidates(key, parameters[key].annotation, scale)[0] for key in required(parameters)}
+        texts.append(call_of(name, {key: text for key, text in chosen.items() if not text.startswith("@")}))
     return list(dict.fromkeys(texts))
 
 
 def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
     """The module, constructed for real, with a value in every parameter.
 
-    Raises: Mistake.
+    Raises: AttemptError.
     """
     with unset_is_nan():
         module = constructor.make(arguments, real=True).module
@@ -313,11 +308,11 @@ def _ordered(parameters: Mapping[str, inspect.Parameter], texts: Mapping[str, st
     return Arguments(tuple(texts[n] for n in positional), tuple((n, texts[n]) for n in names))
 
 
-def only_on_meta(mistake: Mistake) -> bool:
+def only_on_meta(failure: AttemptError) -> bool:
     """Whether something failed because meta tensors hold no numbers."""
-    text = str(mistake.error)
+    text = str(failure.cause)
     return (
-        isinstance(mistake.error, NotImplementedError)
+        isinstance(failure.cause, NotImplementedError)
         or "meta" in text
         or "_local_scalar_dense" in text
         or "numpy" in text

@@ -6,8 +6,8 @@ import itertools
 import math
 import sys
 import types
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,18 @@ import torch
 from torch import nn
 
 from extract.probe import MODULE_NAME, hide, kind_of, load, one_line
-from extract.probing.budget import Budget
-from extract.probing.constructing import TOO_LARGE, Arguments, Constructor, Made, confirm
-from extract.probing.forwarding import Called, Forward, evaluate, run, told_call
-from extract.probing.observe import case_of, describe, further_cases, same
-from extract.probing.running import Mistake, Namespace, attempt, differentiate, seed_all
-from extract.probing.tensors import change_nested, flatten
+from extract.probing.attempts import AttemptError, Budget, Namespace, attempt, differentiate, seed_all
+from extract.probing.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
+from extract.probing.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, forward_parameters, run
+from extract.probing.inputs import (
+    Inputs,
+    Tensor,
+    change_nested,
+    change_tensors,
+    flatten,
+    has_shape,
+    value_text,
+)
 
 _VARIANTS = 12
 _FULL_TRIES = 3  # ways of calling that are tried until one also runs backward
@@ -107,7 +113,7 @@ def _load_companion(item: dict[str, Any], place: int) -> Any:
     sys.modules[path.stem] = module
     try:
         attempt(lambda: specification.loader.exec_module(module))  # type: ignore[union-attr]
-    except Mistake:
+    except AttemptError:
         return None
     return getattr(module, item["name"], None)
 
@@ -131,66 +137,66 @@ def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
     goal = payload["goal"]
     for plan in _all(constructor):
         if goal == "constructed":
-            return _constructed(plan.made) | {"kind": None, "error": None}
-        result, mistake = _run(constructor, plan.made, goal)
+            return _constructed(plan.built) | {"kind": None, "error": None}
+        result, failure = _run(constructor, plan.built, goal)
         best = _better(best, result)
         if best["level"] in ("forward", "backward"):
             break
-        plan.mistake = mistake
+        plan.failure = failure
     if best is not None:
         best.pop("progress", None)
         return best
     if constructor.worst is None:
         return {"level": "executed", "kind": "no_arguments", "error": "no constructor arguments were found to try"}
-    mistake, arguments = constructor.worst
+    failure, arguments = constructor.worst
     return {
         "level": "executed",
-        "kind": mistake.kind,
-        "error": f"{cls.__name__}({_told(arguments)}): {mistake.message}{mistake.where()}",
+        "kind": failure.kind,
+        "error": f"{cls.__name__}({_arguments_text(arguments)}): {failure.message}{failure.where()}",
     }
 
 
 @dataclass(slots=True)
 class _Plan:
-    """A module to try, and where its failure is told."""
+    """A module to try, and where its failure is kept."""
 
-    made: Made
-    mistake: Mistake | None = None
+    built: Constructed
+    failure: AttemptError | None = None
 
 
 def _all(constructor: Constructor) -> Iterator[_Plan]:
     """Modules to try: of each plan, then what its failure suggests."""
-    for made in constructor.plans():
-        waiting = [made]
+    for built in constructor.plans():
+        waiting = [built]
         for _ in range(_VARIANTS + 1):
             if not waiting:
                 break
             plan = _Plan(waiting.pop())
             yield plan
-            if plan.mistake is not None:
-                lacks = "SimpleNamespace" in str(plan.mistake.error)  # each variant gets further than the one before
-                if plan.made is made or lacks:
-                    waiting += list(itertools.islice(constructor.variants(plan.made, plan.mistake), _VARIANTS))[::-1]
+            if plan.failure is not None:
+                lacks = "SimpleNamespace" in str(plan.failure.cause)  # each variant gets further than the one before
+                if plan.built is built or lacks:
+                    waiting += list(itertools.islice(constructor.variants(plan.built, plan.failure), _VARIANTS))[::-1]
         if constructor.budget.late():
             return
 
 
-def _run(constructor: Constructor, made: Made, goal: str) -> tuple[dict[str, Any], Mistake | None]:
-    """How far one module comes, and the mistake that came furthest where that is not forward."""
-    forward = Forward(made, constructor, constructor.names, constructor.hints, constructor.budget)
-    best = _constructed(made)
+def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[str, Any], AttemptError | None]:
+    """How far one module comes, and the failure that came furthest where that is not forward."""
+    forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
+    best = _constructed(built)
     for called in itertools.islice(forward.search(), _FULL_TRIES):
-        confirmed = _confirmed(constructor, made, called, goal)
+        confirmed = _confirmed(constructor, built, called, goal)
         best = confirmed if best["kind"] == "no_inputs" else _better(best, confirmed)
         if best["level"] == goal:
             return best, None
     if best["level"] != "constructed" or forward.worst is None:
         return best, None
-    mistake, tried = forward.worst
+    failure, tried = forward.worst
     if best["kind"] == "no_inputs":
-        error = f"forward({tried}): {mistake.message}{mistake.where()}"
-        best |= {"kind": mistake.kind, "error": error, "progress": mistake.progress}
-    return best, mistake
+        error = f"forward({tried}): {failure.message}{failure.where()}"
+        best |= {"kind": failure.kind, "error": error, "progress": failure.progress}
+    return best, failure
 
 
 _ORDER = ("constructed", "forward", "backward")
@@ -203,33 +209,33 @@ def _better(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]
     return other if ranks[1] > ranks[0] else one
 
 
-def _constructed(made: Made) -> dict[str, Any]:
+def _constructed(built: Constructed) -> dict[str, Any]:
     return {
         "level": "constructed",
         "kind": "no_inputs",
         "error": "no inputs were found to try",
-        "arguments": {"init": made.arguments.as_json()},
-        "observed": describe(made.module),
+        "arguments": {"init": built.arguments.as_json()},
+        "observed": describe(built.module),
     }
 
 
-def _confirmed(constructor: Constructor, made: Made, called: Called, goal: str) -> dict[str, Any]:
+def _confirmed(constructor: Constructor, built: Constructed, called: ForwardCall, goal: str) -> dict[str, Any]:
     """What a fresh module does on the CPU with the arguments that the search found."""
     names = constructor.names
-    found = _constructed(made)
-    if made.size > TOO_LARGE:
+    found = _constructed(built)
+    if built.size > TOO_LARGE:
         return found | {
             "kind": "too_large",
-            "error": f"{made.size:,} elements of parameters: only its shapes were checked",
+            "error": f"{built.size:,} elements of parameters: only its shapes were checked",
         }
     try:
-        module = confirm(constructor, made.arguments)
+        module = confirm(constructor, built.arguments)
         module.eval()
         output = run(module, called, names)
-    except Mistake as mistake:
+    except AttemptError as failure:
         return found | {
-            "kind": mistake.kind,
-            "error": f"forward({told_call(called)}): {mistake.message}{mistake.where()}",
+            "kind": failure.kind,
+            "error": f"forward({call_text(called)}): {failure.message}{failure.where()}",
         }
     first = flatten(output)
     found |= {"level": "forward", "kind": None, "error": None}
@@ -241,7 +247,7 @@ def _confirmed(constructor: Constructor, made: Made, called: Called, goal: str) 
     observed["identity_in_eval"] = bool(given) and same(first[:1], _seeded(called, names)[:1])
     try:
         again = flatten(run(module, called, names))
-    except Mistake:  # a forward that works once: its modes cannot be compared
+    except AttemptError:  # a forward that works once: its modes cannot be compared
         again = []
     observed["cases"] += further_cases(module, called, names)
     if goal == "forward":
@@ -249,13 +255,13 @@ def _confirmed(constructor: Constructor, made: Made, called: Called, goal: str) 
     return _backward(module, called, names, found, again if same(first, again) else None)
 
 
-def _seeded(called: Called, names: Namespace) -> list[torch.Tensor]:
+def _seeded(called: ForwardCall, names: Namespace) -> list[torch.Tensor]:
     seed_all()
     return flatten(list(evaluate(called, names)))
 
 
 def _backward(
-    module: nn.Module, called: Called, names: Namespace, found: dict[str, Any], stable: list[torch.Tensor] | None
+    module: nn.Module, called: ForwardCall, names: Namespace, found: dict[str, Any], stable: list[torch.Tensor] | None
 ) -> dict[str, Any]:
     """Gradients in train mode; in eval mode where train mode asks for more than forward was given."""
     observed = found["observed"]
@@ -268,10 +274,10 @@ def _backward(
             if mode and stable is not None:
                 observed["train_differs"] = not same([t.detach() for t in flatten(output)], stable)
             reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
-        except Mistake as mistake:
-            problem = problem or f"backward({told_call(called)}): {mistake.message}{mistake.where()}"
+        except AttemptError as failure:
+            problem = problem or f"backward({call_text(called)}): {failure.message}{failure.where()}"
             found |= {
-                "kind": "not_differentiable" if isinstance(mistake.error, ValueError) else mistake.kind,
+                "kind": "not_differentiable" if isinstance(failure.cause, ValueError) else failure.kind,
                 "error": problem,
             }
             continue
@@ -280,7 +286,7 @@ def _backward(
     return found
 
 
-def _run_with_gradients(module: nn.Module, called: Called, names: Namespace) -> tuple[Any, list[torch.Tensor]]:
+def _run_with_gradients(module: nn.Module, called: ForwardCall, names: Namespace) -> tuple[Any, list[torch.Tensor]]:
     seed_all()
     args, kwargs = evaluate(called, names)
     inputs = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
@@ -298,5 +304,105 @@ def _run_with_gradients(module: nn.Module, called: Called, names: Namespace) -> 
     return attempt(action), inputs
 
 
-def _told(arguments: Arguments) -> str:
+def _arguments_text(arguments: Arguments) -> str:
     return ", ".join([*arguments.args, *(f"{n}={t}" for n, t in arguments.kwargs)])[:160]
+
+
+# -- what is observed ------------------------------------------------------------------------------------------------
+
+_OTHER_SIZES = 2
+
+
+def describe(module: nn.Module) -> dict[str, Any]:
+    """Sizes and the bag of layers."""
+    parameters = [p for p in module.parameters() if has_shape(p)]
+    layers = Counter(type(layer).__name__ for layer in module.modules() if layer is not module)
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "buffers": sum(b.numel() for b in module.buffers() if has_shape(b)),
+        "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
+    }
+
+
+def case_of(called: ForwardCall, names: Namespace, output: object) -> dict[str, Any]:
+    """What went in and what came out."""
+    args, kwargs = evaluate(called, names)
+    inputs: dict[str, str] = {}
+    for name, value in [*((f"*{place}", item) for place, item in enumerate(args)), *kwargs.items()]:
+        _list_inputs(name, value, inputs)
+    return {"inputs": inputs, "outputs": [value_text(tensor) for tensor in flatten(output)][:32]}
+
+
+def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _list_inputs(f"{name}.{key}", item, into)
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        for place, item in enumerate(value):
+            _list_inputs(f"{name}.{place}", item, into)
+    elif isinstance(value, torch.Tensor):
+        into[name] = value_text(value)
+    else:
+        into[name] = (
+            value
+            if isinstance(value, str)
+            else repr(value)[:40]
+            if isinstance(value, (int, float, bool, type(None), tuple))
+            else value_text(value)
+        )
+
+
+def further_cases(module: nn.Module, called: ForwardCall, names: Namespace) -> list[dict[str, Any]]:
+    """The same call with other numbers of pixels or tokens, and another batch, where they work."""
+    if called.inputs is None:
+        return []
+    cases = []
+    parameters = forward_parameters(module)
+    for change in (_larger, _one_more):
+        inputs = _changed(called.inputs, change)
+        if inputs == called.inputs:
+            continue
+        other = as_call(inputs, parameters)
+        try:
+            cases.append(case_of(other, names, run(module, other, names)))
+        except AttemptError:
+            continue
+        if len(cases) == _OTHER_SIZES:
+            break
+    return cases
+
+
+def _changed(inputs: Inputs, change: Any) -> Inputs:
+    return tuple((name, change_tensors(value, change)) for name, value in inputs)
+
+
+def _larger(tensor: Tensor) -> Tensor:
+    """Twice the pixels on a side, twice the tokens."""
+    shape = tensor.shape
+    if len(shape) in (4, 5) and shape[-1] == shape[-2] and shape[-1] <= 64:
+        return tensor.with_shape((*shape[:-2], 2 * shape[-2], 2 * shape[-1]))
+    if len(shape) == 3 and shape[1] <= 256:
+        return tensor.with_shape((shape[0], 2 * shape[1], shape[2]))
+    return tensor
+
+
+def _one_more(tensor: Tensor) -> Tensor:
+    """One more in the batch."""
+    return tensor.with_shape((tensor.shape[0] + 1, *tensor.shape[1:])) if len(tensor.shape) > 2 else tensor
+
+
+def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    """Whether two outputs are equal, NaN included."""
+    return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
+        return False
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    if not a.is_floating_point() and not a.is_complex():
+        return torch.equal(a, b)
+    lost = torch.isnan(a)
+    return torch.equal(lost, torch.isnan(b)) and torch.equal(a.masked_fill(lost, 0), b.masked_fill(lost, 0))

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from extract.probe import MODULE_NAME, hide
+from extract.probing.attempts import AttemptError, Namespace, attempt, fill_unset, seed_all, unset_is_nan
 from extract.probing.constructing import Arguments
 from extract.probing.entry import compile_nothing, define, namespace
-from extract.probing.forwarding import Called, evaluate
-from extract.probing.running import Mistake, Namespace, attempt, fill_unset, has_shape, seed_all, unset_is_nan
-from extract.probing.tensors import flatten
+from extract.probing.forwarding import ForwardCall, evaluate
+from extract.probing.inputs import flatten, has_shape
 
 
 def sign_block(payload: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _IMPORT_SECONDS)
             cls = getattr(module, item["name"])
-        except (Mistake, AttributeError) as error:
+        except (AttemptError, AttributeError) as error:
             found[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
             continue
         found[item["block"]] = signature(cls, item["arguments"], _original_names(module, item["companions"]))
@@ -81,7 +81,7 @@ def _original_names(module: ModuleType, companions: list[dict[str, Any]]) -> Nam
             block.setdefault(
                 item["name"], getattr(attempt(partial(importlib.import_module, dotted), _IMPORT_SECONDS), name)
             )
-        except (Mistake, AttributeError):
+        except (AttemptError, AttributeError):
             continue  # where an argument needs it, its evaluation says so
     return namespace(block, [])
 
@@ -89,7 +89,7 @@ def _original_names(module: ModuleType, companions: list[dict[str, Any]]) -> Nam
 def signature(cls: type[nn.Module], arguments: Mapping[str, Any], names: Namespace) -> dict[str, Any]:
     """What must be equal of two classes: the state's names and shapes, and the digests of state and outputs."""
     init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
-    called = Called(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
+    called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
     try:
         with unset_is_nan():
             module = _construct(cls, init, names)
@@ -99,8 +99,8 @@ def signature(cls: type[nn.Module], arguments: Mapping[str, Any], names: Namespa
             module.train(mode == "train")
             found[mode] = _output(module, called, names)
         found["after"] = digest(module.state_dict())
-    except Mistake as mistake:
-        return {"error": mistake.message}
+    except AttemptError as failure:
+        return {"error": failure.message}
     return found
 
 
@@ -120,7 +120,7 @@ def _construct(cls: type[nn.Module], init: Arguments, names: Namespace) -> nn.Mo
 _SECONDS = 20.0
 
 
-def _output(module: nn.Module, called: Called, names: Namespace) -> str:
+def _output(module: nn.Module, called: ForwardCall, names: Namespace) -> str:
     """The digest of what forward returns; of its error where it fails, as in train mode some do."""
     seed_all()
     args, kwargs = evaluate(called, names)
@@ -132,8 +132,8 @@ def _output(module: nn.Module, called: Called, names: Namespace) -> str:
 
     try:
         return digest(attempt(action, _SECONDS))
-    except Mistake as mistake:
-        return f"raises {type(mistake.error).__name__}"
+    except AttemptError as failure:
+        return f"raises {type(failure.cause).__name__}"
 
 
 def _listed(module: nn.Module) -> list[str]:

@@ -13,14 +13,11 @@ import torch
 from torch import nn
 
 from extract.probing import entry
-from extract.probing.budget import Budget
+from extract.probing.attempts import AttemptError, Budget, Namespace
 from extract.probing.constructing import Arguments, Constructor
 from extract.probing.forwarding import Forward, as_call, run
-from extract.probing.repair import repairs
-from extract.probing.running import Mistake, Namespace
-from extract.probing.shapes import look_at
-from extract.probing.situation import Situation
-from extract.probing.tensors import Inputs
+from extract.probing.inputs import Inputs, layers_of
+from extract.probing.repairs import FailedCall, repairs
 
 IMPORTS = """\
 import torch
@@ -100,18 +97,18 @@ def climb() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def fails(load: Any, names: Any) -> Callable[..., tuple[nn.Module, Situation]]:
+def fails(load: Any, names: Any) -> Callable[..., tuple[nn.Module, FailedCall]]:
     """Runs a block's class on inputs that it does not take.
 
     Returns: the module, and the situation after the failure.
     """
 
-    def failed(text: str, inputs: Inputs, *, loss: bool = False) -> tuple[nn.Module, Situation]:
+    def failed(text: str, inputs: Inputs, *, loss: bool = False) -> tuple[nn.Module, FailedCall]:
         module: nn.Module = load(text)().eval()
-        with pytest.raises(Mistake) as caught:
+        with pytest.raises(AttemptError) as caught:
             run(module, as_call(inputs), names())
         parameters: Mapping[str, inspect.Parameter] = inspect.signature(module.forward).parameters
-        return module, Situation(caught.value, inputs, parameters, look_at(module), loss)
+        return module, FailedCall(caught.value, inputs, parameters, layers_of(module), loss)
 
     return failed
 
@@ -120,7 +117,7 @@ def fails(load: Any, names: Any) -> Callable[..., tuple[nn.Module, Situation]]:
 def first_repair(names: Any) -> Callable[..., tuple[int, Inputs]]:
     """The place of the first repair that works among those that the search would try, and the repair."""
 
-    def found(module: nn.Module, at: Situation, most: int = 16) -> tuple[int, Inputs]:
+    def found(module: nn.Module, at: FailedCall, most: int = 16) -> tuple[int, Inputs]:
         tried: list[Inputs] = []
         for item in repairs(at):
             if item in tried:
@@ -130,10 +127,10 @@ def first_repair(names: Any) -> Callable[..., tuple[int, Inputs]]:
             tried.append(item)
             try:
                 run(module, as_call(item), names())
-            except Mistake:
+            except AttemptError:
                 continue
             return len(tried) - 1, item
         shown = "\n".join(str(as_call(item).kwargs) for item in tried)
-        raise AssertionError(f"{at.mistake.message}: none of {len(tried)} repairs works:\n{shown}")
+        raise AssertionError(f"{at.failure.message}: none of {len(tried)} repairs works:\n{shown}")
 
     return found

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from extract.probing import forwarding
+from extract.probing.attempts import AttemptError, Namespace
 from extract.probing.constructing import Arguments
-from extract.probing.forwarding import Called, Forward, as_call, evaluate, run, told_call
-from extract.probing.running import Mistake, Namespace
-from extract.probing.tensors import Inputs, Items, Literal, Tensor
+from extract.probing.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
+from extract.probing.inputs import Inputs, Items, Literal, Tensor
 
 MakeForward = Callable[..., Forward]
 
@@ -55,7 +55,7 @@ def found_shapes(search: Forward) -> dict[str, Any]:
         (text("x, edge_index", "return x[edge_index[0]] + x[edge_index[1]]"), {"x": (8, 32), "edge_index": (2, 16)}),
         (text("x, target", "return F.nll_loss(x.mean((2, 3)), target)"), {"x": (2, 32, 16, 16), "target": (2,)}),
         (text("*inputs", "return inputs[0] * 2"), {"*0": (2, 32, 16, 16)}),
-        (text("x, *, scale", "return x * scale"), {"x": (2, 32, 16, 16), "scale": 1.0}),
+        (text("x, *, scale", "return x * scale"), {"x": (2, 32, 16, 16), "scale": (2, 32, 16, 16)}),
         (text("x", "return self.a(x)", "self.a = nn.LazyLinear(4)"), {"x": (2, 16, 32)}),
     ],
 )  # fmt: skip
@@ -94,7 +94,7 @@ def test_examples_come_first(forward: MakeForward) -> None:
     ]
     search = forward(text("x, times=1", "return self.a(x) * times", "self.a = nn.Conv2d(3, 8, 3)"), forward=examples)
     called = next(search.search())
-    assert called == Called(("torch.randn(1, 3, 10, 10)",), (("times", "2"),), None)
+    assert called == ForwardCall(("torch.randn(1, 3, 10, 10)",), (("times", "2"),), None)
     assert search.worst is not None  # the example that did not work
 
 
@@ -111,12 +111,11 @@ def test_documented_shapes(forward: MakeForward) -> None:
     block = text("x, y", "return x.sum() + y.sum()")
     assert found_shapes(forward(block))["x"] == (2, 32, 16, 16)
     assert found_shapes(forward(block, inputs=[("x", ("b", "n", "c"))]))["x"] == (2, 16, 32)
-    assert found_shapes(forward(block, ranks=[2]))["x"] == (2, 32)
 
 
 def test_a_companion_as_an_argument(forward: MakeForward) -> None:
     code = "class Pair:\n    def __init__(self, x, mask=None):\n        self.x = x\n"
-    item = {"parameter": "pair", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "kind": "class", "wants_class": False}  # fmt: skip
+    item = {"parameter": "pair", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
     search = forward(text("pair", "return pair.x * 2"), companions=[item])
     called = next(search.search())
     assert called.kwargs == (("pair", "Pair(x=torch.randn((2, 32, 16, 16)))"),)
@@ -139,14 +138,14 @@ class Module(nn.Module):
 
 @pytest.mark.parametrize("output", [None, 3, "text", [], {}, ((),)])
 def test_an_output_without_a_tensor_is_no_success(output: object) -> None:
-    with pytest.raises(Mistake) as caught:
-        run(Module(lambda: output), Called((), (), ()), NAMES)
+    with pytest.raises(AttemptError) as caught:
+        run(Module(lambda: output), ForwardCall((), (), ()), NAMES)
     assert caught.value.message.startswith("ValueError: no_output")
     assert caught.value.progress[0] > 1000  # it came as far as can be
 
 
 def test_forward_runs_without_gradients_and_seeded() -> None:
-    called = Called(("torch.randn(3)",), (), None)
+    called = ForwardCall(("torch.randn(3)",), (), None)
     module = Module(lambda x: x + torch.rand(3) + (1 if torch.is_grad_enabled() else 0))
     assert torch.equal(run(module, called, NAMES), run(module, called, NAMES))
     assert float(run(module, called, NAMES).max()) < 5
@@ -157,8 +156,8 @@ def test_an_endless_forward_ends() -> None:
         while True:
             pass
 
-    with pytest.raises(Mistake) as caught:
-        run(Module(endless), Called((), (), ()), NAMES, seconds=0.1)
+    with pytest.raises(AttemptError) as caught:
+        run(Module(endless), ForwardCall((), (), ()), NAMES, seconds=0.1)
     assert caught.value.kind == "timeout_error"
 
 
@@ -178,9 +177,9 @@ def test_as_call(inputs: Inputs, args: tuple[str, ...], kwargs: dict[str, str]) 
 
 
 def test_told_call() -> None:
-    assert told_call(Called(("1",), (("y", "2"),), None)) == "1, y=2"
-    assert told_call(Called((), (), None)) == "no arguments"
-    assert len(told_call(Called(("1" * 999,), (), None))) == 200
+    assert call_text(ForwardCall(("1",), (("y", "2"),), None)) == "1, y=2"
+    assert call_text(ForwardCall((), (), None)) == "no arguments"
+    assert len(call_text(ForwardCall(("1" * 999,), (), None))) == 200
 
 
 def test_positional_only_arguments(forward: MakeForward) -> None:
@@ -196,24 +195,24 @@ LARGE = "self.a = nn.Linear(1024, 1024)"
 
 def test_a_large_module_is_searched_on_meta(forward: MakeForward) -> None:
     search = forward(text("x", "return self.a(x)", LARGE))
-    assert search.made.on_meta
+    assert search.built.on_meta
     assert next(search.search(), None) is not None
-    assert search.made.on_meta
+    assert search.built.on_meta
 
 
 def test_what_meta_tensors_cannot_do_is_done_for_real(forward: MakeForward) -> None:
     search = forward(text("x", "return self.a(x) * (1 if x.sum() > 0 else 2)", LARGE))
-    assert search.made.on_meta
+    assert search.built.on_meta
     assert next(search.search(), None) is not None, search.worst
-    assert not search.made.on_meta
+    assert not search.built.on_meta
 
 
 def test_a_named_tuple_goes_to_meta(forward: MakeForward) -> None:
     code = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    x: object\n    y: object\n"
     examples = [{"args": ["Pair(torch.randn(2, 1024), torch.randn(2, 1024))"], "kwargs": [], "way": "example"}]
-    item = {"parameter": "", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "kind": "class", "wants_class": False}  # fmt: skip
+    item = {"parameter": "", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
     search = forward(text("pair", "return self.a(pair.x)", LARGE), forward=examples, companions=[item])
-    assert search.made.on_meta
+    assert search.built.on_meta
     assert next(search.search()).args == (examples[0]["args"][0],)
 
 
@@ -244,10 +243,10 @@ def test_the_budget_ends_the_search(forward: MakeForward) -> None:
 def test_no_inputs_are_tried_twice_nor_large_ones(forward: MakeForward, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Inputs] = []
 
-    def refuse(self: Forward, called: Called) -> Mistake:
+    def refuse(self: Forward, called: ForwardCall) -> AttemptError:
         assert called.inputs is not None
         tried.append(called.inputs)
-        return Mistake(RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x16 and 8000x4)"))
+        return AttemptError(RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x16 and 8000x4)"))
 
     monkeypatch.setattr(Forward, "_try", refuse)
     assert next(forward(text("x", "return x")).search(), None) is None

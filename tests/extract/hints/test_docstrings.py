@@ -1,4 +1,4 @@
-"""Examples in docstrings."""
+"""What docstrings say: examples, and shapes."""
 
 import textwrap
 
@@ -39,7 +39,6 @@ CASES = {
         [()],
         [("torch.zeros(5)",)],
     ),
-    "a heading": ("Examples:\n    head = Head(6)\n    head(torch.zeros(6))\n", [("6",)], [("torch.zeros(6)",)]),
     "a list of inputs": (
         ">>> m = Head(2)\n>>> xs = [torch.rand(1, c) for c in (2, 4)]\n>>> m(xs)",
         [("2",)],
@@ -61,3 +60,22 @@ def test_examples(hints_for, doc: str, init: list[tuple[str, ...]], forward: lis
     assert [call.args for call in hints.init] == init
     assert [call.args for call in hints.forward] == forward
     assert {call.way for call in (*hints.init, *hints.forward)} <= {"example"}
+
+
+SHAPES = {
+    "shape": ("Args:\n    x (Tensor): Input of shape (batch_size, seq_len, dim).", ("batch_size", "seq_len", "dim")),
+    "letters": ("Args:\n    x: [B, C, H, W]", ("B", "C", "H", "W")),
+    "torch": (
+        "Shape:\n    - Input: :math:`(N, C_{in}, L_{in})` or more\n    - Output: :math:`(N, C)`",
+        ("N", "C_in", "L_in"),
+    ),
+    "by x": ("Args:\n    x (Tensor): has shape (N x C x H x W)", ("N", "C", "H", "W")),
+    "a type is no shape": ("Args:\n    x (Tensor, optional): the input (int, float).", None),
+    "the result's is not the input's": ("Returns:\n    x: (B, C)", None),
+}
+
+
+@pytest.mark.parametrize(("doc", "dims"), SHAPES.values(), ids=SHAPES)
+def test_documented_shapes(hints_for, doc: str, dims: tuple[str, ...] | None) -> None:
+    hints = hints_for("Head", a=BLOCK.format(doc=textwrap.indent(doc, "    ")))
+    assert dict(hints.inputs).get("x") == dims

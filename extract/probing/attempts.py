@@ -3,6 +3,7 @@
 import linecache
 import random
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -12,31 +13,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from extract.probe import MODULE_NAME, kind_of
-from extract.probing.tensors import flatten
+from extract.probing.inputs import flatten, has_shape
 
 SEED = 0
 _MOST_LINES = 20
 
 
-class Mistake(Exception):  # noqa: N818 - not an error of ours
+class AttemptError(Exception):
     """An attempt that did not come through.
 
     Attributes:
-        error: what was raised.
+        cause: what was raised.
         progress: how many submodules had finished, and the line that the outermost frame of the block had reached.
         lines: source lines of the block's frames, outermost first.
         numbers: of these lines.
     """
 
-    def __init__(self, error: BaseException, finished: int = 0) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def __init__(self, cause: BaseException, finished: int = 0) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
         frames = [
             frame
-            for frame in traceback.extract_tb(error.__traceback__)
+            for frame in traceback.extract_tb(cause.__traceback__)
             if frame.filename.endswith(f"{MODULE_NAME}.py") or "companion_" in frame.filename
         ]
         self.lines = tuple(_statement(frame) for frame in frames)
@@ -46,12 +46,12 @@ class Mistake(Exception):  # noqa: N818 - not an error of ours
     @property
     def message(self) -> str:
         """Type and message in one line."""
-        return f"{type(self.error).__name__}: {' '.join(str(self.error).split())}"[:400]
+        return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}"[:400]
 
     @property
     def kind(self) -> str:
         """The category of the error."""
-        return kind_of(self.error)
+        return kind_of(self.cause)
 
     def where(self) -> str:
         """The innermost line of the block's file."""
@@ -86,7 +86,7 @@ def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
     """What an action of foreign code returns.
 
     Args: seconds: of CPU; it is stopped at the next line of Python then.
-    Raises: Mistake for whatever it raises, but for what the sandbox judges.
+    Raises: AttemptError wrapping whatever it raises, except MemoryError, PermissionError and KeyboardInterrupt.
     """
     finished = 0
 
@@ -103,7 +103,7 @@ def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
     except (MemoryError, PermissionError, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001 - foreign code raises anything, SystemExit too
-        raise Mistake(error, finished) from None
+        raise AttemptError(error, finished) from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
@@ -115,6 +115,20 @@ def _stop(*_: object) -> None:
 
 
 @dataclass(slots=True)
+class Budget:
+    """Attempts left, and CPU seconds, which only large models use up."""
+
+    constructions: int = 150
+    forwards: int = 320
+    seconds: float = 2.5
+    started: float = field(default_factory=time.process_time)
+
+    def late(self) -> bool:
+        """Whether the CPU seconds are spent."""
+        return time.process_time() - self.started > self.seconds
+
+
+@dataclass(slots=True)
 class Namespace:
     """Evaluates expressions over the block's file, its companions and the usual names."""
 
@@ -122,16 +136,11 @@ class Namespace:
     cache: dict[str, Any] = field(default_factory=dict)
 
     def value(self, expression: str) -> Any:
-        """The value of an expression, made anew."""
+        """The value of an expression, built anew."""
         code = self.cache.get(expression)
         if code is None:
             code = self.cache[expression] = compile(expression, "<argument>", "eval")
         return eval(code, {"__builtins__": __builtins__, **self.names})
-
-
-def has_shape(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has its sizes yet: those of lazy modules get theirs at the first forward."""
-    return not isinstance(tensor, UninitializedTensorMixin)
 
 
 def size_of(module: torch.nn.Module) -> int:
@@ -146,7 +155,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def fill_unset(module: torch.nn.Module) -> None:
-    """Give a value to parameters that were left as `torch.empty` made them (NaN, where `unset_is_nan` is in force)."""
+    """Give a value to parameters that were left as `torch.empty` built them (NaN, where `unset_is_nan` is in force)."""
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for tensor in _tensors(module):

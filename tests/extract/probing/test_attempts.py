@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from extract.probing.running import (
-    Mistake,
+from extract.probing.attempts import (
+    AttemptError,
     Namespace,
     attempt,
     differentiate,
@@ -57,9 +57,9 @@ def raises(error: BaseException) -> Callable[[], Any]:
     ],
 )
 def test_any_error_becomes_a_mistake(error: BaseException, kind: str) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(AttemptError) as caught:
         attempt(raises(error))
-    assert caught.value.error is error
+    assert caught.value.cause is error
     assert caught.value.kind == kind
     assert caught.value.message.startswith(f"{type(error).__name__}:")
     assert caught.value.progress == (0, 0)
@@ -84,7 +84,7 @@ def test_the_value_comes_back_and_warnings_do_not() -> None:
 def test_nothing_is_left_behind(error: BaseException | None) -> None:
     hooks = len(nn.modules.module._global_forward_hooks)
     handler = signal.getsignal(signal.SIGVTALRM)
-    with contextlib.suppress(Mistake, MemoryError):
+    with contextlib.suppress(AttemptError, MemoryError):
         attempt(raises(error) if error is not None else lambda: None)
     assert len(nn.modules.module._global_forward_hooks) == hooks
     assert signal.getsignal(signal.SIGVTALRM) == handler
@@ -97,7 +97,7 @@ def test_an_endless_loop_ends() -> None:
             pass
 
     started = time.process_time()
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(AttemptError) as caught:
         attempt(action, seconds=0.1)
     assert caught.value.kind == "timeout_error"
     assert caught.value.message == "TimeoutError: ran too long"
@@ -129,13 +129,13 @@ class A(nn.Module):
 
 def test_a_mistake_tells_how_far_it_came(load: Any) -> None:
     module = load(MODULE)()
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(AttemptError) as caught:
         attempt(lambda: module(torch.zeros(2, 4)))
     first = caught.value
     assert first.progress[0] == 2
     assert first.lines == ("return self.three(x)",)
     assert "return self.three(x)" in first.where()
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(AttemptError) as caught:
         attempt(lambda: module(torch.zeros(2, 5)))
     second = caught.value
     assert second.progress[0] == 0
@@ -146,14 +146,14 @@ def test_a_mistake_tells_how_far_it_came(load: Any) -> None:
 
 def test_a_statement_of_several_lines_is_told_as_one(load: Any) -> None:
     module = load(MODULE.replace("self.two(y)", "absent(y)"))()
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(AttemptError) as caught:
         attempt(lambda: module(torch.zeros(2, 4)))
     assert caught.value.lines == ("x = self.helper( x, 2, )", "return absent(y)")
     assert caught.value.message == "NameError: name 'absent' is not defined"
 
 
 def test_messages_are_one_short_line() -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(AttemptError) as caught:
         attempt(raises(ValueError("a\n  b\t" + "c" * 900)))
     assert caught.value.message.startswith("ValueError: a b ccc")
     assert len(caught.value.message) == 400

@@ -1,0 +1,341 @@
+"""Inputs of forward: descriptions of values that can be varied and written as expressions, and which of them to try.
+
+What to try follows from the arguments' names, the documented shapes, and the layers of the module.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+#: What the numbers in a tensor are for.
+FLOAT, INDEX, MASK, POSITIVE = "float", "index", "mask", "positive"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor to make: its shape and what its numbers are for. `below` bounds indices."""
+
+    shape: tuple[int, ...]
+    kind: str = FLOAT
+    below: int = 2
+
+    def expression(self) -> str:
+        """Python that makes it; random numbers are drawn from the global generator."""
+        shape = "".join(f"{size}, " for size in self.shape)
+        shape = f"({shape.rstrip(', ') if len(self.shape) > 1 else shape.rstrip()})"
+        if self.kind == INDEX:
+            return f"torch.randint(0, {self.below}, {shape})"
+        if self.kind == MASK:
+            return f"torch.ones({shape}, dtype=torch.bool)"
+        if self.kind == POSITIVE:
+            return f"torch.rand({shape})"
+        return f"torch.randn({shape})"
+
+    def with_shape(self, shape: Sequence[int]) -> "Tensor":
+        """The same with other sizes."""
+        return replace(self, shape=tuple(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Any other value, as a Python expression."""
+
+    text: str
+
+    def expression(self) -> str:
+        """Python that makes it."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list or tuple of values."""
+
+    values: tuple["Value", ...]
+    is_tuple: bool = False
+
+    def expression(self) -> str:
+        """Python that makes it."""
+        inside = ", ".join(value.expression() for value in self.values)
+        if self.is_tuple:
+            return f"({inside},)" if len(self.values) == 1 else f"({inside})"
+        return f"[{inside}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A dict of values by name, or an object with these attributes."""
+
+    values: tuple[tuple[str, "Value"], ...]
+    attributes: bool = False
+
+    def expression(self) -> str:
+        """Python that makes it."""
+        if self.attributes:
+            inside = ", ".join(f"{name}={value.expression()}" for name, value in self.values)
+            return f"types.SimpleNamespace({inside})"
+        return "{" + ", ".join(f"{name!r}: {value.expression()}" for name, value in self.values) + "}"
+
+
+Value = Tensor | Literal | Items | Fields
+Inputs = tuple[tuple[str, Value], ...]  # forward's arguments by name, in order; "*" for further positional ones
+
+
+def tensors_in(value: Value) -> Iterator[Tensor]:
+    """The tensors of a value, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Items):
+        for item in value.values:
+            yield from tensors_in(item)
+    elif isinstance(value, Fields):
+        for _, item in value.values:
+            yield from tensors_in(item)
+
+
+def change_tensors(value: Value, change: Callable[[Tensor], Value]) -> Value:
+    """The value with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Items):
+        return replace(value, values=tuple(change_tensors(item, change) for item in value.values))
+    if isinstance(value, Fields):
+        return replace(value, values=tuple((name, change_tensors(item, change)) for name, item in value.values))
+    return value
+
+
+def flatten(value: object, depth: int = 8) -> list[torch.Tensor]:
+    """The tensors of what a forward returned, in order: of containers, mappings, and objects' attributes."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if depth == 0 or isinstance(value, (str, bytes, torch.nn.Module, type)):
+        return []
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in flatten(item, depth - 1)]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [tensor for item in value for tensor in flatten(item, depth - 1)]
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict):
+        return [tensor for item in fields.values() for tensor in flatten(item, depth - 1)]
+    return []
+
+
+def change_nested(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Containers with every tensor in them changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return type(value)((key, change_nested(item, change)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        items = [change_nested(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, SimpleNamespace):
+        return SimpleNamespace(**change_nested(vars(value), change))
+    return value
+
+
+def value_text(value: Any) -> str:
+    """A value in a few words: `float32 2x16x8x8`, or its type."""
+    if isinstance(value, torch.Tensor):
+        sizes = "x".join(str(size) for size in value.shape) or "scalar"
+        return f"{str(value.dtype).removeprefix('torch.')} {sizes}"
+    return type(value).__name__
+
+
+def has_shape(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has its sizes yet: those of lazy modules get theirs at the first forward."""
+    return not isinstance(tensor, UninitializedTensorMixin)
+
+
+# -- what the layers of a module say ---------------------------------------------------------------------------------
+
+BATCH = 2
+_TOKENS = 16
+_NODES, _EDGES = 8, 16  # of the small graph that graph networks are run on
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What the layers of a module say about its input."""
+
+    channels: tuple[int, ...]  # of the first layers, the first first
+    ranks: tuple[int, ...]  # of the input, by the kind of the first layers
+    embeds: bool  # its first layer looks up an embedding
+
+
+#: Layer, the attribute with the size of its input, the rank of that input.
+_LAYERS: tuple[tuple[type[nn.Module], str, int], ...] = (
+    (nn.Conv2d, "in_channels", 4),
+    (nn.ConvTranspose2d, "in_channels", 4),
+    (nn.Conv1d, "in_channels", 3),
+    (nn.Conv3d, "in_channels", 5),
+    (nn.BatchNorm2d, "num_features", 4),
+    (nn.BatchNorm1d, "num_features", 2),
+    (nn.BatchNorm3d, "num_features", 5),
+    (nn.GroupNorm, "num_channels", 4),
+    (nn.Linear, "in_features", 3),
+    (nn.RNNBase, "input_size", 3),
+    (nn.MultiheadAttention, "embed_dim", 3),
+)
+
+
+def layers_of(module: nn.Module) -> Layers:
+    """What the first layers take."""
+    channels: list[int] = []
+    ranks: list[int] = []
+    embeds = False
+    for layer in module.modules():
+        embeds |= isinstance(layer, nn.Embedding) and not channels
+        for kind, attribute, rank in _LAYERS:
+            if isinstance(layer, kind):
+                size = getattr(layer, attribute, 0)
+                channels += [size] if isinstance(size, int) and size else []
+                ranks.append(rank)
+                break
+        if isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) == 1:
+            channels.append(layer.normalized_shape[0])
+            ranks.append(3)
+    for parameter in (p for p in module.parameters(recurse=False) if has_shape(p) and p.dim()):
+        channels += [size for size in parameter.shape if size > 1]
+    return Layers(tuple(dict.fromkeys(channels))[:6], tuple(dict.fromkeys(ranks)), embeds)
+
+
+#: Layouts by rank, the likeliest first: how a number of channels becomes a shape.
+_LAYOUTS: dict[int, tuple[Callable[[int], tuple[int, ...]], ...]] = {
+    1: (lambda c: (c,),),
+    2: (lambda c: (BATCH, c),),
+    3: (
+        lambda c: (BATCH, _TOKENS, c),
+        lambda c: (BATCH, c, _TOKENS),
+        lambda c: (_TOKENS, BATCH, c),
+        lambda c: (BATCH, 64, c),
+    ),
+    4: (lambda c: (BATCH, c, 16, 16), lambda c: (BATCH, 8, 8, c), lambda c: (BATCH, c, 64, 64)),
+    5: (lambda c: (BATCH, c, 4, 16, 16),),
+}
+_SEQUENCES = re.compile(r"hidden_states?|src|tgt|quer(y|ies)|q|tokens|memory|inputs_embeds|seq(uence)?|hidden")
+_IMAGES = re.compile(r"pixel_values|imgs?|images?|feat(ure)?s?|fmap")
+
+Layout = Callable[[int], tuple[int, ...]]
+
+
+def layouts(layers: Layers, documented: Sequence[int], name: str) -> list[Layout]:
+    """Layouts to try for the main input, the likeliest first."""
+    by_name = [4] if _IMAGES.fullmatch(name.lower()) else [3] if _SEQUENCES.fullmatch(name.lower()) else []
+    ranks = dict.fromkeys([*documented, *by_name, *layers.ranks, 4, 3, 2, 5, 1])
+    return [layout for rank in ranks for layout in _LAYOUTS.get(rank, ())]
+
+
+# -- what the names of arguments say ---------------------------------------------------------------------------------
+
+_INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|texts?|words")
+_MASK = re.compile(r".*mask.*|valid.*")
+_LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
+_TARGETS = re.compile(r"targets?|labels?|gt|y_true")
+
+#: Arguments with one meaning across the field, in a graph of some nodes and edges, or on a map of 4 x 4.
+MEANINGS: tuple[tuple[str, Value], ...] = (
+    (r"edge_index.*|adj_t|edge_label_index|edges", Tensor((2, _EDGES), INDEX, _NODES)),
+    (r"batch(_idx)?|index|ptr", Tensor((_NODES,), INDEX, 1)),
+    (
+        r"(box|bbox)(es)?|rois|proposals|anchors",
+        Literal("torch.tensor([[0.0, 1.0, 1.0, 6.0, 6.0], [1.0, 2.0, 2.0, 7.0, 7.0]])"),
+    ),
+    (r"[hHwW]|height|width", Literal("4")),
+    (r"hw|size|shape|(\w+_)?(shapes?|size|resolution)", Literal("(4, 4)")),
+)
+
+
+def meaning(name: str) -> Value | None:
+    """The value of an argument whose name says what it is."""
+    return next((value for pattern, value in MEANINGS if re.fullmatch(pattern, name)), None)
+
+
+def is_graph(arguments: Sequence[str]) -> bool:
+    """Whether forward works on graphs: its main input has a row for each node."""
+    return any(name in {"edge_index", "adj_t", "batch", "index"} for name in arguments)
+
+
+def is_loss(arguments: Sequence[str], class_name: str) -> bool:
+    """Whether forward compares a prediction with a target."""
+    named = any(_TARGETS.fullmatch(name) for name in arguments)
+    return named or class_name.lower().endswith(("loss", "criterion"))
+
+
+def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
+    """Values for a further argument, given the main input: what its name says, else a tensor like the main one."""
+    value = meaning(name)
+    if value is not None:
+        return [value, main]
+    lower = name.lower()
+    tokens = main.shape[1] if len(main.shape) == 3 else main.shape[-1]
+    rows = main.shape[:1]
+    if loss and (_TARGETS.fullmatch(lower) or lower in {"y", "input2", "x2"}):
+        positions = Tensor((rows[0], *main.shape[2:]), INDEX)
+        return [main, Tensor(main.shape, POSITIVE), Tensor(rows, INDEX), positions, Tensor(rows)]
+    if lower in {"position_embeddings", "rotary_pos_emb", "rope"}:
+        pair = Tensor((1, tokens, 8))
+        return [Items((pair, pair), is_tuple=True), main, Literal("None")]
+    if _MASK.fullmatch(lower):
+        masks = [(rows[0], tokens), main.shape, (rows[0], *main.shape[2:])]
+        return [
+            Literal("None"),
+            *(Tensor(shape, MASK) for shape in masks),
+            Tensor((rows[0], 1, tokens, tokens)),
+            Tensor((tokens, tokens), MASK),
+        ]
+    if _INDEX.fullmatch(lower):
+        return [Tensor((rows[0], tokens), INDEX), Tensor(rows, INDEX), main, Literal("None")]
+    if _LISTS.fullmatch(lower):
+        return [Items((main, main)), main]
+    return [main, Literal("None"), Literal("1"), Tensor((rows[0], tokens), INDEX)]
+
+
+def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: int, layers: Layers) -> Iterator[Value]:
+    """Values for the first argument in one layout."""
+    lower = name.lower()
+    value = meaning(name)
+    if value is not None:
+        yield value
+    if _INDEX.fullmatch(lower) or (layers.embeds and len(shape) in (2, 3)):
+        yield Tensor((BATCH, _TOKENS), INDEX)
+        yield Tensor((BATCH,), INDEX)
+    if _LISTS.fullmatch(lower) or re.match(r"(list|tuple|sequence)", annotation.lower()):
+        yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
+    yield Tensor(shape, FLOAT)
+
+
+def pyramid(channels: int | Sequence[int], levels: int, largest: int = 32) -> Items:
+    """Feature maps of falling size, as a backbone gives them."""
+    widths = [channels] * levels if isinstance(channels, int) else list(channels)
+    sides = [max(1, largest >> level) for level in range(len(widths))]
+    return Items(tuple(Tensor((BATCH, width, side, side)) for width, side in zip(widths, sides, strict=True)))
+
+
+def graph_main(channels: int) -> Tensor:
+    """Features of the nodes of the small graph that `edge_index` is of."""
+    return Tensor((_NODES, channels))
+
+
+def required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Names of the parameters that have no default, in order."""
+    return [name for name, p in parameters.items() if p.default is p.empty and not is_variadic(p)]
+
+
+def is_variadic(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is `*args` or `**kwargs`."""
+    return parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+
+
+def with_value(inputs: Inputs, name: str, value: Value) -> Inputs:
+    """The inputs with one more or another value."""
+    if any(known == name for known, _ in inputs):
+        return tuple((known, value if known == name else old) for known, old in inputs)
+    return (*inputs, (name, value))
