@@ -3,8 +3,8 @@
     python -m benchmarks.argument_rules NAMES.json [EVERY]
 
 Two sets of blocks, every EVERY-th class of each: the classes that NAMES.json lists, of corpus `paper`, and the packages
-in `UNSEEN`, which no rule was written for. A rule that none of the won blocks used wins none. For the others, the blocks
-that used them are run again without them until `ENOUGH` are lost. What wins fewer in both sets together may go.
+in `UNSEEN`, which no rule was written for. A rule that none of the won blocks used wins none. Of each other rule, the
+blocks that used it are run again without it until `ENOUGH` are lost. What wins fewer in both sets together may go.
 """
 
 import random
@@ -16,8 +16,7 @@ from typing import Any
 from unittest import mock
 
 from extract.closure import Collector
-from extract.counts import at_least
-from extract.discover import discover
+from extract.discover import Selection, discover, select
 from extract.emit import Emitted, Emitter
 from extract.extractor import read_names
 from extract.graph import Graph, distributions_of
@@ -27,8 +26,8 @@ from extract.index import Index
 from extract.modules import FOUNDATION, Library
 from extract.probing import inputs, repairs, values
 from extract.registry import Registries
+from extract.results import at_least
 from extract.runtime import runtime_for
-from extract.select import Selection, select
 from extract.sources import Source, SourceFile, open_available, open_source
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
 from manifests.corpus import load_corpus
