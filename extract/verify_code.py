@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from extract.results import at_least
 from extract.specs import SPECS
 from extract.specs.make import line_faults, read_lines
 from lemur_core.files.progress import progress
-from lemur_core.files.workers import process_pool, submit
+from lemur_core.files.workers import map_items
 from lemur_core.source.undefined import undefined_names
 from manifests.checks import Check, found_check
 from manifests.conversations.verify import has_chat
@@ -100,20 +100,13 @@ def _in_order(
     folder: Path, packages: Mapping[str, frozenset[str]], count: int, jobs: int | None
 ) -> Iterator[tuple[int, Faults]]:
     """The faults of all files, batch by batch, in the order of the table."""
+    work = partial(_checked, str(folder), packages)
     batches = _batches(folder)
-    if count <= _FEW:
-        for batch in batches:
-            yield len(batch), check_batch(str(folder), batch, packages)
-        return
-    with process_pool(jobs) as pool:
-        waiting: list[tuple[int, Future[Faults]]] = []
-        for batch in batches:
-            waiting.append((len(batch), submit(pool, check_batch, str(folder), batch, packages)))
-            if len(waiting) > 4 * (jobs or 4):
-                done, future = waiting.pop(0)
-                yield done, future.result()
-        for done, future in waiting:
-            yield done, future.result()
+    yield from map(work, batches) if count <= _FEW else map_items(work, batches, jobs)
+
+
+def _checked(folder: str, packages: Mapping[str, frozenset[str]], rows: Sequence[Row]) -> tuple[int, Faults]:
+    return len(rows), check_batch(folder, rows, packages)
 
 
 def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:

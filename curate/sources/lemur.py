@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note, progress
-from lemur_core.files.workers import process_pool, submit
+from lemur_core.files.workers import map_items
 
 _CODES = "ab/nn/nn/"
 #: Up to release 2.0.6 the folders lay in `stat/` itself; `stat/run/` holds measurements on phones, not training.
@@ -70,10 +71,8 @@ def read_stats(wheel: Path, files: list[str], codes: dict[str, bytes]) -> tuple[
     parameters: dict[str, dict[str, Any]] = {}
     step = -(-len(files) // _PARTS) if files else 1
     parts = [files[i : i + step] for i in range(0, len(files), step)]
-    with process_pool() as pool, progress("reading LEMUR statistics", len(files), "files") as advance:
-        running = [submit(pool, _read_part, wheel, part) for part in parts]
-        for part, future in zip(parts, running, strict=True):
-            rows, found = future.result()
+    with progress("reading LEMUR statistics", len(files), "files") as advance:
+        for part, (rows, found) in zip(parts, map_items(partial(_read_part, wheel), parts), strict=True):
             best += rows
             for uid, values in found.items():
                 _merge(parameters, uid, values)

@@ -55,14 +55,26 @@ def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.k
     return result
 
 
+def map_items(work: Callable[[Item], T], items: Iterable[Item], jobs: int | None = None) -> Iterator[T]:
+    """What `work` gives for each item, in order; reads ahead only a little.
+
+    Raises: UserError if no worker can be started; ProcessExpired if one dies.
+    """
+    for (result,) in map_chunks(work, ([item] for item in items), None, jobs):
+        yield result
+
+
 def map_chunks(
-    work: Callable[[Item], T], chunks: Iterable[Sequence[Item]], died: Callable[[Item], T], jobs: int | None = None
+    work: Callable[[Item], T],
+    chunks: Iterable[Sequence[Item]],
+    died: Callable[[Item], T] | None,
+    jobs: int | None = None,
 ) -> Iterator[list[T]]:
     """What `work` gives for the items of each chunk, in order; reads ahead only a little.
 
     An item on which a worker dies gets what `died` gives for it in place of its result.
 
-    Raises: UserError if no worker can be started.
+    Raises: UserError if no worker can be started; ProcessExpired if one dies and there is no `died`.
     """
     workers = jobs or available_cores()
     running: deque[tuple[Sequence[Item], Future[list[T]]]] = deque()
@@ -102,12 +114,14 @@ def _work_on(work: Callable[[Item], T], chunk: Sequence[Item]) -> list[T]:
     return [work(item) for item in chunk]
 
 
-def _divide(work: Callable[[Item], T], chunk: Sequence[Item], died: Callable[[Item], T]) -> list[T]:
+def _divide(work: Callable[[Item], T], chunk: Sequence[Item], died: Callable[[Item], T] | None) -> list[T]:
     """The results of a chunk whose worker died; it is halved until the item that kills is alone."""
     try:
         with process_pool(1) as pool:
             return submit(pool, _work_on, work, chunk).result()
     except _DEATHS:
+        if died is None:
+            raise
         if len(chunk) == 1:
             return [died(chunk[0])]
     middle = len(chunk) // 2
