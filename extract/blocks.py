@@ -162,7 +162,9 @@ def load_block(folder: Path | str, block: str) -> type[Any]:
     The file is that of the folder's table, byte by byte; nothing is written. Loading it again gives the same class.
 
     Args: block: a block id, or whatever else names a block for `lemur show`.
-    Raises: UserError if there is no such block, it has no code, its file was changed, or a package is missing.
+    Returns: the class, a subclass of `torch.nn.Module` where the block's level is `executed` or more.
+    Raises: UserError if there is no such block, it has no code, its file was changed, or a package is missing;
+        whatever the file itself raises.
     """
     row = find_block(Path(folder), block).row
     if row.code is None or row.file is None:

@@ -11,8 +11,6 @@ from typing import Any
 from extract.chat.build import ChatOptions, build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock
 from extract.chat.guard import Rights, read_rights
-from extract.specs import SPECS
-from extract.specs.make import read_lines
 from extract.specs.splits import Place, place_specs, write_spec_tables
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.similarity.text import tokens_of
@@ -25,7 +23,6 @@ from manifests.tables import Configs, card_yaml, offered_tables
 
 CARD = "README.md"
 
-
 #: The tables that are offered to readers, by configuration.
 CONFIGS: Configs = {
     "blocks": (Block, {"train": TABLE}),
@@ -36,21 +33,22 @@ CONFIGS: Configs = {
 
 
 def write_dataset(
-    folder: Path, codes: Sequence[str], blocks: int, seed: int, options: ChatOptions | None
+    folder: Path, specs: Sequence[Spec], codes: Sequence[str], blocks: int, seed: int, options: ChatOptions | None
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Write the tables and the card of a folder whose blocks, requirements and specs are written.
 
     Args:
-        codes: the closed files, in the order of the specs.
+        codes: the closed files of the same blocks.
         blocks: rows of the table of blocks.
         seed: draws which groups are held out.
         options: of conversations; None for none.
     Returns: rows by path below `folder`, and counts for the manifest.
     """
-    specs = [Spec.model_validate_json(line) for line in read_lines(folder / SPECS)]
     places = place_specs(specs, codes, seed)
     rows = write_spec_tables(folder, specs, places)
-    counts: dict[str, Any] = {"specs": count_places(places)}
+    splits = Counter(place.split for place in places)
+    groups = len({place.cluster for place in places})
+    counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
     chat = None
     if options is not None:
         chat_blocks = [ChatBlock(*given) for given in zip(specs, places, codes, strict=True)]
@@ -60,15 +58,6 @@ def write_dataset(
     told: Mapping[str, int] = {TABLE: blocks, **rows}
     (folder / CARD).write_text(extraction_card(told, specs, places, chat), encoding="utf-8", newline="\n")
     return rows, counts
-
-
-def count_places(places: Sequence[Place]) -> dict[str, int]:
-    """Specs by split, and groups."""
-    splits = Counter(place.split for place in places)
-    return {
-        **{split: splits[split] for split in SPLITS},
-        "groups": len({place.cluster for place in places}),
-    }
 
 
 def describe_extraction(folder: Path, rows: Mapping[str, int], licenses: Iterable[str]) -> None:

@@ -6,7 +6,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -39,12 +39,13 @@ from manifests.records import Block, Level
 
 DISCOVERY_VERSION = 1
 _TOLD = 3  # files that are not Python, by name
+_FEW = 5  # names that several classes have; more are not told
 _REASON = 120  # characters of why a block was not compared
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an extraction is made."""
+    """How an extraction is made; what `BlockExtractor` takes as well is explained there."""
 
     corpus: str | None = None  # name or file
     sources: tuple[str, ...] = ()
@@ -55,9 +56,9 @@ class Options:
     fidelity: bool = False
     jobs: int | None = None
     unsafe: bool = False
-    timings: bool = False
-    seed: int = 42
-    chat: ChatOptions | None = None
+    timings: bool = False  # write each block's seconds, so that the table's bytes vary
+    seed: int = 42  # draws which specs are held out, and the wording of conversations
+    chat: ChatOptions | None = None  # how conversations are made; None for none
 
 
 class BlockExtractor:
@@ -71,9 +72,12 @@ class BlockExtractor:
         sources: further sources: NAME[@VERSION], git+URL[@REV] or a folder.
         index: policy towards files that are not in the index yet.
         level: the rung that blocks are taken to.
+        retry_failed: run blocks again that failed in an earlier run.
         fidelity: compare blocks that run with their originals, installed apart.
         jobs: processes; all cores by default.
+        unsafe: run foreign code without the walls of the sandbox; only for code that you trust.
     Raises: UserError if no source can be opened.
+    Source: https://arxiv.org/abs/2512.04329 (NN-RAG)
     """
 
     def __init__(
@@ -99,7 +103,7 @@ class BlockExtractor:
         self.watch.lap("open sources")
         self.index = Index(policy=index)
         self.library = Library(self.sources, self.index.facts)
-        self.runtime: Runtime | None = None
+        self.runtime = Runtime(folder=None, installed=(), unavailable=())
         self.notes: list[str] = []
         self.not_compared: Counter[str] = Counter()
         self.validations_run = 0
@@ -242,7 +246,7 @@ class BlockExtractor:
                 advance(1)
 
     def _runtime_folders(self) -> list[Path]:
-        return [self.runtime.folder] if self.runtime is not None and self.runtime.folder is not None else []
+        return [] if self.runtime.folder is None else [self.runtime.folder]
 
     def _candidate(self, item: Emitted) -> Candidate:
         """A file to run, with what the corpus tells of its arguments where these are searched for."""
@@ -350,7 +354,10 @@ def read_names(path: Path) -> tuple[str, ...]:
 def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     """Extract as the options say and write the folder `out`, whole or not at all.
 
-    Raises: UserError for what the user can mend.
+    Args: force: replace a folder that is there.
+    Returns: the manifest of the folder: counts by rung, source, category and failure; inputs and outputs with digests.
+    Raises: UserError if a source, a name or `out` cannot be had as asked; RetryableError if an index or repository
+        cannot be reached.
     """
     selection = options.selection
     with BlockExtractor(
@@ -370,11 +377,11 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         selected = select(found, selection)
         notes = [f"{name}: no class of that name" for name in selected.missing]
         results = list(extractor.extract(selected))
-        installed = extractor.runtime.installed if extractor.runtime else ()
-        unavailable = extractor.runtime.unavailable if extractor.runtime else ()
-        notes += [f"{name} cannot be installed for execution: {reason}" for name, reason in unavailable]
+        runtime = extractor.runtime
+        notes += [f"{name} cannot be installed for execution: {reason}" for name, reason in runtime.unavailable]
         notes += extractor.notes
-        notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in _few(selected.others)]
+        if len(selected.others) <= _FEW:
+            notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()]
         facts = RunFacts(
             level=options.level,
             parameters=_parameters(options),
@@ -390,7 +397,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
             seed=options.seed,
             chat=options.chat,
             details={
-                "installed_for_execution": list(installed),
+                "installed_for_execution": list(runtime.installed),
                 "not_compared": dict(sorted(extractor.not_compared.items(), key=lambda item: (-item[1], item[0]))),
             },
         )
@@ -407,11 +414,6 @@ def _not_python(faults: Sequence[tuple[Source, SourceFile, str]]) -> list[str]:
         + ("; …" if len(told) > _TOLD else "")
         for name, told in by_source.items()
     ]
-
-
-def _few(others: dict[str, tuple[str, ...]]) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """The names that several classes have, when few were asked for."""
-    return list(others.items()) if len(others) <= 5 else ()
 
 
 def _parameters(options: Options) -> dict[str, object]:

@@ -2,10 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from extract.blocks import KIND
 from extract.dataset import describe_extraction, write_dataset
@@ -17,14 +16,14 @@ from extract.specs import SPECS
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
+from lemur_core.similarity.distinct import count_distinct
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.records import Block, arrow_schema
 from manifests.tables import write_table
 
-if TYPE_CHECKING:
-    from lemur_core.similarity.distinct import Distinct
-
+#: What the manifest states of each source, beside the number of its files.
+_OF_SOURCES = ("name", "kind", "version", "origin", "license", "swhid", "digest", "priority", "paths", "exclude")
 #: Characters of a file name before `.py`; longer ones are cut and get a digest.
 _LONGEST = 160
 _DIGITS = 8
@@ -50,7 +49,8 @@ def write_extraction(
     counts = count_rows([row.model_dump(include=set(COLUMNS)) for row in rows], facts.targets)
     with atomic_folder(out, force=force) as folder:
         _write_code(folder, rows)
-        write_table(folder / TABLE, arrow_schema(Block), _records(rows, timings=facts.timings))
+        left_out = {} if facts.timings else {"seconds": None}
+        write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
         made_from = {result.row.block: result.closure_files for result in results}
         text = requirements_text(rows, made_from, facts.sources)
         (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
@@ -58,11 +58,11 @@ def write_extraction(
         specs = write_specs(folder / SPECS, rows)
         watch.lap("write specs")
         codes = [row.code for row in rows if row.code is not None]
-        tables, dataset = write_dataset(folder, codes, len(rows), facts.seed, facts.chat)
+        tables, dataset = write_dataset(folder, specs, codes, len(rows), facts.seed, facts.chat)
         describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
         watch.lap("write data set")
         files = {block: len(made) for block, made in made_from.items()}
-        structures = _structures(rows)
+        structures = count_distinct([row.code for row in rows if row.code and at_least(row.level, "executed")])
         watch.lap("structures")
         write_report(folder, rows, files, facts, counts, structures, watch.measured())
         watch.lap("report")
@@ -78,24 +78,20 @@ def write_extraction(
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_bytes_of(s)) for s in facts.sources],
             counts=counts | dataset,
             details={
-                "sources": [_source_facts(source) for source in facts.sources],
+                "sources": [
+                    {name: getattr(source, name) for name in _OF_SOURCES} | {"files": len(source.files)}
+                    for source in facts.sources
+                ],
                 "unopened": dict(facts.unopened),
                 "notes": list(facts.notes),
                 "structures": asdict(structures),
                 **facts.details,
             },
-            outputs=list_outputs(folder, {TABLE: len(rows), SPECS: specs, **tables}),
+            outputs=list_outputs(folder, {TABLE: len(rows), SPECS: len(specs), **tables}),
             measured=watch.measured(),
         )
         write_manifest(folder, manifest)
     return manifest
-
-
-def _structures(rows: Sequence[Block]) -> "Distinct":
-    """How many of the executed blocks are structurally distinct, as curation counts them."""
-    from lemur_core.similarity.distinct import count_distinct
-
-    return count_distinct([row.code for row in rows if row.code is not None and at_least(row.level, "executed")])
 
 
 def code_paths(blocks: Iterable[str]) -> dict[str, str]:
@@ -140,14 +136,6 @@ def _write_code(folder: Path, rows: Iterable[Block]) -> None:
             path.write_text(row.code, encoding="utf-8", newline="\n")
 
 
-def _records(rows: Iterable[Block], *, timings: bool) -> Iterator[dict[str, object]]:
-    for row in rows:
-        record = row.model_dump()
-        if not timings:
-            record["seconds"] = None
-        yield record
-
-
 def _bytes_of(source: Source) -> int:
     try:
         return sum((source.root / file.path).stat().st_size for file in source.files)
@@ -155,19 +143,3 @@ def _bytes_of(source: Source) -> int:
         raise UserError(
             f"{source.name}: {error.filename}: {error.strerror}; it changed meanwhile: run again"
         ) from error
-
-
-def _source_facts(source: Source) -> dict[str, Any]:
-    return {
-        "name": source.name,
-        "kind": source.kind,
-        "version": source.version,
-        "origin": source.origin,
-        "license": source.license,
-        "swhid": source.swhid,
-        "digest": source.digest,
-        "priority": source.priority,
-        "files": len(source.files),
-        "paths": list(source.paths),
-        "exclude": list(source.exclude),
-    }

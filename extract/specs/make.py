@@ -250,14 +250,16 @@ def _call(found: dict[str, object]) -> Call:
 # --- lines of specs.jsonl ---------------------------------------------------------------------------------------------
 
 
-def write_specs(path: Path, rows: Sequence[Block]) -> int:
-    """Write the specs of the blocks that have code. Returns: how many."""
+def write_specs(path: Path, rows: Sequence[Block]) -> list[Spec]:
+    """Write the specs of the blocks that have code, and return them."""
     with_code = [row for row in rows if row.code is not None]
+    specs = []
     with path.open("w", encoding="utf-8", newline="\n") as file, progress("specs", len(with_code), "blocks") as advance:
         for row in with_code:
-            file.write(line_of(make_spec(row)) + "\n")
+            specs.append(make_spec(row))
+            file.write(line_of(specs[-1]) + "\n")
             advance(1)
-    return len(with_code)
+    return specs
 
 
 def read_lines(path: Path) -> Iterator[str]:
