@@ -109,9 +109,7 @@ def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) ->
 @pytest.mark.slow
 def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
     net = tmp_path / "plain.py"
-    done = lemur(
-        "assemble", "plain", "--out", net, "--set", "model.widths=[8, 8]", "--set", "model.depths=[0, 1]", "--json"
-    )
+    done = lemur("assemble", "plain", "--out", net, "--set", "model.widths=[8, 8], model.depths=[0, 1]", "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert f"# Prm:     {json.dumps(said['prm'], sort_keys=True)}\n" in net.read_text()
@@ -119,23 +117,8 @@ def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
     assert again.returncode == 1
     assert again.stderr == f"lemur: {net}: exists already; choose another --out, or add --force\n"
     out = tmp_path / "out"
-    run = lemur(
-        "run",
-        net,
-        "--data",
-        "synthetic:200",
-        "--held-out",
-        "50",
-        "--images",
-        "100",
-        "--epochs",
-        "1",
-        "--threads",
-        "1",
-        "--out",
-        out,
-        "--json",
-    )
+    few = "--data synthetic:200 --held-out 50 --images 100 --epochs 1 --threads 1 --json"
+    run = lemur("run", net, "--out", out, *few.split())
     assert run.returncode == 0, run.stderr
     record = json.loads(run.stdout)
     assert record["status"] == "ok"
@@ -162,16 +145,8 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
     [
         (("run", "plain", "--data", "nowhere", "--out", "x"), 1, "nowhere: No such file or directory"),
         (("run", "plane", "--out", "x"), 1, "plane: no such recipe; did you mean 'plain'?"),
-        (
-            ("run", "plain", "--out", "x", "--set", "training.epohs=3"),
-            2,
-            "no key training.epohs; did you mean 'epochs'?",
-        ),
-        (
-            ("run", "plain", "--data", "synthetic:200", "--images", "300", "--held-out", "50", "--out", "x"),
-            1,
-            "images: 300, but 150 are left to train on",
-        ),
+        (("run", "plain", "--out", "x", "--set", "training.epohs=3"), 2, "no key training.epohs; did you mean 'epochs'?"),
+        (("run", "plain", "--data", "synthetic:200", "--images", "300", "--held-out", "50", "--out", "x"), 1, "images: 300, but 150 are left to train on"),
         (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
         (("run", "plain", "--out", "x", "--prm", "{}"), 2, "--prm: is for a NET.py"),
         (("run", "n.py", "--out", "x", "--set", "model.widths=[3]"), 2, "--set model.widths: changes nothing"),
@@ -181,7 +156,7 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
         (("candidates", "--slot", "attention", "--in", "nowhere"), 1, "nowhere"),
         (("register", "nowhere", "--db", "x.db"), 1, "nowhere"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_one_line(
     arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, lemur_here: Any
 ) -> None:

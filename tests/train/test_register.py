@@ -106,10 +106,7 @@ BROKEN = {
     "nothing": (lambda folder: (folder / "ab").rename(folder / "other"), "run: holds no ab/nn/stat/train/TASK_DATASET"),
     "no code": (lambda folder: (folder / f"ab/nn/nn/{NAME}.py").unlink(), f"{NAME}.py: cannot be read: [Errno 2]"),
     "name": (lambda folder: (folder / STATS).rename(folder / f"{STATS}_b"), "is not named TASK_DATASET_METRIC_NN"),
-    "epoch": (
-        lambda folder: (folder / STATS / "3.json").rename(folder / STATS / "best.json"),
-        "is not named EPOCH.json",
-    ),
+    "epoch": (lambda run: (run / STATS / "3.json").rename(run / STATS / "best.json"), "is not named EPOCH.json"),
     "trials": (lambda folder: (folder / STATS / "3.json").write_text("[{}]"), "3.json: trial 1: has no accuracy"),
     "metric": (
         lambda folder: (folder / STATS).rename(folder / STATS.replace("_acc_", "_iou_")),
