@@ -76,7 +76,7 @@ def without_source(error: str) -> str:
     return re.sub(QUOTED_LINE, LINE, error)
 
 
-#: As `train.heading.provenance` writes it.
+#: As `train.assemble.provenance` writes it.
 _COMMENT = re.compile(
     r"^# Slot (?P<slot>\w+): .*\n"
     r"#\n"

@@ -13,8 +13,8 @@ from lemur_core.files.progress import progress
 from manifests.records import Block, Spec
 from train.binding import build_from_recipe, builds_of
 from train.fitting import Answer, Fitter, Question, fitter_for
-from train.glue import Filled, support_text
 from train.library import Library, open_library
+from train.network_text import Filled, support_text
 from train.recipe import Recipe, Slot
 from train.slots import BUILT_IN, NONE, SLOTS, Filler, built_in_names, sizes_of, suits
 

@@ -15,7 +15,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from train.augment import AlternatingFlip, Augment, measure_pixels
 from train.data import open_cache, split
-from train.device import choose_place, compute_the_same_twice, keep_freed_memory, seed_everything, stable_seed
 from train.job import (
     CHECKPOINT,
     WEIGHTS,
@@ -30,8 +29,18 @@ from train.job import (
     weights_digest,
 )
 from train.metrics import DivergedError, Measured, RunMetrics, evaluate
-from train.network import check_output, construct, load_network, place_of
 from train.optimizer import make_average, make_optimizer, make_schedule
+from train.process import (
+    check_output,
+    choose_place,
+    compute_the_same_twice,
+    construct,
+    keep_freed_memory,
+    load_network,
+    place_of,
+    seed_everything,
+    stable_seed,
+)
 
 #: Which training images are held out does not depend on the seed of a run, so that runs can be compared.
 SPLIT_SEED = 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from train.augment import Pixels
-from train.device import Place
+from train.process import Place
 
 _EVALUATED = 500  # images at a time
 _UNSEEN = 16  # steps on an accelerator before their losses are looked at: a look waits for it

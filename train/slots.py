@@ -7,7 +7,7 @@ from itertools import pairwise
 from manifests.records import Spec
 from train.recipe import Model
 
-#: What a factory of the network's file can hand on, whatever the slot; see `train.glue`.
+#: What a factory of the network's file can hand on, whatever the slot; see `train.network_text`.
 FACTORIES = {
     "norm": "make_norm",
     "activation": "make_activation",

@@ -19,8 +19,7 @@ import train.fitting
 from lemur_core.files.errors import UserError
 from train.assemble import Assembled, assemble
 from train.contract import check_contract
-from train.glue import PREAMBLE, Filled
-from train.network_text import network_text
+from train.network_text import PREAMBLE, Filled, network_text
 from train.recipe import Recipe, Slots, load_recipe
 
 SHIPPED = Path(train.assemble.__file__).with_name("recipes")

@@ -9,10 +9,18 @@ import torch
 from torch import nn
 
 from train.augment import Pixels
-from train.device import choose_place, seed_everything, stable_seed
 from train.job import load_checkpoint, loose_buffers, put_back, save_checkpoint, tensors_only, weights_digest
 from train.metrics import DivergedError, RunMetrics, evaluate
-from train.network import NetworkError, check_output, construct, load_network, place_of
+from train.process import (
+    NetworkError,
+    check_output,
+    choose_place,
+    construct,
+    load_network,
+    place_of,
+    seed_everything,
+    stable_seed,
+)
 
 
 class Brightness(nn.Module):

@@ -18,9 +18,9 @@ from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest
 from manifests.provenance import inlined_blocks
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
+from train.assemble import header, provenance
 from train.candidates import Chosen
 from train.data import Cifar10
-from train.heading import header, provenance
 from train.history import EpochFigures
 from train.library import open_library
 from train.recipe import Recipe

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from manifests.hub import hub_errors, parse_dataset
-from train.data.source import (
+from train.data.sources import (
     JPEG_COPY,
     ORIGINAL,
     SHAPE,
