@@ -159,9 +159,6 @@ class Graph:
         errors = {name for block, _ in statement.path for name in module.facts.blocks[block].errors}
         self._check_locals(module, statement, result)
         result.dropped = [d for d in statement.decorators if self._drops(module, statement, d)]
-        if statement.types and any((use.name, *use.attributes)[-1] == "SubConfigSpec" for use in statement.uses):
-            named = [self.registries.configuration(kind, module.source) for kind in statement.types]
-            result.glue += [self.symbol(definition) for definition in named if definition is not None]
         for use in statement.uses:
             if any(d.start <= use.start < d.end for d in result.dropped):
                 continue

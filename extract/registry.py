@@ -5,7 +5,6 @@ A registry is any name bound once by calling something named `…Registry`; its 
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from extract.symbols import Node, Own
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement
 
 _REGISTERING = ("register_module", "register")
-_MODEL_TYPE = re.compile(rb"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"']([^\"'\n]+)[\"']", re.MULTILINE)
 _MARKS = (b".register_module(", b".register(")
 
 
@@ -36,7 +34,6 @@ class Registries:
         self._library = library
         self._index = index
         self._entries: dict[Definition, dict[str, list[Entry]]] | None = None
-        self._configurations: dict[str, list[Definition]] | None = None
 
     def canonical(self, target: Definition) -> Definition:
         """The registry at the top of a registry's parents."""
@@ -68,30 +65,20 @@ class Registries:
     def _all(self) -> dict[Definition, dict[str, list[Entry]]]:
         if self._entries is None:
             self._entries = {}
-            for module in self._modules("registering", _MARKS):
+            for module in self._modules():
                 for registry, keys, entry in self._registrations(module):
                     table = self._entries.setdefault(registry, {})
                     for key in keys:
                         table.setdefault(key, []).append(entry)
         return self._entries
 
-    def configuration(self, model_type: str, near: Source) -> Definition | None:
-        """The class of configurations that says `model_type = "…"`: from the same source if that has it."""
-        if self._configurations is None:
-            self._configurations = {}
-            for module in self._modules("model types", (b"\n    model_type",)):
-                for kind, name in _model_types(module):
-                    self._configurations.setdefault(kind, []).append(Definition(module, name))
-        found = self._configurations.get(model_type, [])
-        return next((item for item in found if item.module.source.name == near.name), found[0] if found else None)
-
-    def _modules(self, what: str, marks: tuple[bytes, ...]) -> Iterator[Module]:
-        """The files with one of these marks; told by their text, so that only they are parsed."""
+    def _modules(self) -> Iterator[Module]:
+        """The files that register something; told by their text, so that only they are parsed."""
         for source in self._library.sources:
-            key = f"{what}:{source.name}:{source.digest}"
+            key = f"registering:{source.name}:{source.digest}"
             stored = self._index.remembered(key)
             if stored is None:
-                paths = [f.path for f in source.files if any(mark in source.read(f) for mark in marks)]
+                paths = [f.path for f in source.files if any(mark in source.read(f) for mark in _MARKS)]
                 self._index.remember(key, json.dumps(paths).encode())
             else:
                 paths = json.loads(stored)
@@ -157,13 +144,3 @@ def is_registry_class(target: Definition) -> bool:
     """Whether a name is the class of registries."""
     facts = class_of(target)
     return facts is not None and facts.name.endswith("Registry") and bool(set(_REGISTERING) & set(facts.methods))
-
-
-def _model_types(module: Module) -> Iterator[tuple[str, str]]:
-    """The classes of a file that have a model type, and it."""
-    data = module.source.read(module.file)
-    for facts in module.facts.classes:
-        statement = module.facts.statements[facts.statement]
-        said = _MODEL_TYPE.search(data, statement.start, statement.end)
-        if said is not None:
-            yield said[1].decode(), facts.name

@@ -14,7 +14,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lemur_core.files.errors import UserError
-from lemur_core.source.facts import ASSIGN, AT_DEFINITION, CLASS, FUNCTION, IMPORT, Statement, Use
+from lemur_core.source.facts import ASSIGN, AT_DEFINITION, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import fresh_name
@@ -36,6 +36,7 @@ _CHANGEABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetC
 #: A stretch of an f-string that prints its own text: `{x=}`.
 _PRINTED = re.compile(rb"[^=!<>{]=\s*(?:![rsa])?(?::[^}]*)?\}")
 
+_COMMENTS = re.compile(rb"\A(?:[ \t]*#[^\n]*\n)+")
 _BUILTINS = frozenset(dir(builtins))
 _TAKEN = "another part has that name"
 
@@ -120,7 +121,7 @@ class _Unit:
     start: int
     end: int
     gap: int  # blank lines above it
-    text: bytes
+    text: bytes  # without the comment lines above it
     statements: list[Statement] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)  # of globals
     binds: dict[str, None] = field(default_factory=dict)  # at once, or by functions that declare them
@@ -134,6 +135,11 @@ class _Unit:
     def mentions(self) -> set[str]:
         """All globals that it names."""
         return {*self.binds, *(use.name for use in self.uses)}
+
+    def hands_on(self, name: str) -> bool:
+        """Whether it does something with a value other than to call it."""
+        uses = (use for use in self.uses if use.name == name and use.when != IN_ANNOTATION)
+        return any(use.attributes or not use.called for use in uses)
 
     def may_change(self, name: str) -> bool:
         """Whether it may change a class or function, now or later: `F.x = 1`, or a statement run for its effect."""
@@ -192,7 +198,9 @@ class _File:
                 between = self.text[end : whole.start]
                 gap = between[len(between.rstrip()) :].count(b"\n")
                 end = whole.end
-                units[whole.start] = _Unit(whole.start, end, gap, self.text[whole.start : end].rstrip())
+                units[whole.start] = _Unit(
+                    whole.start, end, gap, _COMMENTS.sub(b"", self.text[whole.start : end].rstrip())
+                )
             unit = units[whole.start]
             unit.statements.append(statement)
             unit.uses += [use for use in statement.uses if use.local < 0]
@@ -257,7 +265,7 @@ class _File:
             defined = all(unit.kind in {FUNCTION, CLASS} and name in unit.statements[0].binds for unit in binding)
             if not defined and not all(_is_frozen(node, data) for node in values):
                 data.add(name)
-                units = [unit for unit in self.units if name in unit.mentions]
+                units = [unit for unit in self.units if name in unit.binds or unit.hands_on(name)]
             else:
                 units = [unit for unit in self.units if name in unit.binds or unit.may_change(name)]
             yield name, tuple(unit.text for unit in units), units

@@ -274,7 +274,7 @@ class Names:
             self._note(node.args[0], scope)
         for word in node.keywords:
             if (
-                word.arg in {"type", "bound", "model_type"}
+                word.arg in {"type", "bound"}
                 and isinstance(word.value, ast.Constant)
                 and isinstance(word.value.value, str)
             ):

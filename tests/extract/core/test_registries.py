@@ -170,3 +170,24 @@ def test_the_own_source_comes_first(corpus, closed, run, order: bool) -> None:  
         files[path] = text
     made = corpus(files, apart=True)
     assert run(closed(made.emit("A")))["A"]()(1) == "other"
+
+
+def test_a_table_that_registers_nothing_stays_what_it_is(behaves) -> None:  # type: ignore[no-untyped-def]
+    code = behaves(
+        """
+        --- p/table.py
+        class _SeenRegistry(dict):
+            def get(self, key):
+                return super().get(str(key)) or {}
+        SEEN = _SeenRegistry()
+        SEEN["1"] = {"one": 1}
+        --- p/a.py
+        from torch import nn
+        from .table import SEEN
+        class A(nn.Module):
+            def forward(self, x): return dict(SEEN.get(x))
+        """,
+        "A()(1), A()(2)",
+        ({"one": 1}, {}),
+    )
+    assert "class _SeenRegistry(dict):" in code

@@ -1,4 +1,4 @@
-"""Inlining: texts before and after, and what is refused."""
+"""Bundling: texts before and after, and what is refused."""
 
 import pickle
 import re
@@ -324,8 +324,8 @@ def test_keys_and_names() -> None:
 
 def test_classes_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     found = bundle([part("1", "class Main: n = 1\n"), part("2", "class Main: n = 2\n")])
-    module = types.ModuleType("inlined_module")
-    monkeypatch.setitem(sys.modules, "inlined_module", module)
+    module = types.ModuleType("bundled_module")
+    monkeypatch.setitem(sys.modules, "bundled_module", module)
     exec(found.text, vars(module))
     for key, n in (("1", 1), ("2", 2)):
         thing = getattr(module, found.names[key])()

@@ -1,4 +1,4 @@
-"""Inlining of modules made up at random: each behaves as it does alone."""
+"""Bundling of modules made up at random: each behaves as it does alone."""
 
 import re
 import textwrap
