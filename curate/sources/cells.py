@@ -1,18 +1,15 @@
-"""One foreign record, or an Arrow batch of them, as rows of ROW_SCHEMA: what does not fit is null or a problem, never
-an error. Of an Arrow column no Python object is made for a value that fits.
-"""
+"""One foreign record, or an Arrow batch of them, as rows of ROW_SCHEMA: what does not fit is null or a problem."""
 
 import json
 import math
 import numbers
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from curate.rows import ROW_SCHEMA
+from curate.rows import ROW_SCHEMA, to_batch
 from lemur_core.files.errors import UserError
 
 #: What a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
@@ -141,71 +138,39 @@ def _exact_integer(value: object) -> int | None:
 
 def read_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch of any columns as a batch of ROW_SCHEMA with as many rows."""
-    columns: dict[str, pa.Array] = {}
-    for field in ROW_SCHEMA:
-        place = batch.schema.get_field_index(field.name)
-        if field.name == "problem":
-            continue
-        values = _plain(batch.column(place)) if place >= 0 else pa.nulls(batch.num_rows, field.type)
-        if field.name == "nn_code":
-            columns["nn_code"], columns["problem"] = _read_codes(values)
-        elif pa.types.is_int64(field.type):
-            columns[field.name] = _read_integers(values)
-        elif pa.types.is_float64(field.type):
-            columns[field.name] = _read_numbers(values)
-        else:
-            columns[field.name] = _read_texts(values)
-    columns["nn"] = columns["nn"].fill_null("")
-    return pa.RecordBatch.from_arrays([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
+    columns = {name: _values(batch.column(name)) for name in COLUMNS if name in batch.schema.names}
+    rows = [read_row(dict(zip(columns, record, strict=True))) for record in zip(*columns.values(), strict=True)]
+    kind = _storage(batch.column("nn_code")).type
+    if not _is_text(kind):
+        for row in rows:
+            row["problem"] = MISSING if row["problem"] == MISSING else not_a_string(str(kind))
+    return to_batch(rows)
 
 
-def _plain(values: pa.Array) -> pa.Array:
+def _storage(values: pa.Array) -> pa.Array:
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.storage
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
-def _read_codes(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Codes and problems."""
+def _values(values: pa.Array) -> list[object]:
+    """A column as Python values; text that is not UTF-8 (a file may claim it falsely) as bytes."""
+    values = _storage(values)
     if not _is_text(values.type):
-        wrong = pa.scalar(not_a_string(str(values.type)), pa.string())
-        return pa.nulls(len(values), pa.large_string()), pc.if_else(values.is_null(), MISSING, wrong)
-    codes = _as_unicode(values, pa.large_string())
-    if codes is None:
-        return _from_pairs([read_code(value) for value in values.cast(pa.large_binary()).to_pylist()])
-    # Printable ASCII is in every code; the few texts without it are judged one by one.
-    doubtful = pc.indices_nonzero(pc.invert(pc.match_substring_regex(codes, "[!-~]"))).to_pylist()
-    blank = [place for place in doubtful if not codes[place].as_py().strip()]
-    problems = pc.if_else(codes.is_null(), MISSING, pa.scalar(None, pa.string()))
-    if blank:
-        mask = pc.is_in(pa.array(range(len(codes)), pa.int64()), value_set=pa.array(blank, pa.int64()))
-        problems = pc.if_else(mask, EMPTY, problems)
-        codes = pc.if_else(mask, pa.scalar(None, pa.large_string()), codes)
-    return codes, problems
+        return [_python(value) for value in values]
+    encoded = values.cast(pa.large_binary())
+    try:
+        found: list[object] = encoded.cast(pa.large_string()).to_pylist()
+    except pa.ArrowInvalid:
+        found = [_decoded(value) for value in encoded.to_pylist()]
+    return found
 
 
-def _from_pairs(pairs: list[tuple[str | None, str | None]]) -> tuple[pa.Array, pa.Array]:
-    return pa.array([code for code, _ in pairs], pa.large_string()), pa.array([why for _, why in pairs], pa.string())
-
-
-def _read_texts(values: pa.Array) -> pa.Array:
-    if _is_text(values.type):
-        texts = _as_unicode(values, pa.string())
-        return texts if texts is not None else _one_by_one(values.cast(pa.large_binary()), read_text, pa.string())
-    return _one_by_one(values, read_text, pa.string())
-
-
-def _read_numbers(values: pa.Array) -> pa.Array:
-    if pa.types.is_floating(values.type):
-        numbers = values.cast(pa.float64())
-        return pc.if_else(pc.is_finite(numbers), numbers, pa.scalar(None, pa.float64()))
-    return _one_by_one(values, read_number, pa.float64())
-
-
-def _read_integers(values: pa.Array) -> pa.Array:
-    if pa.types.is_signed_integer(values.type):
-        return values.cast(pa.int64())
-    return _one_by_one(values, read_integer, pa.int64())
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -213,18 +178,6 @@ def _is_text(kind: pa.DataType) -> bool:
         test(kind)
         for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     ) or pa.types.is_fixed_size_binary(kind)
-
-
-def _as_unicode(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The texts, checked to be UTF-8 (a file may claim it falsely); None if one of them is not."""
-    try:
-        return values.cast(pa.large_binary()).cast(kind)
-    except pa.ArrowInvalid:
-        return None
-
-
-def _one_by_one(values: pa.Array, read: Callable[[object], Any], kind: pa.DataType) -> pa.Array:
-    return pa.array([read(_python(value)) for value in values], kind)
 
 
 def _python(value: pa.Scalar) -> object:
