@@ -302,27 +302,27 @@ def _code_lines(code: str) -> list[str]:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    told = [
+    entries = [
         ("name", facts["name"] or "(none)"),
         ("id", facts["id"] or "none: the row has no usable code"),
         ("outcome", _outcome_text(facts)),
     ]
     if facts["reason"] != "kept":
-        told.append(("reason", facts["reason"]))
+        entries.append(("reason", facts["reason"]))
     if facts["canonical"] is not None:
-        told += _canonical_text(facts)
+        entries += _canonical_text(facts)
     if facts["score"] is not None:
-        told.append(("score", f"{facts['score']:.4f}"))
-    told += _record_text(facts)
+        entries.append(("score", f"{facts['score']:.4f}"))
+    entries += _record_text(facts)
     further = facts["further_rows"]
     more = f", and {plural(further, 'further row')} of this network" if further else ""
-    told.append(("row", f"{facts['row']:,}{more}"))
+    entries.append(("row", f"{facts['row']:,}{more}"))
     unusable = facts["unusable_rows"]
-    told += [("unusable", f"row {other['row']:,} of this name: {other['reason']}") for other in unusable[:_SHOWN]]
+    entries += [("unusable", f"row {other['row']:,} of this name: {other['reason']}") for other in unusable[:_SHOWN]]
     if len(unusable) > _SHOWN:
-        told.append(("", f"and {len(unusable) - _SHOWN:,} more"))
-    told += [("also named", f"{other['name']}: {_fate(other)}") for other in facts["other_names"]]
-    lines = [f"{label:<12}{text}" for label, text in told]
+        entries.append(("", f"and {len(unusable) - _SHOWN:,} more"))
+    entries += [("also named", f"{other['name']}: {_fate(other)}") for other in facts["other_names"]]
+    lines = [f"{label:<12}{text}" for label, text in entries]
     if facts["stands_for"] is not None:
         lines += _stands_for_text(facts["stands_for"])
     if facts["diff"] is not None:
@@ -349,13 +349,13 @@ def _canonical_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
         about = f"kept, {canonical['split']}, " + (
             "no score" if canonical["score"] is None else f"score {canonical['score']:.4f}"
         )
-    told = [("canonical", f"{canonical['name']} ({about})")]
+    entries = [("canonical", f"{canonical['name']} ({about})")]
     if canonical["id"] == facts["id"]:
-        told.append(("", "the same code, character for character"))
+        entries.append(("", "the same code, character for character"))
     else:
-        told.append(("", canonical["id"]))
-    told.append(("similarity", _similarity_text(facts)))
-    return told
+        entries.append(("", canonical["id"]))
+    entries.append(("similarity", _similarity_text(facts)))
+    return entries
 
 
 def _similarity_text(facts: dict[str, Any]) -> str:
@@ -377,21 +377,21 @@ def _record_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
         score = "none: no accuracy is known"
     else:
         score = f"{record['score']:.4f}, the percentile of {record['accuracy']:.4f} on {benchmark}{epoch}"
-    told = [
+    entries = [
         ("split", record["split"]),
         ("cluster", record["cluster"]),
         ("score", score),
         ("family", record["family"]),
     ]
     if record["weight"] != 1:
-        told.append(("weight", f"{record['weight']:g}"))
+        entries.append(("weight", f"{record['weight']:g}"))
     if record["pretrained"]:
-        told.append(("pretrained", "yes: the code loads trained weights"))
+        entries.append(("pretrained", "yes: the code loads trained weights"))
     if record["runs"]:
-        told.append(("runs", "yes: constructed and run forward once"))
+        entries.append(("runs", "yes: constructed and run forward once"))
     elif record["runs_error"] is not None:
-        told.append(("runs", f"{'no' if record['runs'] is False else 'not tried'}: {shown(record['runs_error'])}"))
-    return told
+        entries.append(("runs", f"{'no' if record['runs'] is False else 'not tried'}: {shown(record['runs_error'])}"))
+    return entries
 
 
 def _stands_for_text(stands_for: dict[str, Any]) -> list[str]:

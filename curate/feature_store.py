@@ -178,10 +178,10 @@ class FeatureStore:
         try:
             index = pq.read_table(path, columns=["id", "shingles_at", "shingles_count"])
             ends = pc.add(index["shingles_at"], pc.multiply(index["shingles_count"].cast(pa.int64()), 8))
-            whole = path.with_suffix(".shingles").stat().st_size == (pc.max(ends).as_py() or 0)
+            complete = path.with_suffix(".shingles").stat().st_size == (pc.max(ends).as_py() or 0)
         except (OSError, pa.ArrowInvalid, KeyError):
-            whole = False
-        if not whole:
+            complete = False
+        if not complete:
             note(f"feature cache: {path.name} is damaged and was dropped; its features are worked out anew")
             path.unlink(missing_ok=True)
             return

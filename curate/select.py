@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curate.feature_store import FeatureTable
-from lemur_core.similarity.index import Near, NearIndex, set_jaccard
+from lemur_core.similarity.index import Neighbour, NeighbourIndex, set_jaccard
 from lemur_core.similarity.minhash import jaccard
 
 
@@ -51,7 +51,7 @@ class Verdict:
 
 
 def select(
-    order: Sequence[int], features: FeatureTable, lexical: NearIndex, structural: NearIndex
+    order: Sequence[int], features: FeatureTable, lexical: NeighbourIndex, structural: NeighbourIndex
 ) -> dict[int, Verdict]:
     """Decide every record.
 
@@ -86,7 +86,7 @@ def select(
     return verdicts
 
 
-def _removed(index: NearIndex, near: Near, kept: list[int]) -> Verdict:
+def _removed(index: NeighbourIndex, near: Neighbour, kept: list[int]) -> Verdict:
     return Verdict(index.stage, kept[near.place], near.similarity)
 
 

@@ -27,7 +27,14 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import INK, save_figure
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
 from lemur_core.files.progress import progress
-from lemur_core.similarity.index import LexicalIndex, Near, NearestMemory, NearIndex, StructuralIndex, nearer
+from lemur_core.similarity.index import (
+    LexicalIndex,
+    Neighbour,
+    NeighbourIndex,
+    NeighbourMemory,
+    StructuralIndex,
+    closer_of,
+)
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
 from lemur_core.similarity.tokens import Detail
@@ -95,7 +102,7 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
             recalls[tau] = enough_effort(features, truth, tau)
             index_of_text = _text_index(features, truth, recalls[tau], tau)
             for kappa in structural:
-                second: NearIndex = _NothingNear()
+                second: NeighbourIndex = _NothingNear()
                 if kappa is not None:
                     second, index_of_structure.threshold = index_of_structure, kappa
                 index_of_text.clear()
@@ -107,7 +114,7 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
     return Grid(points, recalls, {prefix: totals[prefix] for prefix in order if totals[prefix]})
 
 
-def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NearIndex:
+def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NeighbourIndex:
     """An index of shingle sets that finds all near ones; from the exact join where that is whole, for it is faster."""
     if truth.asked == truth.sets:
         return _JoinedIndex(truth.at_least(threshold), len(features.set_sizes), threshold)
@@ -115,7 +122,7 @@ def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, thres
 
 
 class _JoinedIndex:
-    """Kept shingle sets, asked for the most similar one, when all pairs are known (see `NearIndex`)."""
+    """Kept shingle sets, asked for the most similar one, when all pairs are known (see `NeighbourIndex`)."""
 
     stage = "lexical"
 
@@ -132,12 +139,12 @@ class _JoinedIndex:
         """Forget what was kept."""
         self._place_of.fill(-1)
         self._kept = 0
-        self._memory = NearestMemory()
+        self._memory = NeighbourMemory()
 
-    def nearest(self, item: int) -> Near | None:
+    def nearest(self, item: int) -> Neighbour | None:
         """The kept set most similar to this one, if any is at or above the threshold; the first kept of equals."""
         if self._place_of[item] >= 0:
-            return Near(int(self._place_of[item]), 1.0)
+            return Neighbour(int(self._place_of[item]), 1.0)
         looked, best = self._memory.recall(item)
         part = slice(self._starts[item], self._starts[item + 1])
         if looked == self._kept or part.start == part.stop:
@@ -145,7 +152,7 @@ class _JoinedIndex:
         places = self._place_of[self._others[part]]
         for place, similarity in zip(places.tolist(), self._jaccard[part].tolist(), strict=True):
             if place >= 0:
-                best = nearer(best, place, similarity)
+                best = closer_of(best, place, similarity)
         return self._memory.remember(item, self._kept, best)
 
     def keep(self, item: int, place: int) -> None:
@@ -164,12 +171,12 @@ def _point(
 
 
 class _NothingNear:
-    """A stage that is switched off (see `NearIndex`)."""
+    """A stage that is switched off (see `NeighbourIndex`)."""
 
     stage = "structural"
     threshold = math.inf
 
-    def nearest(self, item: int) -> Near | None:  # noqa: ARG002 (named as in the protocol)
+    def nearest(self, item: int) -> Neighbour | None:  # noqa: ARG002 (named as in the protocol)
         """Nothing is near."""
         return None
 

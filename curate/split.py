@@ -37,7 +37,7 @@ def leak_groups(kept: Sequence[int], features: FeatureTable) -> list[int]:
 def _components(sets: IntArray, features: FeatureTable) -> IntArray:
     """The component of each shingle set under Jaccard >= LEAK_THRESHOLD, numbered from 0."""
     pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
-    if pairs.whole:
+    if pairs.complete:
         ends = (np.searchsorted(sets, pairs.a), np.searchsorted(sets, pairs.b))
     else:
         ends = linked_by_lsh(features, sets, LEAK_THRESHOLD)

@@ -144,9 +144,9 @@ def _check_counts(snapshot: _Snapshot) -> Check:
     wrong = []
     for name, count in found.items():
         group, _, key = name.partition(".")
-        told = stated[group][key] if key else stated[group]
-        if told != count:
-            wrong.append(f"{name}: {count:,} in the tables, {told:,} in the manifest")
+        in_manifest = stated[group][key] if key else stated[group]
+        if in_manifest != count:
+            wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
     if [decision["row"] for decision in snapshot.decisions] != list(range(len(snapshot.decisions))):
         wrong.append("decisions: rows are not numbered from 0 in order")
     kept = {record["id"] for record in snapshot.records}

@@ -381,13 +381,13 @@ def _scan(text: str, declared: AbstractSet[str]) -> list[str]:
 
 def _word(name: str, declared: AbstractSet[str]) -> str:
     """A name as it stands in the stream: itself when it says something about the architecture, else ID."""
-    telling = (
+    is_kept = (
         name in declared
         or iskeyword(name)
         or name.startswith(_KEPT_BEGINNINGS)
         or any(letter.isupper() for letter in name[1:])
     )
-    return name if telling else "ID"
+    return name if is_kept else "ID"
 
 
 #: Family tags by words found anywhere in the text (any case), the first that fits.

@@ -19,7 +19,7 @@ from curate.corpus import Corpus
 from curate.nndup.code import NnDupFeatures, nndup_features
 from curate.nndup.rows import Rows, first_prefix, normalised, prepare_rows
 from curate.nndup.stages import (
-    Near,
+    LexicalLimits,
     Removed,
     remove_equal_code,
     remove_lexical,
@@ -150,7 +150,7 @@ def curate_nndup(
     rows = prepare_rows(names, code_index, accuracies, features, code_sha)
     include = [normalised(prefix) for prefix in options.include]
     prefer = [normalised(prefix) for prefix in options.prefer] or include
-    near = Near(
+    limits = LexicalLimits(
         threshold=options.lexical_threshold,
         fractal_threshold=options.fractal_threshold,
         lsh_threshold=options.lsh_threshold,
@@ -161,12 +161,12 @@ def curate_nndup(
     usable = [row for row in selected if code_index[row] >= 0]
 
     kept, exact = remove_equal_code(rows, usable, prefer)
-    lexical = remove_lexical(rows, kept, include, near)
+    lexical = remove_lexical(rows, kept, include, limits)
     kept = [row for row in kept if row not in lexical]
     structural = remove_structural(rows, kept, options.structural_threshold)
     kept = [row for row in kept if row not in structural]
     stages = {"exact": exact, "lexical": lexical, "structural": structural}
-    rescued = _bring_back(rows, kept, [*exact, *lexical, *structural], near, options)
+    rescued = _bring_back(rows, kept, [*exact, *lexical, *structural], limits, options)
     kept += rescued
 
     fates = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
@@ -181,10 +181,10 @@ def curate_nndup(
 
 
 def _bring_back(
-    rows: Rows, kept: Sequence[int], removed: Sequence[int], near: Near, options: NnDupOptions
+    rows: Rows, kept: Sequence[int], removed: Sequence[int], limits: LexicalLimits, options: NnDupOptions
 ) -> dict[int, str]:
     """Rows brought back, in order, each with what for."""
-    rescued = rescue_for_prefixes(rows, kept, removed, options.include, options.min_per_prefix, near.threshold_for)
+    rescued = rescue_for_prefixes(rows, kept, removed, options.include, options.min_per_prefix, limits.threshold_for)
     added = top_up(
         rows,
         [*kept, *rescued],

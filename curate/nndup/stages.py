@@ -24,7 +24,7 @@ Removed = dict[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class LexicalLimits:
     """Where the lexical stage draws its lines."""
 
     threshold: float
@@ -54,7 +54,7 @@ def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -
     return _best_of_each(list(groups.values()), rank)
 
 
-def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], near: Near) -> Removed:
+def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], limits: LexicalLimits) -> Removed:
     """Of each group of near-duplicates (chained, within one family), remove all but the best few.
 
     A group also keeps the best row of every included prefix that has none among these. Of rows that tie in quality, the
@@ -64,10 +64,10 @@ def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], near
     for row in kept:
         rows_of[rows.shingles_of[row], rows.families[row]].append(row)
     stands: Removed = {}
-    for nodes in _near_groups(rows.shingles, sorted(rows_of), near):
+    for nodes in _near_groups(rows.shingles, sorted(rows_of), limits):
         members = [row for node in nodes for row in rows_of[node]]
         members.sort(key=lambda row: (rows.quality[row], row))
-        chosen, rest = members[: near.keep], members[near.keep :]
+        chosen, rest = members[: limits.keep], members[limits.keep :]
         covered = {first_prefix(rows.names[row], include) for row in chosen} | {None}
         for row in rest:
             prefix = first_prefix(rows.names[row], include)
@@ -89,7 +89,7 @@ def remove_structural(rows: Rows, kept: Sequence[int], threshold: float) -> Remo
     for row in kept:
         groups.setdefault(rows.fingerprint[row], []).append(row)
     _, removed = _best_of_each(list(groups.values()), quality.__getitem__)
-    for row, others in _alike(rows, [row for row in kept if row not in removed], threshold):
+    for row, others in _similar_rows(rows, [row for row in kept if row not in removed], threshold):
         for other in others if row not in removed else ():
             if other in removed:
                 continue
@@ -112,14 +112,16 @@ def _best_of_each(
     return best, removed
 
 
-def _near_groups(sets: DistinctSets, nodes: Sequence[tuple[int, str]], near: Near) -> Iterator[list[tuple[int, str]]]:
+def _near_groups(
+    sets: DistinctSets, nodes: Sequence[tuple[int, str]], limits: LexicalLimits
+) -> Iterator[list[tuple[int, str]]]:
     """Connected groups of (set number, family) nodes; single nodes too, since several rows may share one."""
-    group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), near)
+    group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), limits)
     candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, family in nodes:
         candidates[group_of[number], family].append(number)
     for (_, family), numbers in candidates.items():
-        threshold = near.threshold_for(family)
+        threshold = limits.threshold_for(family)
         if threshold > 1.0:
             continue  # then not even equal sets are near
         places = np.array(numbers, dtype=np.int64)
@@ -131,13 +133,13 @@ def _near_groups(sets: DistinctSets, nodes: Sequence[tuple[int, str]], near: Nea
         yield from groups
 
 
-def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], near: Near) -> dict[int, int]:
+def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], limits: LexicalLimits) -> dict[int, int]:
     """Groups of sets chained by shared LSH buckets, as the installed datasketch draws them."""
     if not numbers:
         return {}
     texts = ([str(shingle).encode() for shingle in sets.members(number)] for number in numbers)
-    sketch_of = dict(zip(numbers, MinHash.generator(texts, num_perm=near.num_perm), strict=True))
-    lsh = MinHashLSH(threshold=near.lsh_threshold, num_perm=near.num_perm)
+    sketch_of = dict(zip(numbers, MinHash.generator(texts, num_perm=limits.num_perm), strict=True))
+    lsh = MinHashLSH(threshold=limits.lsh_threshold, num_perm=limits.num_perm)
     for number, sketch in sketch_of.items():
         lsh.insert(number, sketch)
     group_of: dict[int, int] = {}
@@ -150,7 +152,7 @@ def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], near: Near) ->
     return group_of
 
 
-def _alike(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator[tuple[int, list[int]]]:
+def _similar_rows(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator[tuple[int, list[int]]]:
     """Each row with the later rows whose layer sets have at least this Jaccard, in order."""
     numbers = np.array([rows.layers_of[row] for row in kept], dtype=np.int64)
     for start, block in rows.layers.jaccards(numbers, numbers):

@@ -39,11 +39,11 @@ def count_distinct(codes: Sequence[str], *, threshold: float = THRESHOLD, jobs: 
     """
     digests: dict[bytes, int] = {}
     elements: list[npt.NDArray[np.uint64]] = []
-    whole = 0
+    parsed = 0
     for found in _structures(codes, jobs):
         if isinstance(found, str) or not found[1]:
             continue
-        whole += 1
+        parsed += 1
         if digests.setdefault(found[0], len(digests)) == len(elements):
             elements.append(np.frombuffer(found[1], np.uint64))
     index = StructuralIndex(elements, threshold)
@@ -52,7 +52,7 @@ def count_distinct(codes: Sequence[str], *, threshold: float = THRESHOLD, jobs: 
         if index.nearest(item) is None:
             index.keep(item, kept)
             kept += 1
-    return Distinct(whole, len(digests), kept)
+    return Distinct(parsed, len(digests), kept)
 
 
 def _structures(codes: Sequence[str], jobs: int | None) -> Iterator[tuple[bytes, bytes] | str]:

@@ -32,20 +32,20 @@ from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, Banding
 MAX_HASHED = 100_000
 
 
-class Near(NamedTuple):
+class Neighbour(NamedTuple):
     """The nearest kept item: its place in the order in which items were kept, and the exact similarity, 0 to 1."""
 
     place: int
     similarity: float
 
 
-class NearIndex(Protocol):
+class NeighbourIndex(Protocol):
     """An index of kept items of one kind."""
 
     stage: str
     threshold: float
 
-    def nearest(self, item: int) -> Near | None:
+    def nearest(self, item: int) -> Neighbour | None:
         """The kept item most similar to this one, if any is at or above the threshold; the first kept of equals."""
         ...
 
@@ -58,26 +58,26 @@ class NearIndex(Protocol):
         ...
 
 
-class NearestMemory:
+class NeighbourMemory:
     """The nearest found so far for each item, so that asking again only looks at what was kept since."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, Near | None]] = {}
+        self._seen: dict[int, tuple[int, Neighbour | None]] = {}
 
-    def recall(self, item: int) -> tuple[int, Near | None]:
+    def recall(self, item: int) -> tuple[int, Neighbour | None]:
         """(places below this one were looked at, the best among them)."""
         return self._seen.get(item, (0, None))
 
-    def remember(self, item: int, looked: int, best: Near | None) -> Near | None:
+    def remember(self, item: int, looked: int, best: Neighbour | None) -> Neighbour | None:
         """Store and return what was found after looking at all places below `looked`."""
         self._seen[item] = (looked, best)
         return best
 
 
-def nearer(best: Near | None, place: int, similarity: float) -> Near:
+def closer_of(best: Neighbour | None, place: int, similarity: float) -> Neighbour:
     """The better of two: higher similarity, then the earlier place."""
     if best is None or similarity > best.similarity or (similarity == best.similarity and place < best.place):
-        return Near(place, similarity)
+        return Neighbour(place, similarity)
     return best
 
 
@@ -141,7 +141,7 @@ def band_tables(
 
 
 class LexicalIndex:
-    """Kept shingle sets, asked for the most similar one (see `NearIndex`)."""
+    """Kept shingle sets, asked for the most similar one (see `NeighbourIndex`)."""
 
     stage = "lexical"
 
@@ -160,12 +160,12 @@ class LexicalIndex:
         self._places: list[int] = []  # of those, the place among the kept records
         self._shingles: list[npt.NDArray[np.uint64]] = []
         self._first: dict[int, int] = {}  # shingle set -> first place that has it
-        self._memory = NearestMemory()
+        self._memory = NeighbourMemory()
 
-    def nearest(self, item: int) -> Near | None:
+    def nearest(self, item: int) -> Neighbour | None:
         """The kept set most similar to this one, if any is at or above the threshold; the first kept of equals."""
         if item in self._first:
-            return Near(self._first[item], 1.0)
+            return Neighbour(self._first[item], 1.0)
         looked, best = self._memory.recall(item)
         numbers = self._candidates(item, looked)
         if numbers:
@@ -174,7 +174,7 @@ class LexicalIndex:
                 self.verified += 1
                 similarity = jaccard(own, self._shingles[number])
                 if similarity >= self.threshold:
-                    best = nearer(best, self._places[number], similarity)
+                    best = closer_of(best, self._places[number], similarity)
         return self._memory.remember(item, len(self._kept_sets), best)
 
     def keep(self, item: int, place: int) -> None:
@@ -206,7 +206,7 @@ class LexicalIndex:
 
 
 class StructuralIndex:
-    """Kept fingerprints, asked for the most similar one (see `NearIndex`).
+    """Kept fingerprints, asked for the most similar one (see `NeighbourIndex`).
 
     A network that calls nothing has no elements and is near to nothing.
     """
@@ -230,12 +230,12 @@ class StructuralIndex:
         self._kept: list[frozenset[int]] = []
         self._places: list[int] = []
         self._first: dict[int, int] = {}
-        self._memory = NearestMemory()
+        self._memory = NeighbourMemory()
 
-    def nearest(self, item: int) -> Near | None:
+    def nearest(self, item: int) -> Neighbour | None:
         """The kept fingerprint most similar to this one, if any is at or above the threshold; the first of equals."""
         if item in self._first:
-            return Near(self._first[item], 1.0)
+            return Neighbour(self._first[item], 1.0)
         elements = self._rarest_first[item]
         looked, best = self._memory.recall(item)
         candidates = {
@@ -252,7 +252,7 @@ class StructuralIndex:
             self.verified += 1
             similarity = set_jaccard(own, other)
             if similarity >= self.threshold:
-                best = nearer(best, self._places[number], similarity)
+                best = closer_of(best, self._places[number], similarity)
         return self._memory.remember(item, len(self._kept), best)
 
     def keep(self, item: int, place: int) -> None:

@@ -37,10 +37,10 @@ class ExactPairs:
     jaccard: npt.NDArray[np.float64]
     asked: int  # sets whose pairs with `against` others were worked out
     against: int
-    sets: int  # sets there are; the join is whole when all three are equal
+    sets: int  # sets there are; the join is complete when all three are equal
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether these are all pairs, not those of a sample."""
         return self.asked == self.sets
 
@@ -54,7 +54,7 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
     """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.
 
     Shingles that occur in exactly the same sets become one weighted column, which leaves about an eighth of them.
-    Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (`whole` tells).
+    Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (`complete` says so).
     """
     total = len(sets)
     if not total:

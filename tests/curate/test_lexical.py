@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lemur_core.similarity import index as index_module
 from lemur_core.similarity import join
-from lemur_core.similarity.index import BandTables, HashTables, LexicalIndex, Near
+from lemur_core.similarity.index import BandTables, HashTables, LexicalIndex, Neighbour
 from lemur_core.similarity.join import exact_pairs, linked_by_lsh, measure_recall
 from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
 
@@ -67,7 +67,7 @@ def test_nearest_is_that_of_brute_force(features: Any, threshold: float, data: s
                 continue
             candidates = [(features.similarity(item, other), -where) for where, other in kept]
             similarity, minus_place = max(candidates, default=(0.0, 0))
-            expected = Near(-minus_place, similarity) if kept and similarity >= threshold else None
+            expected = Neighbour(-minus_place, similarity) if kept and similarity >= threshold else None
             assert index.nearest(item) == expected
             assert index.nearest(item) == expected  # what is remembered is what was found
 
@@ -96,13 +96,13 @@ def test_many_kept_sets(monkeypatch: pytest.MonkeyPatch, hashed: int) -> None:
     index = LexicalIndex(features, 0.9, banding_for(0.9))
     for place in range(60):
         index.keep(place, place)
-    assert index.nearest(60) == Near(0, features.similarity(0, 60))
+    assert index.nearest(60) == Neighbour(0, features.similarity(0, 60))
     assert index.verified == 60
 
 
 def test_a_threshold_is_reached_by_equality() -> None:
     features: Any = Sets([list(range(9)), list(range(10))])
-    for threshold, found in ((0.9, Near(0, 0.9)), (0.9000001, None)):
+    for threshold, found in ((0.9, Neighbour(0, 0.9)), (0.9000001, None)):
         index = LexicalIndex(features, threshold, banding_for(threshold))
         index.keep(0, 0)
         assert index.nearest(1) == found
@@ -158,15 +158,15 @@ def test_a_join_of_too_many_sets_samples_them(monkeypatch: pytest.MonkeyPatch) -
     features: Any = Sets([[*range(50), 100 + i] for i in range(30)])
     monkeypatch.setattr(join, "MAX_SETS", 8)
     found = exact_pairs(features, np.arange(30), 0.9)
-    assert (found.asked, found.against, found.sets, found.whole) == (8, 8, 30, False)
+    assert (found.asked, found.against, found.sets, found.complete) == (8, 8, 30, False)
     assert len(found.a) == 8 * 7 // 2
     assert len({*found.a.tolist(), *found.b.tolist()}) == 8
-    assert exact_pairs(features, np.arange(8), 0.9).whole
+    assert exact_pairs(features, np.arange(8), 0.9).complete
 
 
 def test_no_sets() -> None:
     found = exact_pairs(Sets([]), np.empty(0, np.int64), 0.9)  # type: ignore[arg-type]
-    assert (len(found.a), found.asked, found.sets, found.whole) == (0, 0, 0, True)
+    assert (len(found.a), found.asked, found.sets, found.complete) == (0, 0, 0, True)
 
 
 def test_pairs_above_a_higher_threshold() -> None:

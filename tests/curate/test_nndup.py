@@ -361,6 +361,7 @@ def sampled_rows(source: Source, networks: int) -> list[Row]:
     return list(once.values())
 
 
+@pytest.mark.slow
 def test_decides_like_the_released_package(tmp_path: Path) -> None:
     rows = written_rows(80)
     run_peer(rows, RUNS, tmp_path)

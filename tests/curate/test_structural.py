@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.similarity.index import Near, StructuralIndex, set_jaccard
+from lemur_core.similarity.index import Neighbour, StructuralIndex, set_jaccard
 
 
 class Fingerprints:
@@ -50,7 +50,7 @@ def test_nearest_is_that_of_brute_force(features: Any, threshold: float, data: s
                 if sets[item] and sets[other]
             ]
             similarity, minus_place = max(candidates, default=(0.0, 0))
-            expected = Near(-minus_place, similarity) if candidates and similarity >= threshold else None
+            expected = Neighbour(-minus_place, similarity) if candidates and similarity >= threshold else None
             assert index.nearest(item) == expected
             assert index.nearest(item) == expected
 
@@ -62,7 +62,7 @@ def test_thresholds_are_reached_by_equality() -> None:
             features: Any = Fingerprints([tuple(range(size)), tuple(range(shared))])
             index = StructuralIndex(features.elements, shared / size)
             index.keep(0, 5)
-            assert index.nearest(1) == Near(5, shared / size)
+            assert index.nearest(1) == Neighbour(5, shared / size)
 
 
 def test_empty_fingerprints_are_near_to_nothing() -> None:
