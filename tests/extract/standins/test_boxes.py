@@ -62,38 +62,9 @@ def test_nms_match_gives_each_box_to_the_first_that_suppresses_it():
     assert max(map(len, groups)) > 2
 
 
-def corners_of(box, clockwise_radians):
-    cx, cy, w, h, angle = box
-    cos, sin = math.cos(clockwise_radians(angle)), math.sin(clockwise_radians(angle))
-    around = [(-w / 2, -h / 2), (w / 2, -h / 2), (w / 2, h / 2), (-w / 2, h / 2)]
-    return [(cx + x * cos - y * sin, cy + x * sin + y * cos) for x, y in around]
-
-
-def clip(subject, clipper):
-    """Sutherland-Hodgman: what of `subject` is inside the convex, positively oriented `clipper`."""
-    for (x1, y1), (x2, y2) in zip(clipper, clipper[1:] + clipper[:1], strict=True):
-
-        def side(p, x1=x1, y1=y1, x2=x2, y2=y2):
-            return (x2 - x1) * (p[1] - y1) - (y2 - y1) * (p[0] - x1)
-
-        out = []
-        for p, q in zip(subject, subject[1:] + subject[:1], strict=True):
-            if side(p) >= 0:
-                out.append(p)
-            if side(p) * side(q) < 0:
-                t = side(p) / (side(p) - side(q))
-                out.append((p[0] + t * (q[0] - p[0]), p[1] + t * (q[1] - p[1])))
-        subject = out
-    return subject
-
-
-def area_of(points):
-    return sum(p[0] * q[1] - p[1] * q[0] for p, q in zip(points, points[1:] + points[:1], strict=True)) / 2
-
-
-def polygon_iou(first, second, mode=0):
-    inter = area_of(clip(first, second))
-    return inter / (area_of(first) if mode else area_of(first) + area_of(second) - inter)
+COMPILED = getattr(torch.ops.torchvision, "box_iou_rotated", None)
+DEGREES = torch.tensor([1, 1, 1, 1, -180 / math.pi])  # of radians that turn the other way
+with_compiled = pytest.mark.skipif(COMPILED is None, reason="this torchvision has no rotated IoU")
 
 
 def some_rotated(count, seed):
@@ -102,63 +73,47 @@ def some_rotated(count, seed):
     return values * torch.tensor([10.0, 10, 8, 8, 12.6]) + torch.tensor([0, 0, 0.5, 0.5, -6.3])
 
 
+@with_compiled
+def test_rotated_overlaps_equal_the_compiled_ones():
+    first, second = some_rotated(30, 5) * DEGREES, some_rotated(40, 6) * DEGREES
+    first[0], first[1] = second[0], second[1] + torch.tensor([0.0, 0, 0, 0, 90])
+    first[2, 2] = 0
+    wanted = COMPILED(first, second)
+    assert wanted.max() > 0.9
+    torch.testing.assert_close(box_iou_rotated(first, second), wanted.double(), rtol=1e-5, atol=1e-5)
+
+
+@with_compiled
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("aligned", [False, True])
 def test_box_iou_rotated_fills_its_third_argument(mode, aligned):
     first, second = some_rotated(12, 1), some_rotated(12, 2)
     second[0] = first[0]
-    pairs = [(i, j) for i in range(12) for j in range(12) if i == j or not aligned]
-    wanted = [
-        polygon_iou(*(corners_of(b[i].tolist(), lambda a: a) for b, i in ((first, i), (second, j))), mode)
-        for i, j in pairs
-    ]
-    ious = first.new_zeros(len(pairs))  # the original is given a flat tensor
+    wanted = COMPILED(first * DEGREES, second * DEGREES).double()
+    if mode:
+        own, other = (boxes[:, 2] * boxes[:, 3] for boxes in (first, second))
+        wanted = wanted * (own[:, None] + other) / (1 + wanted) / own[:, None]
+    wanted = wanted.diagonal() if aligned else wanted.flatten()
+    ious = first.new_zeros(len(wanted))  # the original is given a flat tensor
     box_iou_rotated(first, second, ious, mode_flag=mode, aligned=aligned)
-    torch.testing.assert_close(ious, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=1e-8)
-    assert ious[0] == pytest.approx(1)
+    torch.testing.assert_close(ious, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_box_iou_rotated_without_a_third_argument_takes_degrees_the_other_way():
-    first, second = some_rotated(6, 3), some_rotated(5, 4)
-    degrees = torch.tensor([1, 1, 1, 1, -180 / math.pi])
-    ious = first.new_zeros(30)
-    box_iou_rotated(first, second, ious, mode_flag=0, aligned=False)
-    torch.testing.assert_close(box_iou_rotated(first * degrees, second * degrees), ious.view(6, 5))
-    assert not torch.allclose(box_iou_rotated(first * degrees.abs(), second * degrees.abs()), ious.view(6, 5))
-
-
-def greedy(quads, scores, threshold):
-    kept = []
-    for i in scores.argsort(descending=True).tolist():
-        if all(polygon_iou(quads[i], quads[j]) < threshold for j in kept):
-            kept.append(i)
-    return kept
-
-
+@with_compiled
 @pytest.mark.parametrize("labelled", [False, True])
 def test_nms_of_rotated_boxes(labelled):
     boxes = some_rotated(25, 8)
     scores = torch.rand(25, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    wanted = greedy([corners_of(box, lambda a: a) for box in boxes.tolist()], scores, 0.2)
+    order, overlaps = scores.argsort(descending=True), COMPILED(boxes * DEGREES, boxes * DEGREES)
+    wanted = []
+    for i in order.tolist():
+        if all(overlaps[i, j] < 0.2 for j in wanted):
+            wanted.append(i)
     assert 1 < len(wanted) < 25
     labels = torch.zeros(25, 1) if labelled else torch.zeros(25, 0)
-    dets, order = torch.cat([boxes, labels], 1), scores.argsort(descending=True)
+    dets = torch.cat([boxes, labels], 1)
     assert nms_rotated(dets, scores, order, dets[order], labels, 0.2, labelled).tolist() == wanted
-    degrees = boxes * torch.tensor([1, 1, 1, 1, -180 / math.pi])
-    assert nms_rotated(degrees, scores, 0.2).tolist() == wanted
-
-
-def test_rotated_overlaps_equal_the_compiled_ones():
-    compiled = getattr(torch.ops.torchvision, "box_iou_rotated", None)
-    if compiled is None:
-        pytest.skip("this torchvision has no rotated IoU")
-    degrees = torch.tensor([1, 1, 1, 1, -180 / math.pi])
-    first, second = some_rotated(30, 5) * degrees, some_rotated(40, 6) * degrees
-    first[0], first[1] = second[0], second[1] + torch.tensor([0.0, 0, 0, 0, 90])
-    first[2, 2] = 0
-    wanted = compiled(first, second)
-    assert wanted.max() > 0.9
-    torch.testing.assert_close(box_iou_rotated(first, second), wanted.double(), rtol=1e-5, atol=1e-5)
+    assert nms_rotated(boxes * DEGREES, scores, 0.2).tolist() == wanted
 
 
 @pytest.mark.parametrize("offset", [0, 1])

@@ -88,59 +88,45 @@ def test_config_dict() -> None:
     assert settings.pop("e") == 3
 
 
+ATTENDED = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(1)) > 0.3
+ATTENDED |= torch.eye(5, dtype=torch.bool)
+BIAS = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(2))
+
+
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("causal", [True, False])
-def test_sdpa_equals_the_definition(groups: int, causal: bool) -> None:
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize(
+    ("mask", "causal", "bias"),
+    [
+        (None, False, None),
+        (None, True, None),
+        (ATTENDED, False, None),
+        (None, False, BIAS),
+        (None, True, BIAS),
+        (ATTENDED, False, BIAS),
+    ],
+    ids=["plain", "causal", "masked", "biased", "causal and biased", "masked and biased"],
+)
+def test_sdpa_equals_the_definition(
+    groups: int, length: int, mask: torch.Tensor | None, causal: bool, bias: torch.Tensor | None
+) -> None:
+    """Groups of heads may share their keys; a single query stands before keys that a cache holds."""
     torch.manual_seed(0)
     module = nn.Module()
     module.num_key_value_groups = groups
-    query = torch.randn(2, 4, 5, 8)
-    key, value = torch.randn(2, 4 // groups, 5, 8), torch.randn(2, 4 // groups, 5, 8)
-    output, weights = attention.sdpa_attention_forward(module, query, key, value, None, is_causal=causal, scaling=0.3)
-    whole_key, whole_value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = query @ whole_key.transpose(-1, -2) * 0.3
-    if causal:
-        scores = scores.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), float("-inf"))
-    expected = (scores.softmax(-1) @ whole_value).transpose(1, 2)
-    assert weights is None
-    torch.testing.assert_close(output, expected)
-
-
-@pytest.mark.parametrize(("length", "masked"), [(1, True), (1, False), (5, True)])
-def test_heads_that_share_keys_under_a_mask(length: int, masked: bool) -> None:
-    torch.manual_seed(0)
-    module = nn.Module()
-    module.num_key_value_groups = 2
-    query, key, value = torch.randn(2, 4, length, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
-    mask = torch.ones(2, 1, length, 5, dtype=torch.bool).tril(5 - length) if masked else None
-    output, _ = attention.sdpa_attention_forward(module, query, key, value, mask, is_causal=False)
-    scores = query @ key.repeat_interleave(2, 1).transpose(-1, -2) / 8**0.5
+    mask, bias = (None if item is None else item[:, :, -length:] for item in (mask, bias))
+    query, key, value = torch.randn(2, 4, length, 8), *torch.randn(2, 2, 4 // groups, 5, 8)
+    output, weights = attention.sdpa_attention_forward(
+        module, query, key, value, mask, is_causal=causal, scaling=0.3, position_bias=bias
+    )
+    scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * 0.3 + (0 if bias is None else bias)
+    if mask is None and causal and length > 1:
+        mask = torch.ones(5, 5, dtype=torch.bool).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    expected = scores.softmax(-1) @ value.repeat_interleave(2, 1)
-    torch.testing.assert_close(output, expected.transpose(1, 2))
-
-
-def test_sdpa_adds_a_position_bias() -> None:
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 1, 2, 4, 8)
-    bias = torch.randn(1, 2, 4, 4)
-    allowed = torch.rand(1, 1, 4, 4) > 0.3
-    allowed |= torch.eye(4, dtype=torch.bool)
-    for mask, causal in ((None, False), (None, True), (allowed, False)):
-        module = nn.Module()
-        output, _ = attention.sdpa_attention_forward(
-            module, query, key, value, mask, is_causal=causal, position_bias=bias, scaling=0.5
-        )
-        scores = query @ key.transpose(-1, -2) * 0.5
-        if mask is not None:
-            scores = (scores + bias).masked_fill(~mask, float("-inf"))
-        elif causal:
-            tril = torch.ones(4, 4, dtype=torch.bool).tril()
-            scores = (query @ key.transpose(-1, -2) * 0.5 + bias).masked_fill(~tril, float("-inf"))
-        else:
-            scores = scores + bias
-        torch.testing.assert_close(output, (scores.softmax(-1) @ value).transpose(1, 2), rtol=1e-4, atol=1e-5)
+    expected = (scores.softmax(-1) @ value.repeat_interleave(groups, 1)).transpose(1, 2)
+    assert weights is None
+    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_attention_table() -> None:
