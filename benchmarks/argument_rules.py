@@ -65,7 +65,6 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "factories": (interpreter.Interpreter, "_note_factory", lambda *_: None),
     "comprehensions": (interpreter.Interpreter, "_comprehension", lambda *_: UNKNOWN),
     "methods of containers": (interpreter.Interpreter, "_container_method", lambda *_: UNKNOWN),
-    "constants and methods of classes": (interpreter.Interpreter, "_class_attribute", lambda *_: UNKNOWN),
 }
 
 

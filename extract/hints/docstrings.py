@@ -4,12 +4,10 @@ import ast
 import builtins
 import copy
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from extract.hints.values import ROOTS, Expr, imported_values
 
-_FENCE = re.compile(r"```(?:python|py|pycon)?[ \t]*\n(.*?)```", re.DOTALL)
 _FREE = ROOTS | {"partial"} | frozenset(dir(builtins))
 _LONGEST = 600
 
@@ -21,21 +19,11 @@ def examples_in(docstrings: Sequence[str], name: str) -> tuple[tuple[Example, ..
     init: dict[Example, None] = {}
     forward: dict[Example, None] = {}
     for text in docstrings:
-        for body in _blocks(text):
-            reader = _Reader(name)
-            reader.read(body)
-            init |= dict.fromkeys(reader.init)
-            forward |= dict.fromkeys(reader.forward)
+        reader = _Reader(name)
+        reader.read([node for source in _prompts(text) for node in _parse(source)])
+        init |= dict.fromkeys(reader.init)
+        forward |= dict.fromkeys(reader.forward)
     return tuple(init), tuple(forward)
-
-
-def _blocks(text: str) -> Iterator[list[ast.stmt]]:
-    """The statements of each example; those that do not parse are left out."""
-    if ">>>" in text:
-        yield [node for source in _prompts(text) for node in _parse(source)]
-        return
-    for match in _FENCE.finditer(text):
-        yield _parse(textwrap.dedent(match[1]))
 
 
 def _prompts(text: str) -> Iterator[str]:

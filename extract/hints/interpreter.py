@@ -5,8 +5,7 @@ Loops are followed for their first items; of branches whose test is unknown both
 """
 
 import ast
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from extract.hints import values
@@ -70,7 +69,6 @@ class Interpreter:
         self._tree = tree
         self._counts: dict[tuple[str, bool], int] = {}
         self._classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-        self._bodies: dict[str, Scope] = {}
         self._seen: dict[tuple[int, str], object] = {}
         self._depth = 0
         self._calls = 0
@@ -92,7 +90,7 @@ class Interpreter:
         for name in self._classes:
             for item in self._classes[name].body:
                 if isinstance(item, Definition) and item.name == "__init__":
-                    self._enter(Function(item, self._scope, name, Instance(name)), nothing)
+                    self._enter(Function(item, self._scope, Instance(name)), nothing)
 
     def _add(self, target: str, given: Arguments) -> None:
         """Take note of one call, unless nothing is known of it."""
@@ -109,13 +107,6 @@ class Interpreter:
         if site not in self.sites and number < (_MOST_COMPLETE if complete else _MOST_INCOMPLETE):
             self._counts[chain, complete] = number + 1
             self.sites[site] = None
-
-    def _note_config(self, items: Mapping[str, object]) -> None:
-        """Take note of a dict with a class as its type."""
-        kind = items.get("type")
-        rest = {name: value for name, value in items.items() if name != "type" and not name.startswith("_")}
-        if isinstance(kind, Expr):
-            self._add(kind.text, Arguments([], rest, False))
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -266,7 +257,6 @@ class Interpreter:
                 result[name] = value
             else:
                 return UNKNOWN
-        self._note_config(result)
         return bounded(result)
 
     def _bool(self, node: ast.BoolOp, scope: Scope) -> object:
@@ -327,37 +317,19 @@ class Interpreter:
                 waiting = [*self._bases(name), *waiting]
         return result
 
-    def _method(self, kind: str, name: str) -> Function | None:
-        for owner in self._lineage(kind):
+    def _constructor(self, instance: Instance) -> Function | None:
+        for owner in self._lineage(instance.kind):
             for item in self._classes[owner].body:
-                if isinstance(item, Definition) and item.name == name:
-                    return Function(item, self._scope, owner)
+                if isinstance(item, Definition) and item.name == "__init__":
+                    return Function(item, self._scope, instance)
         return None
 
     def _attribute(self, holder: object, name: str) -> object:
         if isinstance(holder, Instance):
-            if name in holder.attributes:
-                return holder.attributes[name]
-            return self._class_attribute(holder.kind, name, holder)
+            return holder.attributes.get(name, UNKNOWN)
         if isinstance(holder, Expr) and "(" not in holder.text:
-            known = self._class_attribute(holder.text, name, Instance(holder.text))
-            return known if known is not UNKNOWN else Expr(f"{holder.text}.{name}")
+            return Expr(f"{holder.text}.{name}")
         return holder.get(name, UNKNOWN) if isinstance(holder, dict) else UNKNOWN
-
-    def _class_attribute(self, kind: str, name: str, instance: Instance) -> object:
-        """What a class of the file has under a name: a constant, or a method of the instance."""
-        for owner in self._lineage(kind):
-            if owner not in self._bodies:
-                self._bodies[owner] = Scope(self._scope)
-                plain = [item for item in self._classes[owner].body if isinstance(item, ast.Assign | ast.AnnAssign)]
-                self._suite(plain, self._bodies[owner])
-            if name in self._bodies[owner].names:
-                return self._bodies[owner].names[name]
-        method = self._method(kind, name)
-        if method is None or _has_decorator(method.node, "property"):
-            return UNKNOWN
-        method.instance = instance
-        return method
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -367,7 +339,8 @@ class Interpreter:
             case ast.Attribute(value=holder, attr="item" | "tolist" | "split" as method):
                 numbers = self._value(holder, scope)
                 if isinstance(numbers, list | int | float):  # a short tensor is a list to us
-                    return self._split(numbers, node, scope) if method == "split" else numbers
+                    sizes = self._value(node.args[0], scope) if node.args else UNKNOWN
+                    return values.split(numbers, sizes) if method == "split" else numbers
             case ast.Attribute(value=ast.Name(id=name) as holder, attr=method):
                 value = self._value(holder, scope)
                 if isinstance(value, dict | list):
@@ -393,24 +366,12 @@ class Interpreter:
                 opened = True
         return Arguments(args, kwargs, opened)
 
-    def _split(self, numbers: object, node: ast.Call, scope: Scope) -> object:
-        """The numbers in groups of the given sizes, as `Tensor.split` gives them."""
-        sizes = self._value(node.args[0], scope) if node.args else UNKNOWN
-        if not isinstance(numbers, list) or not isinstance(sizes, list | tuple):
-            return UNKNOWN
-        if not all(isinstance(size, int) for size in sizes):
-            return UNKNOWN
-        ends = list(itertools.accumulate(sizes))
-        return [numbers[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-
     def _builtin(self, name: str, given: Arguments) -> object:
         if name != "dict":
             return values.call_builtin(name, given.args)
         if len(given.args) > 1 or not all(isinstance(arg, dict) for arg in given.args) or given.opened:
             return UNKNOWN
-        result = {**(given.args[0] if given.args else {}), **given.kwargs}  # type: ignore[dict-item]
-        self._note_config(result)
-        return result
+        return {**(given.args[0] if given.args else {}), **given.kwargs}  # type: ignore[dict-item]
 
     def _container_method(
         self, holder: dict[str, object] | list[object], name: str, method: str, node: ast.Call, scope: Scope
@@ -480,10 +441,9 @@ class Interpreter:
     def _make(self, kind: str, given: Arguments) -> Instance:
         text = None if given.opened else render_call(kind, given.args, given.kwargs)
         instance = Instance(kind, text if text is not None and len(text) < LONGEST else None)
-        init = self._method(kind, "__init__")
-        if init is not None:
-            init.instance = instance
-            self._enter(init, given)
+        constructor = self._constructor(instance)
+        if constructor is not None:
+            self._enter(constructor, given)
         else:
             bodies = [item for owner in reversed(self._lineage(kind)) for item in self._classes[owner].body]
             targets = [item.target for item in bodies if isinstance(item, ast.AnnAssign)]
@@ -496,7 +456,7 @@ class Interpreter:
         if self._depth >= _DEEPEST or self._calls >= _MOST_CALLS:
             return UNKNOWN
         instance = function.instance
-        fresh = instance is None or (function.node.name == "__init__" and not instance.attributes)
+        fresh = instance is None or not instance.attributes
         shown = [render(value) for value in given.args], {name: render(value) for name, value in given.kwargs.items()}
         key = (id(function.node), f"{instance.kind if instance is not None else ''} {shown}")
         if fresh and key in self._seen:
@@ -522,9 +482,7 @@ class Interpreter:
         defaults: dict[str, ast.expr | None]
         defaults = dict(zip(names[len(names) - len(parameters.defaults) :], parameters.defaults, strict=True))
         defaults |= {arg.arg: node for arg, node in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)}
-        args = given.args
-        if function.owner and not _has_decorator(function.node, "staticmethod"):
-            args = [function.instance or UNKNOWN, *args]
+        args = given.args if function.instance is None else [function.instance, *given.args]
         scope.names.update(zip(names, args, strict=False))
         for name in (*names[len(args) :], *(arg.arg for arg in parameters.kwonlyargs)):
             default = defaults.get(name)
@@ -535,10 +493,6 @@ class Interpreter:
         if parameters.kwarg is not None:
             scope.names[parameters.kwarg.arg] = kwargs
         return scope
-
-
-def _has_decorator(node: Definition, name: str) -> bool:
-    return any(isinstance(item, ast.Name) and item.id == name for item in node.decorator_list)
 
 
 def _short(text: str | None) -> str | None:

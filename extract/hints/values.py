@@ -1,6 +1,7 @@
 """What is known of a value without running anything: plain Python values, closed expressions, or nothing."""
 
 import ast
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -53,11 +54,10 @@ class Instance:
 
 @dataclass(eq=False, slots=True)
 class Function:
-    """A function of the file, or a method taken from an object."""
+    """A function of the file, or the constructor of an object."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
     scope: "Scope"
-    owner: str = ""  # of a method: the class that defines it
     instance: Instance | None = None
 
 
@@ -257,7 +257,41 @@ def call_builtin(name: str, args: Sequence[object]) -> object:
         return _apply(_OF_SEQUENCES[name], *args)
     if name in _OF_PLAIN and all(is_plain(value) for value in args):
         return _apply(_OF_PLAIN[name], *args)
+    return _helper(name.rpartition(".")[2].lstrip("_"), args)
+
+
+_TIMES = {"to_1tuple": 1, "single": 1, "to_2tuple": 2, "pair": 2, "to_3tuple": 3, "triple": 3}
+
+
+def _helper(name: str, args: Sequence[object]) -> object:
+    """What the small helpers give that many codebases have under one name."""
+    if name in _TIMES and len(args) == 1 and args[0] is not UNKNOWN:
+        return tuple(args[0]) if isinstance(args[0], list | tuple) else bounded((args[0],) * _TIMES[name])
+    if name == "make_divisible" and 1 <= len(args) <= 2:
+        return _divisible(*args)
+    if name == "calculate_drop_path_rates" and len(args) >= 2 and True not in args[2:]:
+        depths = args[1]
+        rates = linspace([0.0, args[0], call_builtin("sum", [depths]) if isinstance(depths, list | tuple) else depths])
+        return split(rates, depths) if isinstance(depths, list | tuple) else rates
     return UNKNOWN
+
+
+def _divisible(value: object, divisor: object = 8) -> object:
+    """The nearest multiple, as MobileNet's code has it; it does not go down by more than 10%."""
+    if not isinstance(value, int | float) or not isinstance(divisor, int) or divisor <= 0:
+        return UNKNOWN
+    nearest = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return nearest + divisor if nearest < 0.9 * value else nearest
+
+
+def split(numbers: object, sizes: object) -> object:
+    """The numbers in groups of these sizes, as `Tensor.split` gives them."""
+    if not isinstance(numbers, list) or not isinstance(sizes, list | tuple):
+        return UNKNOWN
+    if not all(isinstance(size, int) for size in sizes):
+        return UNKNOWN
+    ends = list(itertools.accumulate(sizes))
+    return [numbers[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def linspace(args: Sequence[object]) -> object:

@@ -39,12 +39,6 @@ CASES = {
         ("12",),
         {},
     ),
-    "a method": (
-        "class B(nn.Module):\n    def __init__(self):\n        self.m = self.make(9)\n"
-        "    def make(self, d):\n        return Mlp(d)",
-        ("9",),
-        {},
-    ),
     "a class in a variable": ("def f(block=Mlp):\n    return block(6)", ("6",), {}),
     "a branch that is taken": (
         "def f(big=False):\n    d = 100\n    if not big:\n        d = 10\n    return Mlp(d)",
@@ -57,7 +51,16 @@ CASES = {
         ("16",),
         {},
     ),
-    "a dict with the class": ("c = dict(type=Mlp, dim=2)", ("2",), {}),
+    "a helper that many codebases have": (
+        "m = Mlp(_make_divisible(30), hidden=to_2tuple(3))",
+        ("32",),
+        {"hidden": "(3, 3)"},
+    ),
+    "rates of stochastic depth": (
+        "r = [x.item() for x in torch.linspace(0, 0.2, 3)]\nm = Mlp(4, hidden=r)",
+        ("4",),
+        {"hidden": "[0.0, 0.1, 0.2]"},
+    ),
     "a loop": ("for d in (20, 40):\n    m = Mlp(d)", ("20",), {}),
     "one unknown argument that has a default": ("m = Mlp(64, act=choose())", ("64",), {}),
 }

@@ -34,11 +34,6 @@ CASES = {
         [("4",)],
         [("torch.ones(1, 4)",)],
     ),
-    "a fence": (
-        "```python\nhead = Head(width=5)\nout = head(torch.zeros(5), mask=None)\n```",
-        [()],
-        [("torch.zeros(5)",)],
-    ),
     "a list of inputs": (
         ">>> m = Head(2)\n>>> xs = [torch.rand(1, c) for c in (2, 4)]\n>>> m(xs)",
         [("2",)],
