@@ -2,6 +2,8 @@
 
 import ast
 import difflib
+import subprocess
+import sys
 
 import pytest
 
@@ -227,3 +229,9 @@ def test_what_cannot_be_changed_everywhere_is_not_changed_at_all(kind: str, adde
 def test_what_libcst_does_not_parse_is_left_alone() -> None:
     file = SourceFile("def f(:\n")
     assert not any([*faults(file).values(), *changes(file).values()])
+
+
+def test_libcst_is_imported_only_where_conversations_are_made() -> None:
+    told = "import sys, curate.cli, curate.pipeline, curate.verify; print('libcst' in sys.modules)"
+    found = subprocess.run([sys.executable, "-P", "-c", told], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"

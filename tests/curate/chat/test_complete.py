@@ -291,9 +291,3 @@ def test_what_the_rest_of_the_file_cannot_tell(line: str, plain: bool) -> None:
 @pytest.mark.parametrize("text", [f"{FILE}# {MARK}\n", "x = 1\n", "def f():\n    return 1\n", ""])
 def test_where_nothing_can_be_cut_out(text: str) -> None:
     assert gaps(text) == []
-
-
-@given(text=st.text(st.sampled_from("`a \n'\"p"), max_size=40))
-def test_a_fence_gives_its_code_back(text: str) -> None:
-    code = text if text.endswith("\n") else text + "\n"
-    assert fenced_codes(f"before\n\n{fence(text)}\nafter") == [code]

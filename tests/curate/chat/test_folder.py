@@ -4,7 +4,7 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from curate.verify import verify
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
-from manifests.conversations.conversation import Conversation
 from manifests.manifest import read_manifest
 from manifests.records import CHAT_KINDS
 
@@ -37,6 +36,7 @@ def test_the_folder_is_sound(snapshot: Path) -> None:
     assert {"chat splits", "chat code", "chat ids", "chat explained", "chat counts", "schema ChatRow"} <= set(checks)
 
 
+@pytest.mark.slow
 def test_conversations_stay_in_the_split_of_their_record(
     snapshot: Path, other_seed: Path, read_chat: Callable[[Path], list[Row]]
 ) -> None:
@@ -54,6 +54,7 @@ def test_conversations_stay_in_the_split_of_their_record(
     assert homes[0] != homes[1], "another seed draws other splits, and conversations follow"
 
 
+@pytest.mark.slow
 def test_shuffled_rows_give_the_same_bytes_and_run_nothing_again(
     snapshot: Path, make_chat: Callable[..., Path], rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_shuffled_rows_give_the_same_bytes_and_run_nothing_again(
     }
 
 
+@pytest.mark.slow
 def test_another_seed_asks_otherwise(
     other_seed: Path, read_chat: Callable[[Path], list[Row]], chat: dict[tuple[str, str], Row]
 ) -> None:
@@ -127,28 +129,6 @@ def test_code_that_is_no_python_is_told(make_chat: Callable[..., Path], tmp_path
     drops = pq.read_table(folder / "chat_drops.parquet").to_pylist()
     assert [(drop["task"], drop["reason"]) for drop in drops] == [(kind, "not_python") for kind in CHAT_KINDS]
     assert drops[0]["detail"].startswith("not Python: line 1")
-    assert [check.name for check in verify(folder, jobs=1) if not check.ok] == []
-
-
-def test_a_request_that_is_near_one_of_an_earlier_split_is_dropped(
-    make_chat: Callable[..., Path],
-    chat: dict[tuple[str, str], Row],
-    rows: list[Row],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def held(made: Sequence[Conversation], *_: Any) -> dict[str, Conversation]:
-        by_id = {item.id: item for item in made}
-        return {chat["blocks", "design"]["id"]: by_id[chat["plain", "design"]["id"]]}
-
-    monkeypatch.setattr("manifests.conversations.conversation.held_earlier", held)
-    folder = make_chat(tmp_path / "near", rows)
-    (drop,) = [
-        drop for drop in pq.read_table(folder / "chat_drops.parquet").to_pylist() if drop["reason"] == "near_split"
-    ]
-    plain = chat["plain", "design"]
-    assert (drop["nn"], drop["task"]) == ("net-blocks", "design")
-    assert drop["detail"] == f"its request is nearly that about net-plain ({plain['record'][:12]}) in {plain['split']}"
     assert [check.name for check in verify(folder, jobs=1) if not check.ok] == []
 
 

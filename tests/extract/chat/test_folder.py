@@ -225,7 +225,6 @@ PASSAGE = "def __init__ ( self , channels , width = 16 )"
 @pytest.mark.parametrize(
     ("name", "edit", "check", "told"),
     [
-        (TRAIN, first(id="0" * 64), "chat facts", "its id is not"),
         (TRAIN, first(n_tokens=1), "chat facts", "n_tokens is 1"),
         (TRAIN, first(license="MIT-0"), "chat facts", "its license is not"),
         (TRAIN, first(notice="a"), "chat facts", "holds code or a notice"),
@@ -234,7 +233,6 @@ PASSAGE = "def __init__ ( self , channels , width = 16 )"
         (TRAIN, answer("describe", PASSAGE), "chat code", "repeats a passage"),
         (TRAIN, answer("write", "```python\nimport os\n```"), "chat code", "is not its file"),
         (TRAIN, lambda rows: rows.pop(), "chat explained", "0 conversations and 0 drops"),
-        (TRAIN, lambda rows: rows.append(rows[0]), "chat explained", "2 conversations and 0 drops"),
         ("chat_drops.parquet", first(reason="other"), "chat counts", "drops: "),
         (TRAIN, lambda rows: [row.update(others=["none"]) for row in rows], "chat facts", "has no spec"),
         (SPECS, first(parameters=5), "spec splits", "does not state what its line states"),
@@ -248,16 +246,6 @@ def test_what_is_wrong_is_found(extraction: Path, tmp_path: Path, name: str, edi
     found = {item.name: item for item in verify(folder)}
     assert not found[check].ok
     assert told in found[check].detail
-
-
-def test_a_row_in_another_split_is_found(extraction: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(extraction, tmp_path / "copy"))
-    moved: list[dict[str, Any]] = []
-    change(folder, TRAIN, lambda rows: moved.append(rows.pop(0)))
-    change(folder, TRAIN.replace("train", "test"), lambda rows: rows.extend(moved))
-    found = {item.name: item for item in verify(folder)}
-    assert not found["chat splits"].ok
-    assert "in test, " in found["chat splits"].detail
 
 
 def test_code_that_may_not_leave_is_found(extraction: Path, tmp_path: Path) -> None:
