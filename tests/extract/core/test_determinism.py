@@ -58,6 +58,7 @@ def copied(corpus: Any, **options: bool) -> Any:
     return corpus(files, **options)
 
 
+@pytest.mark.slow
 def test_hash_seed(corpus: Any) -> None:
     """This process has a seed of its own, too."""
     made = copied(corpus)

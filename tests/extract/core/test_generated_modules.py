@@ -5,6 +5,7 @@ import re
 import sys
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +99,7 @@ class Writer:
         return {f"p/{name}.py": "\n".join(self.lines[i]) + "\n" for i, name in enumerate(FILES)}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), size=st.integers(2, 7))
 def test_blocks_compute_what_the_original_computes(

@@ -199,6 +199,12 @@ def test_one_copy_of_what_is_the_same() -> None:
     assert found.names == {"1": "A", "2": "B"}
 
 
+def test_what_is_only_called_and_comments_above_keep_nothing_apart() -> None:
+    code = "def make(n): return lambda x: n\n{}pair = make(2)\nclass {}:\n    def run(self): return pair(self)\n"
+    text = bundle([part("1", code.format("", "A"), "A"), part("2", code.format("# Two.\n", "B"), "B")]).text
+    assert text.count("pair = make(2)") == text.count("def make(") == 1
+
+
 def test_the_same_text_over_something_else_is_not_the_same() -> None:
     code = "K = {}\ndef f(): return K, g()\ndef g(): return f\nclass {}:\n    y = f\n"
     text = bundle([part("1", code.format(3, "A"), "A"), part("2", code.format(4, "B"), "B")]).text
