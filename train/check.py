@@ -25,10 +25,9 @@ from typing import Self
 from lemur_core.files.errors import UserError
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
-from train.contract import check_contract, lemur_name
+from train.contract import check_contract, lemur_name, transform_named
 from train.data import Cifar10
 from train.quality import Quality, code_quality
-from train.transforms import transform_named
 
 ENTRY = "train.checking:run_check"
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional
 
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step
-from train.contract import TRAINER_PARAMETERS
+from train.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, TRAINER_PARAMETERS, Transform, transform_named
 from train.data import open_cache
-from train.transforms import CIFAR10_DEVIATION, CIFAR10_MEAN, Transform, transform_named
 
 CLASSES = 10
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
-from train.contract import lemur_digest
+from train.contract import lemur_digest, transform_module, transform_named
 from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, can_enter, read_trials
 from train.run_folder import read_record
-from train.transforms import transform_module, transform_named
 
 _CODE_TABLES = ("nn", "transform", "metric")
 _REFERENCES = (*_CODE_TABLES, "prm")

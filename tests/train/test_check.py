@@ -13,10 +13,9 @@ from PIL import Image
 from lemur_core.files.errors import UserError
 from train.check import CheckResult, CheckSettings, NetChecker, accuracy_to_time, check_nn
 from train.checking import TrainData, prepare
-from train.contract import lemur_name
+from train.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module, transform_named
 from train.data import Cifar10, load_cifar10
 from train.quality import code_quality, complexities
-from train.transforms import CIFAR10_DEVIATION, CIFAR10_MEAN, transform_module, transform_named
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}
