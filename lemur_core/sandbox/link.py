@@ -200,16 +200,8 @@ class Setup:
         """A view of the file system with nothing in it but what is readable, and the scratch root to write to."""
         shown = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
         shown += [str(Path(__file__).parent), *self.sys_path, *self.modules(self.needed()).values()]
-        command = [
-            shutil.which("bwrap") or "bwrap",
-            "--unshare-all",
-            "--cap-drop",
-            "ALL",
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-        ]
+        command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--cap-drop", "ALL"]
+        command += ["--proc", "/proc", "--dev", "/dev"]
         command += ["--perms", "0111", "--dir", str(self.home)]  # an interpreter may lie in it: not to be listed
         for path in dict.fromkeys(shown):
             command += ["--ro-bind", path, path]
