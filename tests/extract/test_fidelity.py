@@ -94,7 +94,7 @@ CASES: dict[str, tuple[str, str, str, str | None, str]] = {
     "a copy that dies": (swapped("super().__init__()", "import os; os.abort()"), "Gate", "lib.gates", "mismatch", "only the original runs: "),
     "an original that dies": (QUIET, "Dies", "lib.dies", None, "the original does not run: "),
     "an original that cannot be constructed": (EASY, "Fussy", "lib.fussy", None, "the original does not run: ValueError: not here"),
-    "an original that cannot be imported": (GATE, "Gate", "lib.broken", None, "no original: Mistake: No module named 'no_such_package'"),
+    "an original that cannot be imported": (GATE, "Gate", "lib.broken", None, "no original: AttemptError: No module named 'no_such_package'"),
     "an original whose import ends the process": (GATE, "Gate", "lib.ends", None, "no original: "),
     "a module that is not there": (GATE, "Gate", "lib.absent", None, "no original: "),
     "a class that is not there": (GATE.replace("Gate", "Hate"), "Hate", "lib.gates", None, "no original: AttributeError"),
