@@ -275,10 +275,10 @@ def _download(version: str, folder: Path) -> Path:
         target = folder / wheel.name
         wheel.replace(target)
         return target
-    except AbsentError as error:
-        known = ", ".join(_with_codes())
-        raise UserError(f"nn-dataset {version}: no such release; releases with network codes: {known}") from error
     except UserError as error:
+        if isinstance(error, AbsentError) and error.versions:
+            known = ", ".join(_with_codes())
+            raise UserError(f"nn-dataset {version}: no such release; releases with network codes: {known}") from error
         raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
