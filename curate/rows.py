@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -96,21 +97,39 @@ def require_rows(where: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         raise UserError(f"{where}: holds no rows; name a SOURCE that does")
 
 
-class RowDigest:
-    """Digest of rows that come from no file: of each row as JSON, however they were batched."""
+class RowSource:
+    """A source of rows that come from no file: the manifest names it with the digest of its rows, as JSON, in order."""
 
-    def __init__(self) -> None:
-        self._sha256 = hashlib.sha256()
-        self._bytes = 0
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._inputs: list[InputFile] = []
 
-    def watch(self, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The same rows, counted in."""
-        for row in rows:
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows in their order.
+
+        Raises: UserError if there are none, or as `read_rows` does.
+        """
+        return require_rows(self.name, batch_rows(self._digested_rows()))
+
+    def inputs(self) -> list[InputFile]:
+        """The source, with the digest of its rows."""
+        if not self._inputs:
+            deque(self._digested_rows(), maxlen=0)
+        return list(self._inputs)
+
+    def read_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows, read anew."""
+        raise NotImplementedError
+
+    def label(self) -> str:
+        """What the manifest calls it."""
+        return self.name
+
+    def _digested_rows(self) -> Iterator[dict[str, Any]]:
+        digest, size = hashlib.sha256(), 0
+        for row in self.read_rows():
             line = json.dumps(row, sort_keys=True).encode() + b"\n"
-            self._sha256.update(line)
-            self._bytes += len(line)
+            digest.update(line)
+            size += len(line)
             yield row
-
-    def as_input(self, name: str) -> InputFile:
-        """What the manifest says of the rows seen so far."""
-        return InputFile(name, self._sha256.hexdigest(), self._bytes)
+        self._inputs = [InputFile(self.label(), digest.hexdigest(), size)]

@@ -5,13 +5,10 @@ import importlib
 import importlib.metadata
 import sqlite3
 import sys
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-
-from curate.rows import BATCH_ROWS, InputFile, RowDigest, batch_rows, require_rows
+from curate.rows import BATCH_ROWS, RowSource
 from curate.sources.cells import COLUMNS, check_columns, read_row
 from lemur_core.files.errors import UserError
 from manifests.hub import hub_errors, parse_dataset
@@ -19,34 +16,19 @@ from manifests.hub import hub_errors, parse_dataset
 _ADVICE = "check the network, run again"
 
 
-class HubDataset:
+class HubDataset(RowSource):
     """All splits of one dataset, in the order of their names."""
 
     def __init__(self, spec: str) -> None:
         self._repo, self._revision = parse_dataset(spec)
-        self.name = spec
-        self._inputs: list[InputFile] = []
+        super().__init__(spec)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read_rows(self) -> Iterator[dict[str, Any]]:
         """The rows of the splits, each in its order.
 
         Raises: RetryableError if the Hub cannot be reached; UserError if the dataset is not there, cannot be read as
-            rows, lacks a required column, or holds no rows.
+            rows, or lacks a required column.
         """
-        return require_rows(self.name, batch_rows(self._rows()))
-
-    def inputs(self) -> list[InputFile]:
-        """The dataset, with the digest of its rows."""
-        if not self._inputs:
-            deque(self._rows(), maxlen=0)
-        return list(self._inputs)
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        digest = RowDigest()
-        yield from digest.watch(self._stream())
-        self._inputs = [digest.as_input(self.name)]
-
-    def _stream(self) -> Iterator[dict[str, Any]]:
         import datasets
 
         with hub_errors(self.name, _ADVICE):
@@ -71,37 +53,28 @@ _INSTEAD = "or curate the released corpus: lemur curate lemur"
 _FAILURES = (OSError, sqlite3.Error, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-class InstalledLemur:
+class InstalledLemur(RowSource):
     """`ab.nn.api.data(only_best_accuracy=True)` of this environment. The API hands over all its rows at once.
 
     Source: https://github.com/ABrain-One/nn-dataset
     """
 
-    name = "installed"
-
     def __init__(self) -> None:
+        super().__init__("installed")
         self._frame: Any = None
-        self._inputs: list[InputFile] = []
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read_rows(self) -> Iterator[dict[str, Any]]:
         """The API's rows in its order.
 
-        Raises: UserError if the API cannot be imported or fails, or returns no rows.
+        Raises: UserError if the API cannot be imported or fails.
         """
-        return require_rows("installed", batch_rows(self._rows()))
-
-    def inputs(self) -> list[InputFile]:
-        """The installed release, with the digest of its rows."""
-        if not self._inputs:
-            deque(self._rows(), maxlen=0)
-        return list(self._inputs)
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
         if self._frame is None:
             self._frame = _load()
-        digest = RowDigest()
-        yield from digest.watch(_read_frame(self._frame))
-        self._inputs = [digest.as_input(_describe())]
+        return _read_frame(self._frame)
+
+    def label(self) -> str:
+        """The installed release."""
+        return _describe()
 
 
 def _load() -> Any:
