@@ -19,6 +19,7 @@ from extract.hints.values import (
     Function,
     Instance,
     Partial,
+    Repeat,
     Scope,
     bounded,
     imported_values,
@@ -406,6 +407,8 @@ class Interpreter:
             return self._invoke(function.function, merged)
         if isinstance(function, Function):
             return self._enter(function, given)
+        if isinstance(function, Repeat):
+            return values.repeated(args[0], function.count) if len(args) == 1 else UNKNOWN
         if not isinstance(function, Expr) or "(" in function.text:
             return UNKNOWN
         if function.text in {"torch.linspace", "np.linspace"}:

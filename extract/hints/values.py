@@ -43,6 +43,13 @@ class Partial:
     kwargs: tuple[tuple[str, object], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`to_ntuple(count)`: a function that repeats one value."""
+
+    count: int
+
+
 @dataclass(eq=False, slots=True)
 class Instance:
     """An object of a class of the file, with what is known of its attributes."""
@@ -265,8 +272,10 @@ _TIMES = {"to_1tuple": 1, "single": 1, "to_2tuple": 2, "pair": 2, "to_3tuple": 3
 
 def _helper(name: str, args: Sequence[object]) -> object:
     """What the small helpers give that many codebases have under one name."""
-    if name in _TIMES and len(args) == 1 and args[0] is not UNKNOWN:
-        return tuple(args[0]) if isinstance(args[0], list | tuple) else bounded((args[0],) * _TIMES[name])
+    if name in _TIMES and len(args) == 1:
+        return repeated(args[0], _TIMES[name])
+    if name in {"to_ntuple", "ntuple"} and len(args) == 1 and isinstance(args[0], int):
+        return Repeat(args[0])
     if name == "make_divisible" and 1 <= len(args) <= 2:
         return _divisible(*args)
     if name == "calculate_drop_path_rates" and len(args) >= 2 and True not in args[2:]:
@@ -274,6 +283,13 @@ def _helper(name: str, args: Sequence[object]) -> object:
         rates = linspace([0.0, args[0], call_builtin("sum", [depths]) if isinstance(depths, list | tuple) else depths])
         return split(rates, depths) if isinstance(depths, list | tuple) else rates
     return UNKNOWN
+
+
+def repeated(value: object, count: int) -> object:
+    """A value as a tuple of so many; a sequence stays as it is."""
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    return UNKNOWN if value is UNKNOWN or count > MOST_ITEMS else (value,) * count
 
 
 def _divisible(value: object, divisor: object = 8) -> object:

@@ -56,6 +56,7 @@ CASES = {
         ("32",),
         {"hidden": "(3, 3)"},
     ),
+    "a helper that makes a helper": ("m = Mlp(to_ntuple(2)(7)[1])", ("7",), {}),
     "rates of stochastic depth": (
         "r = [x.item() for x in torch.linspace(0, 0.2, 3)]\nm = Mlp(4, hidden=r)",
         ("4",),
