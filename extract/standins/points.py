@@ -150,6 +150,9 @@ class _DynamicScatter:
 
     @staticmethod
     def apply(feats, coors, reduce_type="max"):
+        assert feats.dim() == 2
+        assert coors.dim() == 2
+        assert feats.size(0) == coors.size(0)
         clean = coors.detach().masked_fill((coors < 0).any(-1, keepdim=True), -1)
         places, index = clean.unique(dim=0, return_inverse=True)
         outside = int(len(places) > 0 and places[0, 0] < 0)
