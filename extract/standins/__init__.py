@@ -72,6 +72,7 @@ DEFINITIONS: Mapping[str, StandIn] = {
         requires requires: backends
         requires_backends requires_backends: obj backends
         _assert_has_ops assert_has_ops:
+        _has_ops has_ops:
         load_state_dict load_state_dict: module state_dict
         load_checkpoint load_checkpoint: model filename map_location
         _load_checkpoint read_checkpoint: filename map_location
