@@ -64,6 +64,7 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "functions of the file": (interpreter, "_DEEPEST", 1),
     "factories": (interpreter.Interpreter, "_note_factory", lambda *_: None),
     "comprehensions": (interpreter.Interpreter, "_comprehension", lambda *_: UNKNOWN),
+    "constants and methods of classes": (interpreter.Interpreter, "_class_attribute", lambda *_: UNKNOWN),
     "methods of containers": (interpreter.Interpreter, "_container_method", lambda *_: UNKNOWN),
 }
 

@@ -70,6 +70,7 @@ class Interpreter:
         self._tree = tree
         self._counts: dict[tuple[str, bool], int] = {}
         self._classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self._bodies: dict[str, Scope] = {}
         self._seen: dict[tuple[int, str], object] = {}
         self._depth = 0
         self._calls = 0
@@ -318,19 +319,35 @@ class Interpreter:
                 waiting = [*self._bases(name), *waiting]
         return result
 
-    def _constructor(self, instance: Instance) -> Function | None:
+    def _method(self, instance: Instance, name: str) -> Function | None:
         for owner in self._lineage(instance.kind):
             for item in self._classes[owner].body:
-                if isinstance(item, Definition) and item.name == "__init__":
+                if isinstance(item, Definition) and item.name == name:
                     return Function(item, self._scope, instance)
         return None
 
     def _attribute(self, holder: object, name: str) -> object:
         if isinstance(holder, Instance):
-            return holder.attributes.get(name, UNKNOWN)
+            known = holder.attributes.get(name, UNKNOWN)
+            return known if known is not UNKNOWN else self._class_attribute(holder, name)
         if isinstance(holder, Expr) and "(" not in holder.text:
-            return Expr(f"{holder.text}.{name}")
+            known = self._class_attribute(Instance(holder.text), name)
+            return known if known is not UNKNOWN else Expr(f"{holder.text}.{name}")
         return holder.get(name, UNKNOWN) if isinstance(holder, dict) else UNKNOWN
+
+    def _class_attribute(self, instance: Instance, name: str) -> object:
+        """What a class of the file has under a name: a constant, or a method of the instance."""
+        for owner in self._lineage(instance.kind):
+            if owner not in self._bodies:
+                self._bodies[owner] = Scope(self._scope)
+                plain = [item for item in self._classes[owner].body if isinstance(item, ast.Assign | ast.AnnAssign)]
+                self._suite(plain, self._bodies[owner])
+            if name in self._bodies[owner].names:
+                return self._bodies[owner].names[name]
+        method = self._method(instance, name)
+        if method is not None and not _has_decorator(method.node, "property"):
+            return method
+        return UNKNOWN
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -444,7 +461,7 @@ class Interpreter:
     def _make(self, kind: str, given: Arguments) -> Instance:
         text = None if given.opened else render_call(kind, given.args, given.kwargs)
         instance = Instance(kind, text if text is not None and len(text) < LONGEST else None)
-        constructor = self._constructor(instance)
+        constructor = self._method(instance, "__init__")
         if constructor is not None:
             self._enter(constructor, given)
         else:
@@ -459,7 +476,8 @@ class Interpreter:
         if self._depth >= _DEEPEST or self._calls >= _MOST_CALLS:
             return UNKNOWN
         instance = function.instance
-        fresh = instance is None or not instance.attributes
+        constructs = function.node.name == "__init__"
+        fresh = instance is None or (constructs and not instance.attributes)
         shown = [render(value) for value in given.args], {name: render(value) for name, value in given.kwargs.items()}
         key = (id(function.node), f"{instance.kind if instance is not None else ''} {shown}")
         if fresh and key in self._seen:
@@ -485,7 +503,9 @@ class Interpreter:
         defaults: dict[str, ast.expr | None]
         defaults = dict(zip(names[len(names) - len(parameters.defaults) :], parameters.defaults, strict=True))
         defaults |= {arg.arg: node for arg, node in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)}
-        args = given.args if function.instance is None else [function.instance, *given.args]
+        args = given.args
+        if function.instance is not None and not _has_decorator(function.node, "staticmethod"):
+            args = [function.instance, *args]
         scope.names.update(zip(names, args, strict=False))
         for name in (*names[len(args) :], *(arg.arg for arg in parameters.kwonlyargs)):
             default = defaults.get(name)
@@ -496,6 +516,10 @@ class Interpreter:
         if parameters.kwarg is not None:
             scope.names[parameters.kwarg.arg] = kwargs
         return scope
+
+
+def _has_decorator(node: Definition, name: str) -> bool:
+    return any(isinstance(item, ast.Name) and item.id == name for item in node.decorator_list)
 
 
 def _short(text: str | None) -> str | None:

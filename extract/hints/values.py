@@ -61,7 +61,7 @@ class Instance:
 
 @dataclass(eq=False, slots=True)
 class Function:
-    """A function of the file, or the constructor of an object."""
+    """A function of the file, or a method of an object."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
     scope: "Scope"

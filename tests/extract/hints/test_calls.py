@@ -39,6 +39,12 @@ CASES = {
         ("12",),
         {},
     ),
+    "a method": (
+        "class B(nn.Module):\n    def __init__(self):\n        self.m = self.make(9)\n"
+        "    def make(self, d):\n        return Mlp(d)",
+        ("9",),
+        {},
+    ),
     "a class in a variable": ("def f(block=Mlp):\n    return block(6)", ("6",), {}),
     "a branch that is taken": (
         "def f(big=False):\n    d = 100\n    if not big:\n        d = 10\n    return Mlp(d)",
