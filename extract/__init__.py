@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from extract.blocks import load_block
-    from extract.extractor import BlockExtractor, Options, extract_to
+    from extract.extractor import BlockExtractor, extract_to
+    from extract.results import Options
 
 __all__ = ["BlockExtractor", "Options", "extract_to", "load_block"]
 

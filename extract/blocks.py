@@ -48,7 +48,7 @@ def read_rows(folder: Path, columns: Sequence[str] | None = None) -> list[dict[s
     try:
         rows: list[dict[str, Any]] = pq.read_table(folder / TABLE, columns=columns and list(columns)).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(folder, error) from error
+        raise damaged(folder, error) from error
     return rows
 
 
@@ -66,11 +66,12 @@ def read_block(folder: Path, place: int) -> Block:
                     return Block.model_validate(file.read_row_group(group, names).slice(place, 1).to_pylist()[0])
                 place -= size
     except (OSError, pa.ArrowException, ValidationError) as error:
-        raise _damaged(folder, error) from error
+        raise damaged(folder, error) from error
     raise IndexError(place)
 
 
-def _damaged(folder: Path, error: Exception) -> UserError:
+def damaged(folder: Path, error: Exception) -> UserError:
+    """What to say of a folder in which something cannot be read."""
     detail = str(error).splitlines()[0]
     return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")
 
@@ -146,8 +147,7 @@ def _needs(folder: Path, block: str) -> dict[str, Any] | None:
             line = next((line for line in file if line.startswith(start)), None)
         entry: dict[str, Any] | None = None if line is None else json.loads(line.strip().removesuffix(","))
     except (OSError, ValueError) as error:
-        detail = str(error).splitlines()[0]
-        raise UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make it anew") from error
+        raise damaged(folder, error) from error
     return entry
 
 

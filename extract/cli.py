@@ -113,7 +113,8 @@ def extract(
     """Turn classes of real repositories into closed, validated files, each with its provenance."""
     from extract.chat.build import ChatOptions
     from extract.discover import Selection
-    from extract.extractor import Options, extract_to, read_names
+    from extract.extractor import extract_to, read_names
+    from extract.results import Options
     from lemur_core.files.atomic import check_free
     from lemur_core.files.errors import UsageError
 

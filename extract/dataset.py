@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import ChatOptions, build_chat, extraction_chat_card
+from extract.chat.build import build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock
 from extract.chat.guard import Rights, read_rights
+from extract.results import Options
 from extract.specs.splits import Place, place_specs, write_spec_tables
 from lemur_core.files.markdown import code_span, count, plural, table
 from lemur_core.similarity.text import tokens_of
@@ -33,26 +34,25 @@ CONFIGS: Configs = {
 
 
 def write_dataset(
-    folder: Path, specs: Sequence[Spec], codes: Sequence[str], blocks: int, seed: int, options: ChatOptions | None
+    folder: Path, specs: Sequence[Spec], codes: Sequence[str], blocks: int, options: Options
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Write the tables and the card of a folder whose blocks, requirements and specs are written.
 
     Args:
         codes: the closed files of the same blocks.
         blocks: rows of the table of blocks.
-        seed: draws which groups are held out.
-        options: of conversations; None for none.
+        options: seed, and how conversations are made.
     Returns: rows by path below `folder`, and counts for the manifest.
     """
-    places = place_specs(specs, codes, seed)
+    places = place_specs(specs, codes, options.seed)
     rows = write_spec_tables(folder, specs, places)
     splits = Counter(place.split for place in places)
     groups = len({place.cluster for place in places})
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
     chat = None
-    if options is not None:
+    if options.chat is not None:
         chat_blocks = [ChatBlock(*given) for given in zip(specs, places, codes, strict=True)]
-        chat = build_chat(chat_blocks, options, read_rights(folder) if options.include_code else Rights())
+        chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else Rights())
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
     told: Mapping[str, int] = {TABLE: blocks, **rows}

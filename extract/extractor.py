@@ -7,12 +7,11 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from extract.categories import category_of
-from extract.chat.build import ChatOptions
 from extract.closure import Collector
 from extract.discover import Found, Selected, Selection, discover, select
 from extract.emit import Emitted, Emitter, Unresolved
@@ -20,10 +19,10 @@ from extract.fidelity import Comparison, Pair, compare_all
 from extract.folder import write_extraction
 from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder, Hints
-from extract.index import Index, Policy
+from extract.index import Index
 from extract.modules import Library, Module
 from extract.registry import Registries
-from extract.results import Result, RunFacts, at_least, code_columns
+from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.runtime_names import RUNTIME_NAMES
 from extract.sources import Source, open_available, open_source
@@ -35,30 +34,12 @@ from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import available_cores
 from manifests.corpus import load_corpus
 from manifests.manifest import Manifest, Stopwatch
-from manifests.records import Block, Level
+from manifests.records import Block
 
 DISCOVERY_VERSION = 1
 _TOLD = 3  # files that are not Python, by name
 _FEW = 5  # names that several classes have; more are not told
 _REASON = 120  # characters of why a block was not compared
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How an extraction is made; what `BlockExtractor` takes as well is explained there."""
-
-    corpus: str | None = None  # name or file
-    sources: tuple[str, ...] = ()
-    selection: Selection = field(default_factory=Selection)
-    index: Policy = "missing"
-    level: Level = "backward"
-    retry_failed: bool = False
-    fidelity: bool = False
-    jobs: int | None = None
-    unsafe: bool = False
-    timings: bool = False  # write each block's seconds, so that the table's bytes vary
-    seed: int = 42  # draws which specs are held out, and the wording of conversations
-    chat: ChatOptions | None = None  # how conversations are made; None for none
 
 
 class BlockExtractor:
@@ -70,44 +51,21 @@ class BlockExtractor:
     Args:
         corpus: name of a shipped corpus or a JSON file; `quick` when neither it nor sources are given.
         sources: further sources: NAME[@VERSION], git+URL[@REV] or a folder.
-        index: policy towards files that are not in the index yet.
-        level: the rung that blocks are taken to.
-        retry_failed: run blocks again that failed in an earlier run.
-        fidelity: compare blocks that run with their originals, installed apart.
-        jobs: processes; all cores by default.
-        unsafe: run foreign code without the walls of the sandbox; only for code that you trust.
+        options: the further fields of `Options`, by name.
     Raises: UserError if no source can be opened.
     Source: https://arxiv.org/abs/2512.04329 (NN-RAG)
     """
 
-    def __init__(
-        self,
-        corpus: str | None = None,
-        sources: Sequence[str] = (),
-        *,
-        index: Policy = "missing",
-        level: Level = "backward",
-        retry_failed: bool = False,
-        fidelity: bool = False,
-        jobs: int | None = None,
-        unsafe: bool = False,
-    ) -> None:
-        self.level = level
-        self.retry_failed = retry_failed
-        self.fidelity = fidelity
-        self.jobs = jobs or available_cores()
-        self.unsafe = unsafe
+    def __init__(self, corpus: str | None = None, sources: Sequence[str] = (), **options: Any) -> None:
+        self.options = Options(corpus=corpus, sources=tuple(sources), **options)
         self.watch = Stopwatch()
-        self.unopened: tuple[tuple[str, str], ...] = ()
-        self.sources = self._open(corpus, sources)
+        self._jobs = self.options.jobs or available_cores()
+        self.facts = RunFacts(self.options)
+        self._open()
         self.watch.lap("open sources")
-        self.index = Index(policy=index)
-        self.library = Library(self.sources, self.index.facts)
+        self.index = Index(policy=self.options.index)
+        self.library = Library(self.facts.sources, self.index.facts)
         self.runtime = Runtime(folder=None, installed=(), unavailable=())
-        self.notes: list[str] = []
-        self.not_compared: Counter[str] = Counter()
-        self.validations_run = 0
-        self.validations_reused = 0
         self._found: tuple[Found, ...] | None = None
         self._finder: HintFinder | None = None
         self._emitter = Emitter(Collector(Graph(self.library, Registries(self.library, self.index))))
@@ -118,19 +76,20 @@ class BlockExtractor:
     def __exit__(self, *_: object) -> None:
         self.index.__exit__()
 
-    def _open(self, corpus: str | None, sources: Sequence[str]) -> tuple[Source, ...]:
-        opened: list[Source] = [open_source(spec) for spec in sources]
-        if corpus is not None or not sources:
-            available, self.unopened = open_available(load_corpus(corpus or "quick"))
+    def _open(self) -> None:
+        options, facts = self.options, self.facts
+        opened = [open_source(spec) for spec in options.sources]
+        if options.corpus is not None or not options.sources:
+            available, facts.unopened = open_available(load_corpus(options.corpus or "quick"))
             opened += available
-        for name, reason in self.unopened:
+        for name, reason in facts.unopened:
             note(f"left out: {name}: {reason}")
         if not opened:
-            raise UserError(f"no source can be opened: {self.unopened[0][1]}")
+            raise UserError(f"no source can be opened: {facts.unopened[0][1]}")
         unique: dict[str, Source] = {}
         for source in opened:
             unique.setdefault(source.name, source)
-        return tuple(sorted(unique.values(), key=lambda source: source.priority))
+        facts.sources = tuple(sorted(unique.values(), key=lambda source: source.priority))
 
     # -- index and discovery -------------------------------------------------------------------------------------
 
@@ -141,11 +100,13 @@ class BlockExtractor:
         """
         if self._found is None:
             RUNTIME_NAMES.load(self.index.remembered(RUNTIME_NAMES.key()))
-            scope = [(source, file) for source in self.sources for file in source.files if source.in_scope(file.path)]
+            scope = [
+                (source, file) for source in self.facts.sources for file in source.files if source.in_scope(file.path)
+            ]
             self.index.add(scope)
             for told in _not_python(self.index.faults(scope)):
                 note(told)
-                self.notes.append(told)
+                self.facts.notes.append(told)
             self.watch.lap("index")
             modules = [self.library.by_path[source.name, file.path] for source, file in scope]
             self._found = tuple(self._discover(modules))
@@ -155,7 +116,11 @@ class BlockExtractor:
 
     def _discover(self, modules: Sequence[Module]) -> list[Found]:
         """The classes in these files; the list follows from the files alone, so it is kept."""
-        about = [DISCOVERY_VERSION, RUNTIME_NAMES.key(), [(s.name, s.digest, s.paths, s.exclude) for s in self.sources]]
+        about = [
+            DISCOVERY_VERSION,
+            RUNTIME_NAMES.key(),
+            [(s.name, s.digest, s.paths, s.exclude) for s in self.facts.sources],
+        ]
         key = "discovered:" + hashlib.sha256(json.dumps(about).encode()).hexdigest()
         stored = self.index.remembered(key)
         if stored is not None:
@@ -204,7 +169,7 @@ class BlockExtractor:
         emitted = [item for item in outcomes.values() if isinstance(item, Emitted)]
         verdicts = self._validate(emitted)
         self.watch.lap("validate")
-        compared = self._compare(emitted, verdicts) if self.fidelity else {}
+        compared = self._compare(emitted, verdicts) if self.options.fidelity else {}
         self.watch.lap("compare")
         for found in selected.found:
             outcome = outcomes[found.block]
@@ -219,8 +184,8 @@ class BlockExtractor:
         verdicts: dict[str, Verdict] = {}
         ready: list[Emitted] = []
         for item in emitted:
-            verdict = verdicts[item.found.block] = check_text(item, self.level)
-            if verdict.level == "compiled" and at_least(self.level, "executed"):
+            verdict = verdicts[item.found.block] = check_text(item, self.options.level)
+            if verdict.level == "compiled" and at_least(self.options.level, "executed"):
                 ready.append(item)
         if ready:
             self._run(ready, emitted, verdicts)
@@ -228,29 +193,26 @@ class BlockExtractor:
 
     def _run(self, ready: Sequence[Emitted], emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> None:
         needed = sorted({requirement for item in emitted for requirement in item.requires})
-        own = sorted({name for source in self.sources for name in self._distributions(source)})
+        own = sorted({name for source in self.facts.sources for name in self._distributions(source)})
         self.runtime = runtime_for(needed, known=own)
         with progress("validate", len(ready), "blocks") as advance:
             for candidate, verdict in validate_all(
                 (self._candidate(item) for item in ready),
                 self.index,
-                self.level,
-                jobs=self.jobs,
-                folders=self._runtime_folders(),
-                retry_failed=self.retry_failed,
-                unsafe=self.unsafe,
+                self.options.level,
+                jobs=self._jobs,
+                folders=self.runtime.folders,
+                retry_failed=self.options.retry_failed,
+                unsafe=self.options.unsafe,
             ):
                 verdicts[candidate.key] = verdict
-                self.validations_reused += verdict.reused
-                self.validations_run += not verdict.reused
+                self.facts.validations_reused += verdict.reused
+                self.facts.validations_run += not verdict.reused
                 advance(1)
-
-    def _runtime_folders(self) -> list[Path]:
-        return [] if self.runtime.folder is None else [self.runtime.folder]
 
     def _candidate(self, item: Emitted) -> Candidate:
         """A file to run, with what the corpus tells of its arguments where these are searched for."""
-        hints = self._hints(item.found).to_json() if at_least(self.level, "constructed") else None
+        hints = self._hints(item.found).to_json() if at_least(self.options.level, "constructed") else None
         origin = self.library.packages(item.found.module.source)
         return Candidate(item.found.block, item.found.name, item.code, origin, hints)
 
@@ -268,23 +230,24 @@ class BlockExtractor:
         found: dict[str, Comparison] = {}
         with progress("compare", len(pairs), "blocks") as advance:
             for comparison in compare_all(
-                pairs, self.index, jobs=self.jobs, runtime=self._runtime_folders(), unsafe=self.unsafe
+                pairs,
+                self.index,
+                jobs=self._jobs,
+                runtime=self.runtime.folders,
+                unsafe=self.options.unsafe,
             ):
                 found[comparison.block] = comparison
                 advance(1)
         wrong = [f"{c.block}: not as the original: {c.detail}" for c in found.values() if c.fidelity == "mismatch"]
-        self.notes += sorted(wrong)
-        self.not_compared = Counter(c.detail[:_REASON] for c in found.values() if c.fidelity is None)
+        self.facts.notes += sorted(wrong)
+        reasons = Counter(c.detail[:_REASON] for c in found.values() if c.fidelity is None)
+        self.facts.details["not_compared"] = by_size(reasons)
         return found
 
     def _pair(self, item: Emitted, verdict: Verdict, folders: Mapping[str, tuple[Path, ...]]) -> Pair:
         assert verdict.arguments is not None
         module = item.found.module
-        companions = [
-            companion
-            for companion in self._hints(item.found).to_json()["companions"]
-            if companion["name"] in verdict.arguments
-        ]
+        companions = self._hints(item.found).to_json()["companions"]
         return Pair(
             block=item.found.block,
             name=item.found.name,
@@ -294,7 +257,7 @@ class BlockExtractor:
             folders=folders[module.source.name],
             arguments=json.loads(verdict.arguments),
             digest=module.source.digest,
-            companions=tuple(companions),
+            companions=tuple(each for each in companions if each["name"] in verdict.arguments),
         )
 
 
@@ -359,48 +322,26 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     Raises: UserError if a source, a name or `out` cannot be had as asked; RetryableError if an index or repository
         cannot be reached.
     """
-    selection = options.selection
-    with BlockExtractor(
-        options.corpus,
-        options.sources,
-        index=options.index,
-        level=options.level,
-        retry_failed=options.retry_failed,
-        fidelity=options.fidelity,
-        jobs=options.jobs,
-        unsafe=options.unsafe,
-    ) as extractor:
+    with BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)}) as extractor:
+        facts = extractor.facts
         found = extractor.warm_index_once()
         if not found:
-            names = ", ".join(source.name for source in extractor.sources)
+            names = ", ".join(source.name for source in facts.sources)
             raise UserError(f"{names}: no class of torch.nn.Module was found; give another --source, or --path")
-        selected = select(found, selection)
-        notes = [f"{name}: no class of that name" for name in selected.missing]
+        selected = select(found, options.selection)
         results = list(extractor.extract(selected))
         runtime = extractor.runtime
-        notes += [f"{name} cannot be installed for execution: {reason}" for name, reason in runtime.unavailable]
-        notes += extractor.notes
+        facts.notes = [
+            *(f"{name}: no class of that name" for name in selected.missing),
+            *(f"{name} cannot be installed for execution: {reason}" for name, reason in runtime.unavailable),
+            *facts.notes,
+        ]
         if len(selected.others) <= _FEW:
-            notes += [f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()]
-        facts = RunFacts(
-            level=options.level,
-            parameters=_parameters(options),
-            sources=extractor.sources,
-            unopened=extractor.unopened,
-            targets=selection.names or None,
-            notes=tuple(notes),
-            index_hits=extractor.index.hits,
-            index_parsed=extractor.index.parsed,
-            validations_reused=extractor.validations_reused,
-            validations_run=extractor.validations_run,
-            timings=options.timings,
-            seed=options.seed,
-            chat=options.chat,
-            details={
-                "installed_for_execution": list(runtime.installed),
-                "not_compared": dict(sorted(extractor.not_compared.items(), key=lambda item: (-item[1], item[0]))),
-            },
-        )
+            facts.notes += [
+                f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()
+            ]
+        facts.index_hits, facts.index_parsed = extractor.index.hits, extractor.index.parsed
+        facts.details = {"installed_for_execution": list(runtime.installed), "not_compared": {}, **facts.details}
         return write_extraction(out, results, facts, extractor.watch, force=force)
 
 
@@ -414,17 +355,3 @@ def _not_python(faults: Sequence[tuple[Source, SourceFile, str]]) -> list[str]:
         + ("; …" if len(told) > _TOLD else "")
         for name, told in by_source.items()
     ]
-
-
-def _parameters(options: Options) -> dict[str, object]:
-    chosen = options.selection
-    return {
-        "corpus": options.corpus,
-        "sources": list(options.sources),
-        "repositories": list(chosen.repositories),
-        "paths": list(chosen.paths),
-        "symbols": list(chosen.symbols),
-        "limit": chosen.limit,
-        "start_from": chosen.start_from,
-        "unsafe_no_sandbox": options.unsafe,
-    }

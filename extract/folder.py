@@ -49,7 +49,7 @@ def write_extraction(
     counts = count_rows([row.model_dump(include=set(COLUMNS)) for row in rows], facts.targets)
     with atomic_folder(out, force=force) as folder:
         _write_code(folder, rows)
-        left_out = {} if facts.timings else {"seconds": None}
+        left_out = {} if facts.options.timings else {"seconds": None}
         write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
         made_from = {result.row.block: result.closure_files for result in results}
         text = requirements_text(rows, made_from, facts.sources)
@@ -58,7 +58,7 @@ def write_extraction(
         specs = write_specs(folder / SPECS, rows)
         watch.lap("write specs")
         codes = [row.code for row in rows if row.code is not None]
-        tables, dataset = write_dataset(folder, specs, codes, len(rows), facts.seed, facts.chat)
+        tables, dataset = write_dataset(folder, specs, codes, len(rows), facts.options)
         describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
         watch.lap("write data set")
         files = {block: len(made) for block, made in made_from.items()}
@@ -69,12 +69,7 @@ def write_extraction(
         manifest = Manifest(
             kind=KIND,
             versions=package_versions() | runtime_versions(),
-            parameters={
-                "level": facts.level,
-                "seed": facts.seed,
-                "chat": None if facts.chat is None else asdict(facts.chat),
-                **facts.parameters,
-            },
+            parameters=facts.options.parameters(),
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_bytes_of(s)) for s in facts.sources],
             counts=counts | dataset,
             details={
@@ -83,7 +78,7 @@ def write_extraction(
                     for source in facts.sources
                 ],
                 "unopened": dict(facts.unopened),
-                "notes": list(facts.notes),
+                "notes": facts.notes,
                 "structures": asdict(structures),
                 **facts.details,
             },

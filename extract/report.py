@@ -75,7 +75,7 @@ def write_report(
         structures: of the executed blocks.
         measured: up to here.
     """
-    drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.level))
+    drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.options.level))
     numbers = {figure: place for place, figure in enumerate(drawn, start=1)}
 
     def figure(key: str) -> list[str]:
@@ -149,14 +149,14 @@ def goal_of(level: Level) -> Level:
 
 def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """What this is, the one-line result, and what could not be done as asked."""
-    goal = goal_of(facts.level)
+    goal = goal_of(facts.options.level)
     part, whole = counts["reached"][goal], counts["blocks"]
     opened = f"{plural(len(counts['sources']), 'source')}"
     lines = [
         "# Extraction report",
         "",
         f"**{count(part)} of {plural(whole, 'class', 'classes')} {_past(goal)} ({share(part, whole)}).** They come from"
-        f" {opened} and were taken to the rung `{facts.level}`{_further(facts, counts)}; the closed files hold"
+        f" {opened} and were taken to the rung `{facts.options.level}`{_further(facts, counts)}; the closed files hold"
         f" {count(counts['lines'])} lines.",
         "",
         "Intervals are 95 % Wilson intervals.",
@@ -169,7 +169,7 @@ def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
 
 def _further(facts: RunFacts, counts: Mapping[str, Any]) -> str:
     """The rungs beyond the one that the run is judged by."""
-    ladder = LEVELS[LEVELS.index(goal_of(facts.level)) + 1 : LEVELS.index(facts.level) + 1]
+    ladder = LEVELS[LEVELS.index(goal_of(facts.options.level)) + 1 : LEVELS.index(facts.options.level) + 1]
     told = [f"{count(counts['reached'][rung])} `{rung}`" for rung in ladder]
     return f" ({', '.join(told)})" if told else ""
 
@@ -179,10 +179,10 @@ def _rungs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     whole = counts["blocks"]
     rows = []
     for level in LEVELS:
-        if not at_least(facts.level, level):
+        if not at_least(facts.options.level, level):
             break
         here = counts["reached"][level]
-        stopped = counts["levels"][level] if level != facts.level else 0
+        stopped = counts["levels"][level] if level != facts.options.level else 0
         low, high = wilson(here, whole)
         cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
         rows.append([f"`{level}`", _MEANS[level], *cells])
@@ -195,9 +195,9 @@ def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
         return []
     found = counts["targets"]
     names, there = found["names"], found["found"]
-    goal = goal_of(facts.level)
+    goal = goal_of(facts.options.level)
     rows = [["names asked for", count(names), "", "", ""]]
-    ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.level) + 1]
+    ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.options.level) + 1]
     for label, part in (("found", there), *((f"`{rung}`", found["reached"][rung]) for rung in ladder)):
         of_found = [share(part, there)] if label != "found" else [""]
         rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *of_found])
@@ -233,9 +233,9 @@ def _by_group(
     """A table of groups with how many stand on each rung, and the share on the rung that the run is judged by."""
     if not groups:
         return []
-    goal = goal_of(facts.level)
-    ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.level, level)]
-    ladder = ladder if goal == facts.level else [goal, *ladder[ladder.index(goal) + 1 :]]
+    goal = goal_of(facts.options.level)
+    ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.options.level, level)]
+    ladder = ladder if goal == facts.options.level else [goal, *ladder[ladder.index(goal) + 1 :]]
     names = list(groups)
     tail = names[LONG_TABLE:] if len(names) > LONG_TABLE + 1 else []
     rows = [[code_span(name, 60), *_cells(groups[name], ladder, goal)] for name in names if name not in tail]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.results import at_least
-from lemur_core.files.figures import BEHIND, BLUE, INK, save_figure
+from lemur_core.files.figures import BLUE, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import count, percent, plural, shown
 from manifests.records import LEVELS, Block, Level
 
@@ -35,16 +35,15 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
     Returns: file name by figure: `sources`, `failures`, `sizes`.
     """
     lengths = [row.n_lines for row in rows if row.n_lines]
-    drawings: dict[str, Callable[[Figure], None]] = {}
-    if rows:
-        drawings["sources"] = lambda figure: _sources(figure, counts["sources"], goal)
-    if counts["failures"]:
-        drawings["failures"] = lambda figure: _failures(figure, counts["failures"])
-    if len(lengths) > 1:
-        drawings["sizes"] = lambda figure: _sizes(figure, lengths)
-    for name, draw in drawings.items():
+    drawings: dict[str, tuple[object, Callable[[Figure], None]]] = {
+        "sources": (rows, lambda figure: _sources(figure, counts["sources"], goal)),
+        "failures": (counts["failures"], lambda figure: _failures(figure, counts["failures"])),
+        "sizes": (lengths[1:], lambda figure: _sizes(figure, lengths)),
+    }
+    drawn = {name: draw for name, (shown_when, draw) in drawings.items() if shown_when}
+    for name, draw in drawn.items():
         save_figure(folder / f"{name}.png", draw)
-    return {name: f"{name}.png" for name in drawings}
+    return {name: f"{name}.png" for name in drawn}
 
 
 def rung_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
@@ -58,35 +57,32 @@ def rung_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:
     return {**dict(zip(below, _BELOW[4 - len(below) :], strict=True)), **dict(zip(above, blue, strict=True))}
 
 
+def _folded(groups: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
+    """The groups with what they are called in a figure; of many, the last ones as one."""
+    bars = [(shown(name, _LABEL), counts) for name, counts in groups.items()]
+    if len(bars) > _BARS:
+        rest = [counts for _, counts in bars[_BARS - 1 :]]
+        bars[_BARS - 1 :] = [(f"{count(len(rest))} others", sum(rest, Counter[str]()))]
+    return bars
+
+
 def _sources(figure: "Figure", sources: Mapping[str, Mapping[str, int]], goal: Level) -> None:
     """A bar of shares for each source, one segment a rung."""
-    bars = [(f"{shown(name, _LABEL)}  {count(sum(n.values()))}", n) for name, n in sources.items()]
-    if len(bars) > _BARS:
-        rest = sum((Counter(levels) for _, levels in bars[_BARS - 1 :]), Counter[str]())
-        number = count(len(bars) - _BARS + 1)
-        bars = [*bars[: _BARS - 1], (f"{number} others  {count(rest.total())}", rest)]
-    present = [level for level in LEVELS if any(levels.get(level) for _, levels in bars)]
+    bars = _folded({name: Counter(levels) for name, levels in sources.items()})
+    present = [level for level in LEVELS if any(levels[level] for _, levels in bars)]
     colors = rung_colors(present, goal)
-    figure.set_size_inches(_WIDTH, 1.1 + 0.31 * len(bars))
-    axes = figure.subplots()
+    axes = bar_axes(figure, [f"{name}  {count(levels.total())}" for name, levels in bars], 1.1)
     left = [0.0] * len(bars)
     order = [*reversed(present)]  # what reached most first, so that the goal is read from the left
     for level in order:
-        widths = [100 * levels.get(level, 0) / sum(levels.values()) for _, levels in bars]
+        widths = [100 * levels[level] / levels.total() for _, levels in bars]
         axes.barh(range(len(bars)), widths, 0.74, left=left, color=colors[level], label=level, ec="white", lw=0.4)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    for place, (_, levels) in enumerate(bars):
-        part, whole = sum(n for level, n in levels.items() if at_least(level, goal)), sum(levels.values())
-        axes.annotate(
-            percent(part, whole), (100, place), (5, 0), textcoords="offset points", va="center_baseline", fontsize=9.5
-        )
-    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
-    axes.set_ylim(len(bars) - 0.5, -0.5)
+    above = [level for level in present if at_least(level, goal)]
+    shares = [percent(sum(levels[level] for level in above), levels.total()) for _, levels in bars]
+    label_bars(axes, shares, [100] * len(bars))
     axes.set_xlim(0, 100)
     axes.set_xlabel(f"% of classes, by highest rung; at the right, the share that is at least {goal}")
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=min(5, len(order)), handlelength=1.2)
 
 
@@ -94,32 +90,14 @@ def _failures(figure: "Figure", failures: Mapping[str, int]) -> None:
     """Horizontal bars, with their numbers."""
     from matplotlib.ticker import MaxNLocator
 
-    bars = [(shown(kind, _LABEL), number) for kind, number in failures.items()]
-    if len(bars) > _BARS:
-        rest = bars[_BARS - 1 :]
-        bars = [*bars[: _BARS - 1], (f"{count(len(rest))} others", sum(number for _, number in rest))]
-    figure.set_size_inches(_WIDTH, 0.9 + 0.34 * len(bars))
-    axes = figure.subplots()
-    whole = sum(failures.values())
-    axes.barh(range(len(bars)), [number for _, number in bars], 0.72, color=_BELOW[1])
-    for place, (_, number) in enumerate(bars):
-        axes.annotate(
-            f"{count(number)}  ({percent(number, whole)})",
-            (number, place),
-            (5, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=9.5,
-            bbox=BEHIND,
-        )
-    axes.set_yticks(range(len(bars)), [kind for kind, _ in bars])
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_xlim(0, 1.2 * max(number for _, number in bars))
+    bars = _folded({kind: Counter(blocks=number) for kind, number in failures.items()})
+    numbers, whole = [number.total() for _, number in bars], sum(failures.values())
+    axes = bar_axes(figure, [kind for kind, _ in bars], 0.9)
+    axes.barh(range(len(bars)), numbers, 0.72, color=_BELOW[1])
+    label_bars(axes, [f"{count(number)}  ({percent(number, whole)})" for number in numbers], numbers)
+    axes.set_xlim(0, 1.2 * max(numbers))
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: count(round(value)))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x")
     axes.set_xlabel(f"classes, of {count(whole)} that came no further")
 
 

@@ -1,4 +1,4 @@
-"""What became of the classes of a run: results, what was asked and met on the way, and the counts of their table.
+"""What a run is asked for, what became of its classes, what it met on its way, and the counts of its table.
 
 All counts are taken from the rows of the table, so that anyone can take them again.
 """
@@ -7,9 +7,11 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from extract.discover import Selection
+from extract.index import Policy
 from extract.sources import Source
 from manifests.records import LEVELS, Block, Level
 
@@ -34,23 +36,58 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """How an extraction is made."""
+
+    corpus: str | None = None  # name of a shipped corpus or a JSON file; `quick` when there are no sources either
+    sources: tuple[str, ...] = ()  # further ones: NAME[@VERSION], git+URL[@REV] or a folder
+    selection: Selection = field(default_factory=Selection)
+    index: Policy = "missing"  # what becomes of files that are not in the index yet
+    level: Level = "backward"  # the rung that blocks are taken to
+    retry_failed: bool = False  # run blocks again that failed in an earlier run
+    fidelity: bool = False  # compare blocks that run with their originals, installed apart
+    jobs: int | None = None  # processes; all cores by default
+    unsafe: bool = False  # run foreign code without the walls of the sandbox; only for code that you trust
+    timings: bool = False  # write each block's seconds into the table, whose bytes are then no longer reproducible
+    seed: int = 42  # draws which specs are held out, and the wording of conversations
+    chat: "ChatOptions | None" = None  # how conversations are made; None for none
+
+    def parameters(self) -> dict[str, Any]:
+        """What the manifest states of them."""
+        chosen = self.selection
+        return {
+            "level": self.level,
+            "seed": self.seed,
+            "chat": None if self.chat is None else asdict(self.chat),
+            "corpus": self.corpus,
+            "sources": list(self.sources),
+            "repositories": list(chosen.repositories),
+            "paths": list(chosen.paths),
+            "symbols": list(chosen.symbols),
+            "limit": chosen.limit,
+            "start_from": chosen.start_from,
+            "unsafe_no_sandbox": self.unsafe,
+        }
+
+
+@dataclass(slots=True)
 class RunFacts:
     """What was asked, what was opened, and what the run met on its way."""
 
-    level: Level  # the rung that blocks were taken to
-    parameters: dict[str, Any]  # further ones, as JSON can hold them
-    sources: tuple[Source, ...]  # that were opened, by priority
+    options: Options
+    sources: tuple[Source, ...] = ()  # that were opened, by priority
     unopened: tuple[tuple[str, str], ...] = ()  # sources that were not, and why
-    targets: tuple[str, ...] | None = None  # the names that were asked for
-    notes: tuple[str, ...] = ()  # what could not be done as asked
+    notes: list[str] = field(default_factory=list)  # what could not be done as asked
     index_hits: int = 0  # files whose facts were in the index
     index_parsed: int = 0  # files that were parsed for it
     validations_reused: int = 0  # blocks whose outcome was known from an earlier run
     validations_run: int = 0
-    timings: bool = False  # write each block's seconds into the table, whose bytes are then no longer reproducible
-    seed: int = 42  # draws which specs are held out, and the wording of conversations
-    chat: "ChatOptions | None" = None  # how conversations are made; None for none
     details: dict[str, Any] = field(default_factory=dict)  # further facts for the manifest, the same in every run
+
+    @property
+    def targets(self) -> tuple[str, ...] | None:
+        """The names that were asked for, where the run was over names."""
+        return self.options.selection.names or None
 
 
 def code_columns(code: str | None) -> dict[str, Any]:
@@ -78,10 +115,12 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
         "levels": {level: levels[level] for level in LEVELS},
         "reached": reached(levels),
         "sources": _levels_by(rows, "source"),
-        "categories": _by_size(_levels_by(rows, "category")),
-        "failures": _sizes(row["error_kind"] for row in rows if row["error_kind"] is not None),
-        "fidelity": _sizes(row["fidelity"] for row in rows if row["fidelity"] is not None),
-        "licenses": _sizes(row["license"] for row in rows),
+        "categories": dict(
+            sorted(_levels_by(rows, "category").items(), key=lambda item: (-sum(item[1].values()), item[0]))
+        ),
+        "failures": by_size(Counter(row["error_kind"] for row in rows if row["error_kind"] is not None)),
+        "fidelity": by_size(Counter(row["fidelity"] for row in rows if row["fidelity"] is not None)),
+        "licenses": by_size(Counter(row["license"] for row in rows)),
         "lines": sum(row["n_lines"] or 0 for row in rows),
     }
     if targets is not None:
@@ -144,9 +183,6 @@ def _levels_by(rows: Iterable[Row], column: str) -> dict[str, dict[str, int]]:
     return {name: {level: counts[level] for level in LEVELS if counts[level]} for name, counts in found.items()}
 
 
-def _by_size(groups: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    return dict(sorted(groups.items(), key=lambda item: (-sum(item[1].values()), item[0])))
-
-
-def _sizes(values: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
+def by_size(numbers: Mapping[str, int]) -> dict[str, int]:
+    """The largest first; those of one size by name."""
+    return dict(sorted(numbers.items(), key=lambda item: (-item[1], item[0])))

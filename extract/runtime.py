@@ -77,6 +77,11 @@ class Runtime:
     unavailable: tuple[tuple[str, str], ...]
     present: tuple[str, ...] = ()
 
+    @property
+    def folders(self) -> list[Path]:
+        """The folder, where there is one."""
+        return [] if self.folder is None else [self.folder]
+
 
 def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
     """A runtime with these distributions and what they need; made once, then found in the cache.
@@ -114,8 +119,7 @@ def original_folders(source: Source) -> tuple[Path, ...]:
         runtime = runtime_for([f"{name}=={version}"])
         if runtime.folder is not None and any(item.partition("==")[0] == name for item in runtime.installed):
             return (runtime.folder,)
-    needed = runtime_for(source.requires).folder
-    return (source.root,) if needed is None else (source.root, needed)
+    return (source.root, *runtime_for(source.requires).folders)
 
 
 @dataclass(frozen=True, slots=True)

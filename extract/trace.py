@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from extract.blocks import find_block
+from extract.blocks import damaged, find_block
 from extract.verify import verify
-from lemur_core.files.errors import UserError
 from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text
 from manifests.manifest import read_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
@@ -26,7 +25,7 @@ def find(folder: Path, wanted: str) -> Traced:
     try:
         chat = find_conversation(folder, wanted, _CHAT)
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(folder, error) from error
+        raise damaged(folder, error) from error
     if chat is None:
         return _block(folder, wanted)
     told = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
@@ -69,7 +68,7 @@ def find_code(folder: Path, sha256: str) -> Traced | None:
         table = pq.read_table(folder / TABLE, columns=["block", "code_sha256"])
         place = pc.index(table["code_sha256"], sha256).as_py()
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise _damaged(folder, error) from error
+        raise damaged(folder, error) from error
     return find(folder, table["block"][place].as_py()) if place >= 0 else None
 
 
@@ -86,13 +85,8 @@ def _needs(folder: Path) -> dict[str, Any]:
         if not isinstance(needs, dict):
             raise ValueError(f"{REQUIREMENTS} holds no object")
     except (OSError, ValueError) as error:
-        raise _damaged(folder, error) from error
+        raise damaged(folder, error) from error
     return needs
-
-
-def _damaged(folder: Path, error: Exception) -> UserError:
-    detail = str(error).splitlines()[0]
-    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")
 
 
 #: The folders that `lemur extract` writes.

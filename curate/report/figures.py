@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curate.report.facts import REMOVED, Facts, compared_groups
-from lemur_core.files.figures import BEHIND, FAINT, INK, save_figure
+from lemur_core.files.figures import BEHIND, FAINT, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import count, plural, shown
 
 if TYPE_CHECKING:
@@ -183,8 +183,7 @@ def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> Non
         tail = bars[_BARS - 1 :]
         bars = bars[: _BARS - 1]
         bars.append((f"{count(len(tail))} others", sum(bar[1] for bar in tail), sum(bar[2] for bar in tail)))
-    figure.set_size_inches(_WIDTH, 1.2 + 0.34 * len(bars))
-    axes = figure.subplots()
+    axes = bar_axes(figure, [name for name, _, _ in bars], 1.2)
     places = range(len(bars))
     highest = max(before for _, before, _ in bars)
     logarithmic = highest > _LINEAR
@@ -196,22 +195,8 @@ def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> Non
     else:
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.set_xlim(start, 3.5 * highest if logarithmic else 1.15 * highest)
-    for place, (_, before, kept) in enumerate(bars):
-        axes.annotate(
-            f"{count(kept)} of {count(before)}",
-            (before, place),
-            (6, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=9.5,
-            bbox=BEHIND,
-        )
-    axes.set_yticks(places, [name for name, _, _ in bars])
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    label_bars(axes, [f"{count(kept)} of {count(before)}" for _, before, kept in bars], [bar[1] for bar in bars], 6)
     axes.xaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= start else "")
     axes.minorticks_off()
-    axes.grid(axis="x")
     axes.set_xlabel(f"{unit}, logarithmic scale" if logarithmic else unit)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)

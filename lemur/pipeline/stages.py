@@ -14,7 +14,8 @@ from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.sources import open_sources
 from extract.discover import Selection
-from extract.extractor import Options, extract_to
+from extract.extractor import extract_to
+from extract.results import Options
 from lemur.folders import verify_folder
 from lemur.pipeline.runner import Stage, Summary, in_stage
 from lemur_core.files.atomic import atomic_file, sha256_file

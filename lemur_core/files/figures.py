@@ -4,18 +4,20 @@ Colours: Okabe and Ito 2008, "Color Universal Design".
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lemur_core.files.atomic import atomic_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
 #: Of labels that lie on grid lines.
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
+_BAR_INCHES = 0.34
 _DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
 
 _STYLE: dict[str, Any] = {
@@ -54,3 +56,26 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
         draw(figure)
         with atomic_file(path) as part:
             figure.savefig(part, format="png", dpi=dpi, metadata={"Software": None})
+
+
+def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: float = 8.0) -> "Axes":
+    """Axes for horizontal bars, one below the other: bar `n` lies at `n`, the first at the top, named at the left.
+
+    Args: height: inches of all but the bars.
+    """
+    figure.set_size_inches(inches, height + _BAR_INCHES * len(labels))
+    axes = figure.subplots()
+    axes.set_yticks(range(len(labels)), list(labels))
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    return axes
+
+
+def label_bars(axes: "Axes", texts: Sequence[str], ends: Sequence[float], gap: int = 5) -> None:
+    """Write a text behind the end of each bar."""
+    for place, (text, end) in enumerate(zip(texts, ends, strict=True)):
+        axes.annotate(
+            text, (end, place), (gap, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=BEHIND
+        )

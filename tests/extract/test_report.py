@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts: dict[str, Any] = {
         "unopened": (("gamma|x", "no such *release*"),),
         "targets": ("Attention", "Native", "Gone"),
-        "notes": ("Gone: no class of that name",),
+        "notes": ["Gone: no class of that name"],
         "index_hits": 30,
         "index_parsed": 10,
         "validations_run": 6,
