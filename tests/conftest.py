@@ -7,12 +7,14 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
+from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
 
 settings.register_profile(
     "lemur",
@@ -62,6 +64,23 @@ def lemur_here(
         return subprocess.CompletedProcess(command, int(end.value.code or 0), printed.out, printed.err)
 
     return run
+
+
+def finish(folder: Path, kind: str = "sample", **changes: Any) -> Path:
+    """Write the manifest of what lies in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").unlink(missing_ok=True)
+    measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=1, platform="any")
+    empty: dict[str, Any] = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
+    stated = {**empty, "outputs": list_outputs(folder, {}), "measured": measured, **changes}
+    write_manifest(folder, Manifest(kind=kind, **stated))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished() -> Callable[..., Path]:
+    """Makes a folder a finished one."""
+    return finish
 
 
 @pytest.fixture(scope="session")

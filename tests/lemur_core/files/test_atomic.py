@@ -17,8 +17,6 @@ import lemur_core.files.atomic
 from lemur_core.files.atomic import atomic_file, atomic_folder, check_free, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from manifests.checks import check_files
-from manifests.manifest import Input, Manifest, Measured, list_outputs, read_manifest, write_manifest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
 
@@ -302,83 +300,6 @@ def test_many_writers_of_one_file(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert os.listdir(tmp_path) == ["f"]
-
-
-# --- the manifest and the cache ---------------------------------------------------------------------------------------
-
-
-def a_manifest(folder: Path) -> Manifest:
-    return Manifest(
-        kind="snapshot",
-        versions={"python": "3.11.0"},
-        parameters={"seed": 42, "include": ["a"]},
-        inputs=[Input(name="rows.jsonl", sha256="0" * 64, bytes=3)],
-        counts={"rows": {"input": 1}},
-        details={},
-        outputs=list_outputs(folder, {"data/file": 7}),
-        measured=Measured(seconds=1.0, stage_seconds={}, peak_memory_bytes=1, platform="Linux x86_64"),
-    )
-
-
-def test_manifest_comes_back(tmp_path: Path) -> None:
-    fill(tmp_path, "x")
-    written = a_manifest(tmp_path)
-    assert [(item.path, item.rows) for item in written.outputs] == [("data/file", 7)]  # itself is not listed
-    write_manifest(tmp_path, written)
-    assert read_manifest(tmp_path) == written
-    assert check_files(tmp_path, written).ok
-    assert sorted(os.listdir(tmp_path)) == ["data", "manifest.json"]
-
-
-def test_changed_files_are_named(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        (tmp_path / name).write_text(name)
-    manifest = a_manifest(tmp_path)
-    write_manifest(tmp_path, manifest)
-    (tmp_path / "a").unlink()
-    (tmp_path / "b").write_text("B")
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "d").touch()
-    check = check_files(tmp_path, manifest)
-    assert not check.ok
-    assert check.detail == "a is missing; new/d is not in the manifest; b differs from its digest"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "no manifest.json; not a finished lemur folder"),
-        ("", "not a valid manifest"),
-        ("[]", "not a valid manifest"),
-        ('{"kind": 1}', "not a valid manifest: kind"),
-        ("\udcff", "not a valid manifest"),
-    ],
-)
-def test_what_is_no_manifest(tmp_path: Path, text: str | None, message: str) -> None:
-    if text is not None:
-        (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UserError) as caught:
-        read_manifest(tmp_path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_of_finished_folders_names_them(tmp_path: Path) -> None:
-    for name in ("blocks", "run"):
-        (tmp_path / "whole" / name).mkdir(parents=True)
-        write_manifest(tmp_path / "whole" / name, a_manifest(tmp_path / "whole" / name))
-    with pytest.raises(UserError) as caught:
-        read_manifest(tmp_path / "whole")
-    where = f"{tmp_path}/whole"
-    assert str(caught.value).endswith(f"not a finished lemur folder; in it are {where}/blocks, {where}/run")
-    with pytest.raises(UserError, match="no such folder"):
-        read_manifest(tmp_path / "nowhere")
-
-
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="is a file"):
-        read_manifest(tmp_path / "file")
 
 
 @pytest.mark.parametrize("variable", ["LEMUR_CURATOR_CACHE", "XDG_CACHE_HOME", "HOME"])

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session, constants
 
-from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
-from manifests.publish import Hub
+from lemur.folders import verify_folder
+from manifests.publish import Hub, Published, Pulled, publish, pull
 from manifests.records import Removed
 from manifests.tables import Table, card_yaml, write_tables
 
 HERE = Path(__file__).parent
 the_hub = SimpleNamespace(**runpy.run_path(str(HERE / "hub_server.py")))
-OWNER = "owner/data"
+REPO = "owner/data"
 
 
 @pytest.fixture
@@ -50,23 +50,6 @@ def hub(server: Any, sleeps: list[float]) -> Hub:
     return Hub(server.endpoint, answer_seconds=0.5, sleep=sleeps.append)
 
 
-def finish(folder: Path, kind: str = "sample") -> Path:
-    """Write the manifest of what lies in a folder."""
-    (folder / "manifest.json").unlink(missing_ok=True)
-    manifest = Manifest(
-        kind=kind,
-        versions={},
-        parameters={},
-        inputs=[],
-        counts={},
-        details={},
-        outputs=list_outputs(folder, {}),
-        measured=Measured(seconds=0, stage_seconds={}, peak_memory_bytes=1, platform="any"),
-    )
-    write_manifest(folder, manifest)
-    return folder
-
-
 def rows(count: int, start: int = 0) -> list[dict[str, object]]:
     return [
         {
@@ -80,7 +63,7 @@ def rows(count: int, start: int = 0) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def sample(tmp_path: Path) -> Path:
+def sample(tmp_path: Path, finished: Callable[..., Path]) -> Path:
     """A finished folder as a snapshot looks: a card, tables in splits, a page, a figure."""
     folder = tmp_path / "sample"
     for place, (split, count) in enumerate({"train": 30, "test": 7}.items()):
@@ -92,21 +75,36 @@ def sample(tmp_path: Path) -> Path:
     (folder / "empty.txt").touch()
     (folder / "figures").mkdir()
     (folder / "figures" / "one.png").write_bytes(b"\x89PNG\r\n\x1a\n\0" + bytes(range(256)) * 40)
-    return finish(folder)
-
-
-@pytest.fixture
-def finished() -> Callable[..., Path]:
-    return finish
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return finished(folder)
 
 
 @pytest.fixture
 def read() -> Callable[[Path], dict[str, bytes]]:
-    return contents
+    """The files of a folder."""
+    return lambda at: {path.relative_to(at).as_posix(): path.read_bytes() for path in at.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def send(hub: Hub, sample: Path) -> Callable[..., Published]:
+    """Publishes the sample, or another folder, as the command does."""
+
+    def work(folder: Path = sample, repo_id: str = REPO, **options: Any) -> Published:
+        return publish(folder, repo_id, hub=hub, **{"verify": verify_folder, **options})
+
+    return work
+
+
+@pytest.fixture
+def fetch(hub: Hub, tmp_path: Path, read: Callable[[Path], dict[str, bytes]]) -> Callable[..., dict[str, bytes]]:
+    """Pulls the repository, and gives the files that came."""
+
+    def work(out: str = "out", repo_id: str = REPO, **options: Any) -> dict[str, bytes]:
+        done: Pulled = pull(repo_id, tmp_path / out, hub=hub, **options)
+        came = read(done.folder)
+        assert (done.files, done.bytes) == (len(came), sum(map(len, came.values())))
+        return came
+
+    return work
 
 
 @pytest.fixture

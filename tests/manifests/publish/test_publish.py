@@ -1,69 +1,82 @@
-"""A finished folder goes to the Hub in one commit, and again only where it changed."""
+"""A finished folder goes to the Hub in one commit, and again only where it changed; what is in the way is told."""
 
+import hashlib
 import shutil
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lemur.folders import verify_folder
-from lemur_core.files.errors import UserError
-from manifests.publish import Hub, Published, pull
-from manifests.publish import publish as publish_checked
-
-publish = partial(publish_checked, verify=verify_folder)
+from lemur_core.files.errors import RetryableError, UserError
+from manifests.publish import Published
+from manifests.publish.hub import check_names, check_repository
+from manifests.publish.repository import LocalFile, RemoteFile, compare, local_file
+from manifests.swhid import blob_sha1
 
 REPO = "owner/data"
+Send = Callable[..., Published]
+Fetch = Callable[..., dict[str, bytes]]
+Finished = Callable[..., Path]
+Read = Callable[[Path], dict[str, bytes]]
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
 
 
 @pytest.fixture
-def repo(server: Any, hub: Hub, sample: Path) -> Any:
+def repo(server: Any, send: Send) -> Any:
     """A repository that holds the sample."""
-    publish(sample, REPO, hub=hub)
+    send()
     server.requests.clear()
     server.uploaded.clear()
     return server.repos[REPO]
 
 
-def test_there_and_back(server: Any, hub: Hub, sample: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
-    done = publish(sample, REPO, hub=hub)
-    repo = server.repos[REPO]
-    assert done.created
-    assert done.commit == repo.branches["main"]
-    assert repo.files() == read(sample)
-    assert not repo.private
-    assert len(repo.log) == 2  # the Hub's own first commit, and ours
-    assert sorted(server.uploaded.values()) == [1, 1, 1]  # two tables and a figure
-    fetched = pull(REPO, tmp_path / "out", hub=hub)
-    assert read(tmp_path / "out") == read(sample)
-    assert (fetched.commit, fetched.files) == (done.commit, 7)
+@pytest.fixture
+def shown() -> list[Published]:
+    """What was asked about; the answer is no."""
+    return []
 
 
-def test_the_same_again_is_no_commit(server: Any, hub: Hub, sample: Path, repo: Any) -> None:
-    done = publish(sample, REPO, hub=hub)
-    assert not done.changes
-    assert not done.created
-    assert len(done.changes.same) == 7
-    assert done.commit == repo.branches["main"]
-    assert len(repo.log) == 2
-    assert not {"preupload", "batch", "upload", "commit", "create"} & set(server.requests)
+@pytest.fixture
+def no(shown: list[Published]) -> Callable[[Published], bool]:
+    return lambda plan: bool(shown.append(plan))
 
 
-def change(sample: Path, finished: Callable[..., Path]) -> None:
+def change(sample: Path, finished: Finished) -> None:
     (sample / "report.md").write_text("# Report, the second\n")
     (sample / "figures" / "one.png").unlink()
     (sample / "figures" / "two.png").write_bytes(b"\x89PNG\0two")
     finished(sample)
 
 
+# --- what is sent -----------------------------------------------------------------------------------------------------
+
+
+def test_there_and_back_and_the_same_again(server: Any, send: Send, sample: Path, read: Read, fetch: Fetch) -> None:
+    done = send()
+    repo = server.repos[REPO]
+    assert done.created
+    assert done.commit == repo.branches["main"]
+    assert repo.files() == read(sample) == fetch()
+    assert not repo.private
+    assert sorted(server.uploaded.values()) == [1, 1, 1]  # two tables and a figure
+    server.requests.clear()
+    again = send()
+    assert (bool(again.changes), again.created, len(again.changes.same)) == (False, False, 7)
+    assert again.commit == repo.branches["main"]
+    assert len(repo.log) == 2  # the Hub's own first commit, and ours
+    assert not {"preupload", "batch", "upload", "commit", "create"} & set(server.requests)
+
+
 def test_only_what_changed_is_sent(
-    server: Any, hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path], read: Callable[..., Any]
+    server: Any, send: Send, sample: Path, repo: Any, finished: Finished, read: Read
 ) -> None:
     change(sample, finished)
-    done = publish(sample, REPO, hub=hub)
+    done = send()
     assert done.changes.added == ("figures/two.png",)
     assert done.changes.changed == ("manifest.json", "report.md")
     assert done.changes.removed == ("figures/one.png",)
@@ -74,109 +87,149 @@ def test_only_what_changed_is_sent(
 
 
 def test_a_dry_run_changes_nothing(
-    server: Any, hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    server: Any, send: Send, sample: Path, repo: Any, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(sample, finished)
     before = repo.files()
     monkeypatch.delenv("HF_TOKEN")
-    plan = publish(sample, REPO, hub=hub, dry_run=True)
+    plan = send(dry_run=True)
     assert plan.commit is None
     assert str(plan.changes) == "1 added, 2 changed, 1 removed, 4 same"
-    assert plan.sizes["figures/two.png"] == 8
-    assert plan.sizes["figures/one.png"] == 10_249
+    assert (plan.sizes["figures/two.png"], plan.sizes["figures/one.png"]) == (8, 10_249)
     assert repo.files() == before
-    new = publish(sample, "owner/new", hub=hub, dry_run=True, revision="next")
-    assert new.created
-    assert len(new.changes.added) == 7
+    new = send(repo_id="owner/new", dry_run=True, revision="next")
+    assert (new.created, len(new.changes.added)) == (True, 7)
     assert list(server.repos) == [REPO]
 
 
-def test_what_is_shown_is_what_is_asked(server: Any, hub: Hub, sample: Path) -> None:
-    shown: list[Published] = []
-
-    def no(plan: Published) -> bool:
-        shown.append(plan)
-        return False
-
-    done = publish(sample, REPO, hub=hub, confirm=no)
-    assert shown == [done]
-    assert done.commit is None
-    assert not server.repos
+def test_what_is_shown_is_what_is_asked(server: Any, send: Send, shown: list[Published], no: Any) -> None:
+    done = send(confirm=no)
+    assert (shown, done.commit, server.repos) == ([done], None, {})
 
 
-def test_private(server: Any, hub: Hub, sample: Path) -> None:
-    publish(sample, REPO, hub=hub, private=True)
-    assert server.repos[REPO].private
-    publish(sample, "owner/public", hub=hub)
-    with pytest.raises(UserError, match="is public already; make it private on the Hub first, or leave --private out"):
-        publish(sample, "owner/public", hub=hub, private=True)
-
-
-def test_private_where_somebody_makes_it_public_first(server: Any, hub: Hub, sample: Path) -> None:
-    server.faults = [server.Fault("create", lambda hub: hub.make(REPO))]
-    with pytest.raises(UserError, match="is public already"):
-        publish(sample, REPO, hub=hub, private=True)
-    assert len(server.repos[REPO].log) == 1
-
-
-def test_a_branch_is_made(
-    server: Any, hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path], read: Callable[..., Any]
+def test_a_file_takes_the_place_of_a_folder(
+    send: Send, sample: Path, repo: Any, finished: Finished, read: Read
 ) -> None:
+    shutil.rmtree(sample / "figures")
+    (sample / "figures").write_text("none")
+    (sample / "report.md").unlink()
+    (sample / "report.md").mkdir()
+    (sample / "report.md" / "page").write_text("1")
+    send(finished(sample))
+    assert repo.files() == read(sample)
+
+
+NAMES = st.sampled_from(["a", "b", "a/b", "a/c", "README.md", "data/x.parquet", "data/y.parquet"])
+CONTENTS = st.sampled_from([b"", b"x", b"y", b"longer"])
+
+
+def here(data: bytes) -> LocalFile:
+    return LocalFile(len(data), hashlib.sha256(data).hexdigest(), blob_sha1(data))
+
+
+def there(data: bytes, large: bool) -> RemoteFile:
+    """Of a large file, the repository's own blob is a pointer."""
+    if large:
+        return RemoteFile(len(data), blob_sha1(b"pointer to " + data), hashlib.sha256(data).hexdigest())
+    return RemoteFile(len(data), blob_sha1(data))
+
+
+@given(st.dictionaries(NAMES, CONTENTS), st.dictionaries(NAMES, st.tuples(CONTENTS, st.booleans())))
+def test_applied_the_changes_give_the_local_files(
+    local: dict[str, bytes], remote: dict[str, tuple[bytes, bool]]
+) -> None:
+    found = compare({k: here(v) for k, v in local.items()}, {k: there(*v) for k, v in remote.items()})
+    before = {name: data for name, (data, _) in remote.items()}
+    after = {name: data for name, data in before.items() if name not in found.removed}
+    assert not set(found.added) & set(after)
+    assert all(after[name] != local[name] for name in found.changed), "only what differs is sent"
+    after |= {name: local[name] for name in (*found.added, *found.changed)}
+    assert after == local
+    parts = (found.added, found.changed, found.removed, found.same)
+    assert sorted(name for part in parts for name in part) == sorted(local.keys() | remote.keys()), "each file once"
+    assert bool(found) == (local != before)
+    assert all(list(part) == sorted(part) for part in parts)
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) + 3])
+def test_digests_of_a_file(tmp_path: Path, size: int) -> None:
+    (tmp_path / "f").write_bytes(b"z" * size)
+    assert local_file(tmp_path / "f") == here(b"z" * size)
+
+
+# --- private repositories, branches, tags, names ----------------------------------------------------------------------
+
+
+def test_private(server: Any, send: Send) -> None:
+    send(private=True)
+    assert server.repos[REPO].private
+    send(repo_id="owner/public")
+    with pytest.raises(UserError, match="is public already; make it private on the Hub first, or leave --private out"):
+        send(repo_id="owner/public", private=True)
+    server.requests.clear()
+    server.faults = [server.Fault("create", lambda hub: hub.make("owner/race"))]  # somebody else is quicker
+    with pytest.raises(UserError, match="is public already"):
+        send(repo_id="owner/race", private=True)
+    assert len(server.repos["owner/race"].log) == 1
+
+
+def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
     before = repo.files()
+    done = send(revision="same")
+    assert repo.branches["same"] == repo.branches["main"] == done.commit, "made, although nothing changed"
     change(sample, finished)
-    publish(sample, REPO, hub=hub, revision="next")
+    send(revision="next")
     assert repo.files("next") == read(sample)
     assert repo.files("main") == before
     assert [branch for branch, _ in repo.log] == ["main", "main", "next"]
 
 
-def test_a_branch_without_changes_is_made_too(hub: Hub, sample: Path, repo: Any) -> None:
-    done = publish(sample, REPO, hub=hub, revision="same")
-    assert repo.branches["same"] == repo.branches["main"] == done.commit
-
-
-def test_a_new_branch_or_tag_is_asked_for_too(hub: Hub, sample: Path, repo: Any) -> None:
-    shown: list[Published] = []
-
-    def no(plan: Published) -> bool:
-        shown.append(plan)
-        return False
-
-    assert publish(sample, REPO, hub=hub, revision="next", tag="v9", confirm=no).commit is None
+def test_a_new_branch_or_tag_is_asked_for_too(send: Send, repo: Any, shown: list[Published], no: Any) -> None:
+    assert send(revision="next", tag="v9", confirm=no).commit is None
     assert [(plan.branch_made, plan.tag, bool(plan.changes)) for plan in shown] == [(True, "v9", False)]
     assert (set(repo.branches), repo.tags) == ({"main"}, {})
-    assert publish(sample, REPO, hub=hub, tag="v9").tag == "v9"
-    assert not publish(sample, REPO, hub=hub, tag="v9", confirm=no).makes
+    assert send(tag="v9").tag == "v9"
+    assert not send(tag="v9", confirm=no).makes
     assert len(shown) == 1
+
+
+def test_tags(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
+    done = send(tag="v1")
+    assert repo.tags == {"v1": done.commit}
+    send(tag="v1")
+    change(sample, finished)
+    with pytest.raises(UserError, match="tag v1 is on another commit"):
+        send(tag="v1")
+    assert len(repo.log) == 2, "a tag in the way is told before anything is sent"
+    assert send(tag="v2").commit == repo.tags["v2"]
+    with pytest.raises(UserError, match="v1 is a tag, which stays where it is; name a branch"):
+        send(revision="v1")
 
 
 @pytest.mark.parametrize(
     "name", ["", "a b", "x..y", "/x", "x/", "x.lock", "-x", "refs/pr/1", "a" * 40, "x~1", ".x", "@"]
 )
-@pytest.mark.parametrize("option", ["revision", "tag"])
-def test_names_of_branches_and_tags(server: Any, hub: Hub, sample: Path, option: str, name: str) -> None:
-    with pytest.raises(UserError, match=f"--{option} .*: not a name for a branch or tag"):
-        publish(sample, REPO, hub=hub, **{option: name})  # type: ignore[arg-type]
-    assert not server.requests
+def test_names_of_branches_and_tags(name: str) -> None:
+    for option, names in (("revision", (name, "v1")), ("tag", ("main", name))):
+        with pytest.raises(UserError, match=f"--{option} .*: not a name for a branch or tag"):
+            check_names(REPO, *names)
 
 
-def test_a_tag_is_not_called_as_the_branch(server: Any, hub: Hub, sample: Path) -> None:
+@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data"])
+def test_names_of_repositories(name: str) -> None:
+    with pytest.raises(UserError, match="not a repository name"):
+        check_repository(name)
+
+
+def test_names_are_looked_at_before_anything_else(server: Any, send: Send, sample: Path) -> None:
     with pytest.raises(UserError, match="--tag main: the branch is called so"):
-        publish(sample, REPO, hub=hub, tag="main")
+        send(tag="main")
+    with pytest.raises(UserError, match="not a repository name"):
+        send(repo_id="data")
     assert not server.requests
 
 
-def test_tags(hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path]) -> None:
-    done = publish(sample, REPO, hub=hub, tag="v1")
-    assert repo.tags == {"v1": done.commit}
-    publish(sample, REPO, hub=hub, tag="v1")
-    change(sample, finished)
-    with pytest.raises(UserError, match="tag v1 is on another commit"):
-        publish(sample, REPO, hub=hub, tag="v1")
-    assert len(repo.log) == 2, "a tag in the way is told before anything is sent"
-    assert publish(sample, REPO, hub=hub, tag="v2").commit == repo.tags["v2"]
-    with pytest.raises(UserError, match="v1 is a tag, which stays where it is; name a branch"):
-        publish(sample, REPO, hub=hub, revision="v1")
+# --- what somebody else did -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,106 +241,101 @@ def test_tags(hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path]) 
         ({"figures/one.png": b"other"}, "figures/one.png was changed"),
         ({"report.md": b"# Rep0rt\n"}, "report.md was changed"),  # as long as before
         ({"manifest.json": b"{}"}, "its manifest.json is not one of ours"),
-        ({"manifest.json": None}, "it holds no manifest.json, but README.md"),
+        ({"manifest.json": None}, "it holds no manifest.json, but README.md; it holds no manifest.json, but data/"),
         ({f"{n}.txt": b"x" for n in "abcde"}, "a.txt was added; b.txt was added; c.txt was added (and 2 more);"),
     ],
 )
 def test_what_somebody_else_did_is_not_overwritten(
-    hub: Hub,
-    sample: Path,
-    tmp_path: Path,
-    repo: Any,
-    edit: dict[str, bytes | None],
-    told: str,
-    read: Callable[..., Any],
+    send: Send, sample: Path, repo: Any, edit: dict[str, bytes | None], told: str, read: Read
 ) -> None:
     repo.edit(**edit)
     before, log = repo.files(), list(repo.log)
     for dry_run in (True, False):
         with pytest.raises(UserError) as caught:
-            publish(sample, REPO, hub=hub, dry_run=dry_run)
+            send(dry_run=dry_run)
         assert f"somebody else changed it: {told}" in str(caught.value)
         assert "--force" in str(caught.value)
-    assert repo.files() == before
-    assert repo.log == log
-    publish(sample, REPO, hub=hub, force=True)
+    assert (repo.files(), repo.log) == (before, log)
+    send(force=True)
     assert repo.files() == read(sample)
-    pull(REPO, tmp_path / "out", hub=hub)
 
 
 def test_a_colleagues_publication_is_not_overwritten(
-    hub: Hub, sample: Path, repo: Any, tmp_path: Path, finished: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    send: Send, sample: Path, repo: Any, tmp_path: Path, finished: Finished, fetch: Fetch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Whole and as its manifest states, but not the one that we published last."""
     theirs = Path(shutil.copytree(sample, tmp_path / "theirs"))
     (theirs / "report.md").write_text("# Theirs\n")
     with monkeypatch.context() as patch:
         patch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "of a colleague"))
-        newer = publish(finished(theirs), REPO, hub=hub).commit
+        newer = send(finished(theirs)).commit
     change(sample, finished)
     with pytest.raises(UserError, match=f"somebody else changed it: commit {str(newer)[:12]} came after yours"):
-        publish(sample, REPO, hub=hub)
+        send()
     assert repo.files()["report.md"] == b"# Theirs\n"
-    pull(REPO, tmp_path / "looked at", hub=hub)
-    assert publish(sample, REPO, hub=hub).commit == repo.branches["main"]
+    fetch("looked at")
+    assert send().commit == repo.branches["main"]
 
 
-def test_a_folder_of_another_kind_is_not_replaced(
-    hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path]
-) -> None:
+def test_a_folder_of_another_kind_is_not_replaced(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
     with pytest.raises(UserError, match=r"its manifest.json is of kind sample, this one of kind other"):
-        publish(finished(sample, "other"), REPO, hub=hub)
-    publish(sample, REPO, hub=hub, force=True)
+        send(finished(sample, "other"))
+    send(force=True)
 
 
-def test_a_repository_of_something_else(server: Any, hub: Hub, sample: Path) -> None:
-    server.make(REPO).edit(**{"train.csv": b"1,2\n", "README.md": b"theirs"})
-    with pytest.raises(
-        UserError, match=r"holds no manifest.json, but README.md; it holds no manifest.json, but train.csv"
-    ):
-        publish(sample, REPO, hub=hub)
-
-
-def test_an_empty_repository_is_fine(server: Any, hub: Hub, sample: Path) -> None:
+def test_an_empty_repository_is_fine(server: Any, send: Send) -> None:
     server.make(REPO)
-    assert not publish(sample, REPO, hub=hub).created
+    assert not send().created
     assert len(server.repos[REPO].log) == 2
 
 
-def test_a_file_takes_the_place_of_a_folder(
-    hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path], read: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (None, "the Hub does not know who you are; run `hf auth login`"),
+        ("hf_" + "R" * 34, "no permission to write: You don't have the rights to do this; run `hf auth login`"),
+        ("hf_" + "x" * 34, "the Hub does not know who you are; run `hf auth login`"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_rights(
+    server: Any, send: Send, monkeypatch: pytest.MonkeyPatch, token: str | None, told: str, there: bool
 ) -> None:
-    shutil.rmtree(sample / "figures")
-    (sample / "figures").write_text("none")
-    (sample / "report.md").unlink()
-    (sample / "report.md").mkdir()
-    (sample / "report.md" / "page").write_text("1")
-    publish(finished(sample), REPO, hub=hub)
-    assert repo.files() == read(sample)
+    monkeypatch.delenv("HF_TOKEN")
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    if there:
+        server.make(REPO)
+    with pytest.raises(UserError) as caught:
+        send()
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert all(len(repo.log) == 1 for repo in server.repos.values())
 
 
-def test_a_folder_that_fails_its_checks(server: Any, hub: Hub, sample: Path) -> None:
+# --- what does not leave ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_fails_its_checks(server: Any, send: Send, sample: Path) -> None:
     (sample / "report.md").write_text("changed")
     with pytest.raises(UserError, match=r"digests: report.md differs from its digest; `lemur verify` tells more"):
-        publish(sample, REPO, hub=hub)
+        send()
     assert not server.requests
 
 
-def test_what_is_written_while_it_is_asked_for_does_not_leave(
-    server: Any, hub: Hub, sample: Path, finished: Callable[..., Path]
-) -> None:
+def test_what_is_written_while_it_is_asked_for_does_not_leave(server: Any, send: Send, sample: Path) -> None:
     def edit(plan: Published) -> bool:
-        (sample / "report.md").write_text("# Rep0rt\n")
-        return True
+        return bool((sample / "report.md").write_text("# Rep0rt\n"))
 
     with pytest.raises(UserError, match=r"report.md: was written anew while it was to be published"):
-        publish(sample, REPO, hub=hub, confirm=edit)
+        send(confirm=edit)
     assert len(server.repos[REPO].log) == 1
     assert server.requests["commit"] == 0
 
 
 def test_a_folder_that_is_replaced_while_it_is_checked(
-    server: Any, hub: Hub, sample: Path, finished: Callable[..., Path]
+    server: Any, send: Send, sample: Path, finished: Finished
 ) -> None:
     def verify_then_replace(folder: Path, *, jobs: int | None = None) -> list[Any]:
         checks = verify_folder(folder)
@@ -295,68 +343,132 @@ def test_a_folder_that_is_replaced_while_it_is_checked(
         return checks
 
     with pytest.raises(UserError, match=r"manifest.json was written anew meanwhile; run again"):
-        publish_checked(sample, REPO, verify=verify_then_replace, hub=hub)
+        send(verify=verify_then_replace)
     assert not server.requests
 
 
-@pytest.mark.parametrize("name", [".gitattributes", "a/.git/config", ".cache/x"])
-def test_names_that_the_hub_does_not_take(
-    server: Any, hub: Hub, sample: Path, finished: Callable[..., Path], name: str
-) -> None:
+@pytest.mark.parametrize("name", [".gitattributes", "a/.git/config", ".cache/x", "figures/.gitignore"])
+def test_names_that_the_hub_does_not_take(server: Any, send: Send, sample: Path, finished: Finished, name: str) -> None:
     (sample / name).parent.mkdir(parents=True, exist_ok=True)
     (sample / name).write_text("x")
     with pytest.raises(UserError, match=f"takes no file named {name}"):
-        publish(finished(sample), REPO, hub=hub)
+        send(finished(sample))
     assert not server.requests
 
 
-def test_a_file_by_which_the_hub_leaves_out_others(
-    server: Any, hub: Hub, sample: Path, repo: Any, finished: Callable[..., Path]
-) -> None:
-    (sample / "figures" / ".gitignore").write_text("*.png")
-    with pytest.raises(UserError, match=r"takes no file named figures/.gitignore"):
-        publish(finished(sample), REPO, hub=hub)
-    (sample / "figures" / ".gitignore").unlink()
-    change(sample, finished)
+def test_what_the_hub_leaves_out_is_told(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
+    (sample / "x.ignored").write_text("x")
+    with pytest.raises(UserError, match=r"is not what was sent \(1 added.*x.ignored\); is there a .gitignore"):
+        send(finished(sample))
     repo.edit(**{".gitignore": b"*.png"})
     for force in (True, False):
         with pytest.raises(UserError, match=r"holds .gitignore, by which the Hub leaves files out; remove it there"):
-            publish(sample, REPO, hub=hub, force=force)
-    assert len(repo.log) == 3
+            send(force=force)
 
 
-def test_what_the_hub_leaves_out_is_told(hub: Hub, sample: Path, server: Any, finished: Callable[..., Path]) -> None:
-    (sample / "x.ignored").write_text("x")
-    with pytest.raises(UserError, match=r"is not what was sent \(1 added.*x.ignored\); is there a .gitignore"):
-        publish(finished(sample), REPO, hub=hub)
+# --- whatever breaks on the way: the same bytes and commits as without it, now or by a rerun ---------------------------
+
+STEPS = ("refs", "create", "info", "tree", "branch", "preupload", "batch", "upload", "verify", "commit", "tag")
+NEXT = {"revision": "next", "tag": "v1"}
 
 
-@pytest.mark.parametrize(
-    ("token", "told"),
-    [
-        (None, "the Hub does not know who you are; run `hf auth login`"),
-        ("reader", "no permission to write: You don't have the rights to do this; run `hf auth login`"),
-        ("hf_" + "x" * 34, "the Hub does not know who you are; run `hf auth login`"),
-    ],
-)
-@pytest.mark.parametrize("there", [True, False])
-def test_rights(
-    server: Any, hub: Hub, sample: Path, monkeypatch: pytest.MonkeyPatch, token: str | None, told: str, there: bool
+@pytest.fixture
+def is_whole(server: Any, sample: Path, read: Read) -> Callable[[], bool]:
+    def look() -> bool:
+        repo = server.repos[REPO]
+        ours = [commit for branch, commit in repo.log if branch == "next"]
+        return repo.files("next") == read(sample) and len(ours) == 1 and repo.tags == {"v1": ours[0]}
+
+    return look
+
+
+@pytest.mark.parametrize("what", [500, 503, 429, "drop", "lose"])
+@pytest.mark.parametrize("step", STEPS)
+def test_one_fault_is_overcome(
+    server: Any, send: Send, is_whole: Callable[[], bool], step: str, what: int | str
 ) -> None:
-    monkeypatch.delenv("HF_TOKEN")
-    if token is not None:
-        monkeypatch.setenv("HF_TOKEN", "hf_" + "R" * 34 if token == "reader" else token)
-    if there:
-        server.make(REPO)
-    with pytest.raises(UserError) as caught:
-        publish(sample, REPO, hub=hub)
-    assert told in str(caught.value)
+    server.faults = [server.Fault(step, what)]
+    send(**NEXT)
+    assert server.requests[step] >= 1
+    assert is_whole()
+    assert set(server.uploaded.values()) <= {1, 2}
+
+
+def test_a_silent_server_is_not_waited_for(server: Any, send: Send, is_whole: Callable[[], bool]) -> None:
+    server.faults = [server.Fault(step, "hang") for step in ("refs", "tree", "preupload", "upload", "commit")]
+    started = time.monotonic()
+    send(**NEXT)
+    assert time.monotonic() - started < 25, "the server is silent for 30 s, each time"
+    assert is_whole()
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step != "verify"])  # the next try finds the file there
+@pytest.mark.parametrize("what", [503, "drop"])
+def test_a_lasting_fault_is_told_and_a_rerun_resumes(
+    server: Any, send: Send, sleeps: list[float], is_whole: Callable[[], bool], step: str, what: int | str
+) -> None:
+    server.faults = [server.Fault(step, what, times=1_000)]
+    with pytest.raises(RetryableError, match="run the same command again: ") as caught:
+        send(**NEXT)
     assert "\n" not in str(caught.value)
-    assert all(len(repo.log) == 1 for repo in server.repos.values())
+    assert sleeps == [1, 2, 4, 8]
+    arrived = set(server.objects)
+    server.faults, server.uploaded = [], type(server.uploaded)()
+    send(**NEXT)
+    assert is_whole()
+    assert not arrived & set(server.uploaded), "what had arrived is not sent again"
 
 
-@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data"])
-def test_names_of_repositories(server: Any, hub: Hub, sample: Path, name: str) -> None:
-    with pytest.raises(UserError, match="not a repository name"):
-        publish(sample, name, hub=hub)
-    assert not server.requests
+def test_a_lost_answer_is_looked_for(
+    server: Any, send: Send, sleeps: list[float], is_whole: Callable[[], bool]
+) -> None:
+    server.faults = [server.Fault("commit", "lose", times=5)]
+    send(**NEXT)
+    assert server.requests["commit"] == 1, "the commit is found, not sent again"
+    assert sleeps == []
+    assert is_whole()
+
+
+def test_a_lost_answer_and_then_nothing(server: Any, send: Send, is_whole: Callable[[], bool]) -> None:
+    def cut(server: Any) -> None:
+        server.faults.append(server.Fault("commits", 503, times=1_000))
+
+    server.faults = [server.Fault("verify", cut), server.Fault("commit", "lose")]
+    with pytest.raises(RetryableError):
+        send(**NEXT)
+    server.faults = []
+    send(**NEXT)
+    assert is_whole()
+
+
+def test_a_commit_comes_in_between(server: Any, send: Send) -> None:
+    repo = server.make(REPO)
+    server.faults = [server.Fault("commit", lambda server: repo.edit(**{"theirs.txt": b"x"}))]
+    with pytest.raises(UserError, match="came first; nothing was published; run again to compare") as caught:
+        send()
+    assert not isinstance(caught.value, RetryableError)
+    assert repo.files() == {"theirs.txt": b"x"}
+
+
+def test_the_same_comes_in_between(server: Any, send: Send, sample: Path, read: Read) -> None:
+    repo = server.make(REPO)
+    server.faults = [server.Fault("commit", lambda server: repo.edit(**read(sample)))]
+    assert send().commit == repo.branches["main"]
+    assert len(repo.log) == 2
+
+
+def test_a_commit_comes_after_a_lost_answer(server: Any, send: Send, sample: Path, read: Read) -> None:
+    repo = server.make(REPO)
+    theirs = server.Fault("commits", lambda server: repo.edit(**{"theirs.txt": b"x"}))
+    server.faults = [server.Fault("commit", "lose"), theirs]
+    assert send(tag="v1").commit == repo.log[1][1] == repo.tags["v1"]
+    assert repo.branches["main"] == repo.log[2][1]
+    assert repo.files("v1") == read(sample)
+
+
+@pytest.mark.parametrize("status", [400, 402, 413, 422])
+def test_a_refusal_is_not_tried_again(server: Any, send: Send, sleeps: list[float], status: int) -> None:
+    server.faults = [server.Fault("commit", status, times=1_000)]
+    with pytest.raises(UserError, match=f"the Hub refuses with status {status}: ordered by the test"):
+        send()
+    assert (sleeps, server.requests["commit"]) == ([], 1)

@@ -4,7 +4,6 @@ import json
 import runpy
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.dataset import CONFIGS
-from lemur.folders import verify_folder
 from lemur_core.files.errors import UserError
 from manifests.checks import check_description, check_table
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.provenance import without_source
-from manifests.publish import Hub, pull
-from manifests.publish import publish as publish_checked
 from manifests.publish.staged import Staged, staged
 from manifests.records import Block
-
-publish = partial(publish_checked, verify=verify_folder)
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
@@ -82,6 +76,13 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
         assert now == (was if was["source"] == "alpha@1.0" else bare)
     assert {row["source"] for row in new if row["code"] is not None} == {"alpha@1.0"}
     assert check_table(out, "blocks.parquet", Block).ok
+    manifest, stated = read_manifest(out), read_manifest(folder)
+    assert [(o.path, o.sha256, o.bytes) for o in manifest.outputs] == [
+        (o.path, o.sha256, o.bytes) for o in list_outputs(out, {})
+    ]
+    assert {item.path: item.rows for item in manifest.outputs}["blocks.parquet"] == len(new) == 15
+    assert (manifest.details, manifest.counts) == ({**stated.details, "withheld": WITHHELD}, stated.counts)
+    assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [tuple(item.values()) for item in WITHHELD]
 
 
 def test_no_line_of_it_stands_in_an_error(folder: Path, tmp_path: Path) -> None:
@@ -97,20 +98,6 @@ def test_no_line_of_it_stands_in_an_error(folder: Path, tmp_path: Path) -> None:
         hidden = row["source"] != "alpha@1.0" and row["code_sha256"] is not None
         assert row["error"] == (f"A(): ValueError: {number}\n (line {number})" if hidden else error)
         assert without_source(error) == f"A(): ValueError: {number}\n (line {number})"
-
-
-def test_the_manifest_tells_what_is_there(folder: Path, tmp_path: Path) -> None:
-    with staged(folder) as ready:
-        out = copied(ready, tmp_path / "out")
-    manifest, old = read_manifest(out), read_manifest(folder)
-    assert [(o.path, o.sha256, o.bytes) for o in manifest.outputs] == [
-        (o.path, o.sha256, o.bytes) for o in list_outputs(out, {})
-    ]
-    rows = {item.path: item.rows for item in manifest.outputs}
-    assert rows["blocks.parquet"] == 15
-    assert manifest.details == {**old.details, "withheld": WITHHELD}
-    assert manifest.counts == old.counts
-    assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [tuple(item.values()) for item in WITHHELD]
 
 
 def test_the_same_bytes_every_time(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
@@ -184,15 +171,16 @@ def test_a_snapshot_leaves_if_the_licence_of_its_codes_lets_it(
             staged(sample).__enter__()
 
 
-def test_there_and_back(server: Any, hub: Hub, folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
-    done = publish(folder, "owner/blocks", hub=hub)
-    assert [w.blocks for w in done.withheld] == [4, 4]
-    sent = b"".join(server.repos["owner/blocks"].files().values()) + b"".join(server.objects.values())
+def test_there_and_back(
+    server: Any, send: Callable[..., Any], fetch: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    repo = "owner/blocks"
+    assert [w.blocks for w in send(folder, repo).withheld] == [4, 4]
+    sent = b"".join(server.repos[repo].files().values()) + b"".join(server.objects.values())
     for row in pq.read_table(folder / "blocks.parquet").to_pylist():
         if row["code"] is not None and row["source"] != "alpha@1.0":
             assert row["code"].encode() not in sent
-    assert not publish(folder, "owner/blocks", hub=hub).changes
-    pull("owner/blocks", tmp_path / "out", hub=hub)
-    table = pq.read_table(tmp_path / "out" / "blocks.parquet")
-    codes = dict(zip(table["block"].to_pylist(), table["code"].to_pylist(), strict=True))
-    assert {block.split("@")[0] for block, code in codes.items() if code is not None} == {"alpha"}
+    assert not send(folder, repo).changes
+    fetch("out", repo)
+    rows = pq.read_table(tmp_path / "out" / "blocks.parquet").to_pylist()
+    assert {row["source"] for row in rows if row["code"] is not None} == {"alpha@1.0"}

@@ -1,0 +1,109 @@
+"""Manifests: what is written comes back, what differs from them is named, and what may stand in them as a parent."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from manifests.checks import check_files
+from manifests.manifest import Input, Parent, list_outputs, parent_of, read_manifest, write_manifest
+
+Finished = Callable[..., Path]
+DIGEST = "0" * 64
+
+
+def test_what_is_written_comes_back(tmp_path: Path, finished: Finished) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").touch()
+    stated = {"versions": {"python": "3.11.0"}, "parameters": {"seed": 42}, "counts": {"rows": {"input": 1}}}
+    inputs = [Input(name="rows.jsonl", sha256=DIGEST, bytes=3)]
+    finished(tmp_path, "snapshot", inputs=inputs, outputs=list_outputs(tmp_path, {"data/file": 7}), **stated)
+    found = read_manifest(tmp_path)
+    assert [(item.path, item.rows) for item in found.outputs] == [("data/file", 7)]  # itself is not listed
+    assert (found.kind, found.inputs, found.parameters, found.counts) == (
+        "snapshot", inputs, stated["parameters"], stated["counts"]
+    )  # fmt: skip
+    assert check_files(tmp_path, found).ok
+    before = (tmp_path / "manifest.json").read_bytes()
+    write_manifest(tmp_path, found)
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "manifest.json"]
+
+
+def test_changed_files_are_named(tmp_path: Path, finished: Finished) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    finished(tmp_path)
+    (tmp_path / "a").unlink()
+    (tmp_path / "b").write_text("B")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "d").touch()
+    check = check_files(tmp_path, read_manifest(tmp_path))
+    assert not check.ok
+    assert check.detail == "a is missing; new/d is not in the manifest; b differs from its digest"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no manifest.json; not a finished lemur folder"),
+        ("", "not a valid manifest"),
+        ("[]", "not a valid manifest"),
+        ('{"kind": 1}', "not a valid manifest: kind"),
+        ("\udcff", "not a valid manifest"),
+    ],
+)
+def test_what_is_no_manifest(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError) as caught:
+        read_manifest(tmp_path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_finished_folder(tmp_path: Path, finished: Finished) -> None:
+    where = tmp_path / "whole"
+    finished(where / "blocks"), finished(where / "run")
+    (tmp_path / "file").touch()
+    for path, message in (
+        (where, f"not a finished lemur folder; in it are {where}/blocks, {where}/run"),
+        (tmp_path / "nowhere", "no such folder"),
+        (tmp_path / "file", "is a file"),
+    ):
+        with pytest.raises(UserError) as caught:
+            read_manifest(path)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["/pp", "a/../b", "..", "C:\\pp", "\\\\host\\pp", ""])
+def test_no_path_of_a_machine_is_the_name_of_a_parent(name: str) -> None:
+    with pytest.raises(ValidationError):
+        Parent(kind="extraction", name=name, sha256=DIGEST)
+
+
+@given(st.from_regex(r"[A-Za-z0-9._@+ -]*[A-Za-z0-9]", fullmatch=True))
+def test_a_bare_name_comes_back(name: str) -> None:
+    parent = Parent(kind="extraction", name=name, sha256=DIGEST)
+    assert Parent.model_validate_json(parent.model_dump_json()) == parent
+
+
+def test_a_manifest_from_before_parents_is_read(tmp_path: Path, finished: Finished) -> None:
+    older = json.loads((finished(tmp_path) / "manifest.json").read_text())
+    assert older.pop("parents") == []
+    (tmp_path / "manifest.json").write_text(json.dumps(older))
+    assert read_manifest(tmp_path).parents == []
+
+
+def test_a_folder_as_a_parent(tmp_path: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = finished(tmp_path / "pp", "extraction")
+    wanted = Parent(kind="extraction", name="pp", sha256=sha256_file(folder / "manifest.json"))
+    assert parent_of(folder) == wanted
+    monkeypatch.chdir(folder)
+    assert parent_of(Path()) == wanted, "the name is the folder's, however it is written"
