@@ -14,8 +14,9 @@ from lemur_core.sandbox import Sandbox, cached
 
 @pytest.fixture(autouse=True)
 def same_threads() -> Iterator[None]:
-    """Entries of jobs are called in this process here and there, and set the number of threads for good."""
+    """One thread: these networks are too small for more. Entries of jobs, called here, set another number for good."""
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 

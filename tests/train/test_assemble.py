@@ -6,7 +6,6 @@ import pickle
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -49,15 +48,6 @@ def made(folder: Path) -> Assembled:
     return assemble(recipe(FOUND, augmentation=mixing, training={"clip_norm": 1.0, "schedule": "onecycle"}), folder)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """These networks are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def load(code: str) -> ModuleType:
     """The file as a module. It was made from this test's own blocks."""
     module = ModuleType("assembled_here")
@@ -90,6 +80,10 @@ def test_the_file_tells_what_it_is(made: Assembled, folder: Path) -> None:
     assert str(folder) not in made.code
     assert [part.slot for part in made.ingredients] == ["residual", "attention", "stochastic_depth", "downsample"]
     assert made.ingredients[1].code_sha256 == block.code_sha256
+    assert made.prm == {"lr": 0.1, "momentum": 0.9, "stochastic_depth": 0.1}
+    assert load(made.code).supported_hyperparameters() == set(made.prm)
+    assert check_contract(made.code) is None
+    assert made.recipe.model.name == made.name == "small"
 
 
 def test_the_branch_ends_in_attention_and_stochastic_depth(made: Assembled) -> None:
@@ -116,29 +110,12 @@ def test_it_runs_learns_and_pickles(made: Assembled) -> None:
     assert net.steps == 12
     again = pickle.loads(pickle.dumps(net))
     assert torch.equal(again.eval()(images), net(images))
-
-
-def test_a_loss_that_is_not_finite_ends_the_training(made: Assembled) -> None:
-    net = net_of(made)
-    net.train_setup(made.prm)
-    with pytest.raises(FloatingPointError, match="in step 1; lower lr"):
-        net.learn([(torch.full((4, 3, 32, 32), float("nan")), torch.zeros(4, dtype=torch.long))])
-
-
-def test_weights_decay_and_norms_do_not(made: Assembled) -> None:
-    net = net_of(made)
-    net.train_setup(made.prm)
-    weights, others = net.optimizer.param_groups
+    weights, others = net.optimizer.param_groups  # norms and biases do not decay
     assert (weights["weight_decay"], others["weight_decay"]) == (5e-4, 0.0)
     assert {parameter.dim() for parameter in weights["params"]} == {2, 4}
     assert len(weights["params"]) + len(others["params"]) == len(list(net.parameters()))
-
-
-def test_hyperparameters_are_those_of_the_recipe_and_keep_the_contract(made: Assembled) -> None:
-    assert made.prm == {"lr": 0.1, "momentum": 0.9, "stochastic_depth": 0.1}
-    assert load(made.code).supported_hyperparameters() == set(made.prm)
-    assert check_contract(made.code) is None
-    assert made.recipe.model.name == made.name == "small"
+    with pytest.raises(FloatingPointError, match="in step 13; lower lr"):
+        net.learn([(images.fill_(float("nan")), labels)])
 
 
 def test_the_file_is_clean(made: Assembled, tmp_path: Path) -> None:
@@ -292,10 +269,12 @@ def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
 
 
 def test_refused_without_a_folder_or_out_of_range() -> None:
-    with pytest.raises(UserError, match="no part 'Gate'; built in: 'none'; for blocks, give --in DIR"):
-        assemble(recipe({"attention": "Gate"}), None)
-    with pytest.raises(UserError, match=r"training.learning_rate: 2.0; the hyperparameters of LEMUR lie in 0..1"):
-        assemble(recipe({}, training={"learning_rate": 2.0}), None)
+    for wanted, said in (
+        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, give --in DIR"),
+        (recipe({}, training={"learning_rate": 2.0}), r"training.learning_rate: 2.0; the hyperparameters of LEMUR"),
+    ):
+        with pytest.raises(UserError, match=said):
+            assemble(wanted, None)
 
 
 def test_a_slot_may_be_computed_in_float32(folder: Path) -> None:

@@ -27,18 +27,8 @@ def augment(
 ALL = Augmentation(randaugment_ops=2, cutout=8, mixup_alpha=0.2, cutmix_alpha=1.0, mix_probability=1.0)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        NOTHING,
-        Augmentation(),
-        Augmentation(randaugment_ops=2),
-        Augmentation(cutout=8),
-        Augmentation(cutmix_alpha=1.0),
-        ALL,
-    ],
-)
-@pytest.mark.parametrize("count", [64, GROUP + 1, 2])
+@pytest.mark.parametrize("settings", [NOTHING, Augmentation(), Augmentation(randaugment_ops=2), ALL])
+@pytest.mark.parametrize("count", [64, GROUP + 1])
 def test_shapes_and_types(settings: Augmentation, count: int) -> None:
     images, labels = batch(count)
     before = images.clone()
@@ -47,6 +37,10 @@ def test_shapes_and_types(settings: Augmentation, count: int) -> None:
     assert targets.shape in {(count,), (count, 10)}
     assert bool(out.isfinite().all())
     assert torch.equal(images, before)
+    again, other = (augment(settings, images, labels, seed=seed) for seed in (0, 1))
+    assert torch.equal(out, again[0])
+    assert torch.equal(targets, again[1])
+    assert settings == NOTHING or not torch.equal(out, other[0])
 
 
 def test_nothing_asked_is_normalisation_alone() -> None:
@@ -64,13 +58,6 @@ def test_each_group_has_a_draw_of_its_own() -> None:
     groups = [torch.unique(group, dim=0) for group in torch.split(out, GROUP)]
     assert {len(group) for group in groups} == {1}
     assert len(torch.unique(torch.cat(groups), dim=0)) >= 8
-
-
-def test_the_same_seed_gives_the_same_batch() -> None:
-    first, again, other = (augment(ALL, *batch(), seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first[0], again[0])
-    assert torch.equal(first[1], again[1])
-    assert not torch.equal(first[0], other[0])
 
 
 @pytest.mark.parametrize(

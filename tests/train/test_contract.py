@@ -48,12 +48,10 @@ def test_what_meets_it(code: str) -> None:
 FAULTS = {
     "syntax": ("import torch\nclass Net(\n", "line 2: is not Python: '(' was never closed"),
     "null bytes": ("x = 1\0", "line 1: is not Python: source code string cannot contain null bytes"),
-    "empty": ("", "line 1: there is no class Net"),
     "other name": (changed("class Net(", "class Network("), "line 1: there is no class Net"),
     "nested": ("def f():\n    class Net: ...\n", "line 1: there is no class Net"),
     "alias": (f"{NAMES}Net = make()\n", "line 3: Net is not a class defined here; write class Net(nn.Module)"),
     "imported": (f"from x import Net\n{NAMES}", "line 1: Net is not a class defined here; write class Net(nn.Module)"),
-    "function": (f"def Net(*a): ...\n{NAMES}", "line 1: Net is not a class defined here; write class Net(nn.Module)"),
     "no base": (
         changed("class Net(nn.Module)", "class Net"),
         "line 4: class Net is no torch.nn.Module; write class Net(nn.Module)",
@@ -65,11 +63,6 @@ FAULTS = {
     "no init": (changed(INIT, ""), "line 4: class Net has no method __init__(self, in_shape, out_shape, prm, device)"),
     "no forward": (changed("def forward", "def forwards"), "line 4: class Net has no method forward(self, x)"),
     "no learn": (changed("def learn", "def fit"), "line 4: class Net has no method learn(self, train_data)"),
-    "no setup": (changed("def train_setup", "def setup"), "line 4: class Net has no method train_setup(self, prm)"),
-    "sequential": (
-        changed("class Net(nn.Module)", "class Net(nn.Sequential)").replace("def learn", "def fit"),
-        "line 4: class Net has no method learn(self, train_data)",
-    ),
     "few arguments": (
         changed("prm, device)", "prm)"),
         "line 5: Net.__init__ takes 3 arguments; LEMUR calls it as __init__(self, in_shape, out_shape, prm, device)",
@@ -119,10 +112,6 @@ FAULTS = {
         changed("{'lr'}", "'lr'"),
         "line 3: supported_hyperparameters returns 'lr', not a set or list of names",
     ),
-    "names are numbers": (
-        changed("{'lr'}", "[1, 2]"),
-        "line 3: supported_hyperparameters returns [1, 2], not a set or list of names",
-    ),
 }
 
 
@@ -139,15 +128,7 @@ def test_digests_are_those_of_the_package() -> None:
     assert lemur_digest("a b\n\tc\u2003d") == lemur_digest("abcd") == "e2fc714c4727ee9395f324cd2e7f331f"
 
 
-@pytest.mark.parametrize(
-    ("prefix", "name"),
-    [
-        ("", "e2fc714c4727ee9395f324cd2e7f331f"),
-        ("rag", "rag-e2fc714c4727ee9395f324cd2e7f331f"),
-        ("rag-00000000000000000000000000000000", "rag-e2fc714c4727ee9395f324cd2e7f331f"),
-        ("00000000000000000000000000000000", "e2fc714c4727ee9395f324cd2e7f331f"),
-        ("my_net v2/x-", "my-net-v2-x-e2fc714c4727ee9395f324cd2e7f331f"),
-    ],
-)
-def test_names(prefix: str, name: str) -> None:
-    assert lemur_name("abcd", prefix) == name
+def test_names() -> None:
+    prefixes = {"": "", "rag": "rag-", f"rag-{'0' * 32}": "rag-", "0" * 32: "", "my_net v2/x-": "my-net-v2-x-"}
+    for prefix, kept in prefixes.items():
+        assert lemur_name("abcd", prefix) == f"{kept}e2fc714c4727ee9395f324cd2e7f331f"

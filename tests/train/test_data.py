@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import UserError
 from train.data import Cifar10, load_cifar10, open_cache, split
 
 forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
@@ -90,25 +90,14 @@ def test_digest_is_of_the_pixels_and_the_folder_of_the_input(folder: Path, tmp_p
     assert other.sha256 != parquet.sha256
     moved = load(folder.rename(tmp_path / "moved"))
     assert moved.folder == parquet.folder
-
-
-def test_jpeg_is_named_a_copy(tmp_path: Path) -> None:
-    data = load_cifar10(forms.write_parquet(tmp_path / "in", MADE, kind="JPEG"), cache=tmp_path, partial=True)
-    assert data.label == "cifar-10 (JPEG copy, harder) (part)"
-    assert np.array_equal(data.test_labels.numpy(), MADE.test_labels)
-
-
-def test_default_cache_is_the_users(folder: Path, curator_cache: Path) -> None:
-    assert load_cifar10(folder, partial=True).folder.parent == curator_cache / "cifar10"
+    moved.train_images.zero_()  # what is written to the tensors does not reach the files
+    assert same(open_cache(moved.folder))
+    jpeg = load(forms.write_parquet(tmp_path / "jpeg", MADE, kind="JPEG"))
+    assert jpeg.label == "cifar-10 (JPEG copy, harder) (part)"
+    assert np.array_equal(jpeg.test_labels.numpy(), MADE.test_labels)
 
 
 # --- the cache --------------------------------------------------------------------------------------------------
-
-
-def test_writing_to_the_tensors_does_not_reach_the_files(folder: Path, tmp_path: Path) -> None:
-    data = load_cifar10(folder, cache=tmp_path / "cache", partial=True)
-    data.train_images.zero_()
-    assert same(open_cache(data.folder))
 
 
 def cut(path: Path) -> None:
@@ -132,11 +121,6 @@ def lie(path: Path) -> None:
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
     "short array": ("train_images.npy", cut, "train_images.npy has 153,727 bytes, not 153,728; delete it"),
     "flipped bit": ("test_images.npy", flip, None),  # found by the digest, not by a look at the sizes
-    "another header": (
-        "test_labels.npy",
-        lambda path: path.write_bytes(b"\x93NUMPY" + b" " * 282),
-        "does not hold (20,) of int64",
-    ),
     "array is gone": ("train_labels.npy", Path.unlink, "No such file or directory"),
     "no meta": ("meta.json", Path.unlink, "No such file or directory"),
     "half a meta": ("meta.json", halve, "Unterminated string"),
@@ -194,30 +178,19 @@ def test_opening_needs_torch_and_numpy_only(folder: Path, tmp_path: Path) -> Non
 # --- generated data ---------------------------------------------------------------------------------------------
 
 
-def test_synthetic_counts_and_label(tmp_path: Path) -> None:
-    data = load_cifar10("synthetic:40", cache=tmp_path)
-    assert (len(data.train_images), len(data.test_images)) == (40, 10)
-    assert data.label == "synthetic (smoke test only)"
-    assert torch.bincount(data.train_labels).tolist() == [4] * 10
-    assert not torch.equal(data.train_images[:10], data.test_images)
-
-
-def test_synthetic_is_the_same_everywhere(tmp_path: Path) -> None:
+def test_synthetic_is_the_same_everywhere(tmp_path: Path, curator_cache: Path) -> None:
+    few = load_cifar10("synthetic:40")
+    assert few.folder.parent == curator_cache / "cifar10", "by default"
+    assert (few.label, len(few.train_images), len(few.test_images)) == ("synthetic (smoke test only)", 40, 10)
+    assert torch.bincount(few.train_labels).tolist() == [4] * 10
+    assert not torch.equal(few.train_images[:10], few.test_images)
     data = load_cifar10("synthetic", cache=tmp_path)
     assert (len(data.train_images), len(data.test_images)) == (2_000, 500)
     assert data.sha256 == "4a9170daf130631eec2b0f937c0f978ffedfa520a10d26ae1129de31cc609067"
     assert load_cifar10("synthetic:2000", cache=tmp_path).folder == data.folder
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.slow
 def test_synthetic_is_learned_by_a_small_network_and_not_by_a_linear_one(tmp_path: Path) -> None:
     data = load_cifar10("synthetic", cache=tmp_path)
     torch.manual_seed(0)
@@ -286,34 +259,6 @@ def test_hub_without_a_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         load_cifar10("hf://datasets/o/n", cache=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("raised", "kind", "said"),
-    [
-        (
-            ConnectionError("no route\nto host"),
-            RetryableError,
-            "the Hub cannot be read: no route; check the network, run again, or give a folder",
-        ),
-        (
-            ValueError("Config name is missing."),
-            UserError,
-            "Config name is missing.; check the name, the revision, and that `hf auth login` was done",
-        ),
-    ],
-)
-def test_hub_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raised: Exception, kind: type[UserError], said: str
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise raised
-
-    serve(monkeypatch, fail)
-    with pytest.raises(UserError) as caught:
-        load_cifar10("hf://datasets/o/n", cache=tmp_path)
-    assert type(caught.value) is kind
-    assert str(caught.value) == f"hf://datasets/o/n: {said}"
-
-
 # --- held-out images --------------------------------------------------------------------------------------------
 
 
@@ -328,12 +273,9 @@ def test_split_is_disjoint_complete_sorted_and_repeatable(data: st.DataObject, c
     again = split(count, held_out, seed)
     assert torch.equal(kept, again[0])
     assert torch.equal(held, again[1])
-
-
-def test_split_depends_on_the_seed_and_leaves_the_global_one() -> None:
     before = torch.get_rng_state()
-    assert not torch.equal(split(50_000, 5_000, 0)[1], split(50_000, 5_000, 1)[1])
-    assert torch.equal(torch.get_rng_state(), before)
+    assert count < 100 or held_out in (0, count - 1) or not torch.equal(held, split(count, held_out, ~seed)[1])
+    assert torch.equal(torch.get_rng_state(), before), "the global one stays"
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(10, 10), (10, 11), (10, -1), (0, 0)])

@@ -2,13 +2,11 @@
 
 import math
 
-import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
 from torch import nn
 
-from train.optimizer import Muon, MuonBesideSgd, make_average, make_optimizer, make_schedule, orthogonal
+from train.optimizer import Muon, MuonBesideSgd, make_average, make_optimizer, make_schedule
 from train.recipe import Recipe, Training
 
 STEPS = 40
@@ -165,23 +163,7 @@ def test_a_loaded_state_goes_on_to_the_same_weights() -> None:
         assert torch.equal(left, right)
 
 
-@settings(max_examples=40, deadline=None)
-@given(rows=st.integers(1, 40), columns=st.integers(1, 40), exponent=st.integers(-6, 6), seed=st.integers(0, 99))
-def test_orthogonal_keeps_the_singular_vectors_and_takes_the_values_near_one(
-    rows: int, columns: int, exponent: int, seed: int
-) -> None:
-    assert torch.equal(orthogonal(torch.zeros(rows, columns)), torch.zeros(rows, columns))
-    matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
-    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
-    values = values.clamp(min=0.02 * values.max())  # what is smaller does not get to 1 in five steps
-    matrix = (left * values @ right).float() * 10.0**exponent
-    found = left.T @ orthogonal(matrix).double() @ right.T
-    assert torch.allclose(found, found.diagonal().diag(), atol=2e-3)
-    assert found.diagonal().min() > 0.5
-    assert found.diagonal().max() < 1.3
-
-
-@pytest.mark.parametrize("shape", [(24, 100), (100, 24)])
+@pytest.mark.parametrize("shape", [(24, 100), (100, 24), (1, 7)])
 def test_a_step_is_that_of_torch_as_far_as_bfloat16_goes(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     start = torch.randn(shape)

@@ -50,6 +50,10 @@ def test_trials_are_added_once(db: Path, folder: Path) -> None:
     before = dump(db)
     assert register(db, [folder, folder]) == Registered(0, 6, ())
     assert dump(db) == before
+    (folder / f"ab/nn/nn/{NAME}.py").write_text(TINY + "\n")
+    (line,) = register(db, [folder]).failed
+    assert line.endswith(f"{NAME}.py: the database holds other code under the name {NAME}")
+    assert dump(db) == before
 
 
 def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> None:
@@ -67,7 +71,12 @@ def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: P
     other = TINY.replace("16, 32, 64", "8, 16, 32")
     second = tmp_path / "other"
     write_lemur_files(second, made_up_record(other, made_by=RECIPE.changed(augmentation__flip=False)), other, history())
+    register(db, [])
+    assert rows(db, "SELECT COUNT(*) FROM stat") == [(0,)]
+    with closing(sqlite3.connect(db)) as database, database:
+        database.execute("INSERT INTO transform VALUES ('norm_flip', '# the package''s own', 't')")
     assert register(db, [folder, second]).added == 6
+    assert rows(db, "SELECT code FROM transform WHERE name = 'norm_flip'") == [("# the package's own",)], "it stays"
     for table, key in (("nn", "name"), ("transform", "name"), ("metric", "name"), ("prm", "uid")):
         lost = rows(db, f"SELECT id FROM stat WHERE {table} NOT IN (SELECT {key} FROM {table})")
         assert lost == [], table
@@ -90,16 +99,6 @@ def test_the_metric_of_a_new_database_works(db: Path, folder: Path) -> None:
     assert metric.result() == pytest.approx(4 / 6)
     metric.reset()
     assert metric.result() == 0
-
-
-def test_codes_that_are_there_stay(db: Path, folder: Path) -> None:
-    register(db, [])
-    assert rows(db, "SELECT COUNT(*) FROM stat") == [(0,)]
-    with closing(sqlite3.connect(db)) as database, database:
-        database.execute("INSERT INTO metric VALUES ('acc', 'the package''s own', 'm')")
-        database.execute("INSERT INTO transform VALUES ('norm_flip', 'the package''s own', 't')")
-    register(db, [folder])
-    assert rows(db, "SELECT code FROM metric UNION ALL SELECT code FROM transform") == [("the package's own",)] * 2
 
 
 BROKEN = {
@@ -133,14 +132,6 @@ def test_a_folder_is_added_whole_or_not_at_all(db: Path, folder: Path, tmp_path:
     assert rows(db, "SELECT COUNT(*) FROM prm WHERE uid NOT IN (SELECT prm FROM stat)") == [(0,)]
 
 
-def test_other_code_of_the_same_name_is_not_replaced(db: Path, folder: Path) -> None:
-    register(db, [folder])
-    (folder / f"ab/nn/nn/{NAME}.py").write_text(TINY + "\n")
-    (line,) = register(db, [folder]).failed
-    assert line.endswith(f"{NAME}.py: the database holds other code under the name {NAME}")
-    assert rows(db, "SELECT code FROM nn") == [(TINY,)]
-
-
 @pytest.mark.parametrize(
     ("statements", "reason"),
     [
@@ -167,7 +158,7 @@ def test_databases_of_another_schema_are_refused(db: Path, folder: Path, stateme
     assert dump(db) == before
 
 
-def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path) -> None:
+def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="is a folder; give the file of a LEMUR database"):
         register(tmp_path, [folder])
     with pytest.raises(UserError, match=r"there is no folder .*/none; give"):
@@ -176,11 +167,9 @@ def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path) -> None:
     text.write_text("not a database, but long enough to be looked at as one " * 40)
     with pytest.raises(UserError, match=r"text\.db: file is not a database; give a LEMUR database"):
         register(text, [folder])
-
-
-def test_a_locked_database_is_told(db: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train.register._WAIT_SECONDS", 0.1)
-    register(db, [folder])
+    db = tmp_path / "locked.db"
+    register(db, [])
     with closing(sqlite3.connect(db, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="database is locked; give a LEMUR database that can be written and that"):

@@ -20,28 +20,17 @@ def test_slots_are_those_of_a_recipe() -> None:
         assert default.use == "none" or default.use in BUILT_IN[slot]
 
 
-@pytest.mark.parametrize(
-    ("slot", "sizes"),
-    [
-        ("stem", [{"in_channels": 3, "out_channels": 8}]),
-        ("residual", [{"channels": 8}, {"channels": 16}]),
-        ("norm", [{"channels": 8}, {"channels": 16}]),
-        ("downsample", [{"channels": 8, "out_channels": 16}, {"channels": 16, "out_channels": 16}]),
-        ("head", [{"channels": 16, "classes": 10}]),
-    ],
-)
-def test_sizes(slot: str, sizes: list[dict[str, int]]) -> None:
-    assert sizes_of(slot, (8, 16, 16)) == sizes
-
-
-def test_a_network_of_one_stage_still_has_a_size_for_downsampling() -> None:
-    assert sizes_of("downsample", (8,)) == [{"channels": 8, "out_channels": 8}]
-
-
-def test_residual_blocks_are_used_only_where_there_are_some() -> None:
+def test_sizes() -> None:
+    expected = {
+        "stem": [{"in_channels": 3, "out_channels": 8}],
+        "residual": [{"channels": 8}, {"channels": 16}],
+        "downsample": [{"channels": 8, "out_channels": 16}, {"channels": 16, "out_channels": 16}],
+        "head": [{"channels": 16, "classes": 10}],
+    }
+    assert {slot: sizes_of(slot, (8, 16, 16)) for slot in expected} == expected
+    assert sizes_of("downsample", (8,)) == [{"channels": 8, "out_channels": 8}], "of one stage"
     model = Model(widths=(8, 16), depths=(0, 2))
-    assert widths_of("attention", model) == (16,)
-    assert widths_of("norm", model) == (8, 16)
+    assert (widths_of("attention", model), widths_of("norm", model)) == ((16,), (8, 16))
 
 
 SUITS = {
@@ -102,10 +91,7 @@ def test_other_arguments_to_try() -> None:
     assert found == ("channels=channels", "channels=channels, reduction=8", "channels=16, reduction=8")
     assert "in_dim=channels, out_dim=out_channels" in builds("downsample", "in_dim out_dim", in_dim="4", out_dim="8")
     assert "inplanes=channels, planes=channels // 4" in builds("residual", "inplanes planes", inplanes="4", planes="4")
-
-
-def test_what_names_something_of_its_own_file_is_not_taken_along() -> None:
-    given = {"channels": "16", "config": "Config(1)"}
+    given = {"channels": "16", "config": "Config(1)"}  # a name of the block's own file
     assert builds("attention", "channels config=none", **given)[0] == "channels=channels"
     assert not any("Config" in build for build in builds("attention", "channels config", **given))
 
