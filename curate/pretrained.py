@@ -84,7 +84,6 @@ class _Rule:
         self.assigned: dict[tuple[ast.AST | None, str], list[tuple[ast.stmt, ast.expr]]] = {}
         self._steps = 0
         self._asked: set[tuple[ast.AST, str]] = set()
-        self._dead: dict[ast.AST, bool] = {}
         for node in ast.walk(tree):
             self.parents.update(dict.fromkeys(ast.iter_child_nodes(node), node))
             match node:
@@ -158,26 +157,21 @@ class _Rule:
         return any(LOADED in self.values(value) for value in (*call.args, *(item.value for item in call.keywords)))
 
     def is_dead(self, node: ast.AST) -> bool:
-        """Whether no run of the file gets here, or only one that a caller outside the file asks for."""
-        if node not in self._dead:
-            self._dead[node] = False  # while this is found out: a call from within does not help
-            parent = self.parents.get(node)
-            dead = parent is not None and self.is_dead(parent)
+        """Whether a condition around keeps every run away, or all but those that a caller outside the file asks for."""
+        while (parent := self.parents.get(node)) is not None:
             if isinstance(parent, ast.If | ast.IfExp) and node is not parent.test:
                 in_body = node is parent.body or (isinstance(parent.body, list) and node in parent.body)
-                dead = dead or self.truth(parent.test) in (not in_body, SETTING)
-            if isinstance(node, Function) and not dead:
-                sites = self.sites(node)
-                dead = bool(sites) and all(map(self.is_dead, sites))
-            self._dead[node] = dead
-        return self._dead[node]
+                if self.truth(parent.test) in (FALSE if in_body else ASKS, SETTING):
+                    return True
+            node = parent
+        return False
 
-    def truth(self, test: ast.expr) -> bool | str:
-        """Whether a condition holds, where that is known; else SETTING or UNKNOWN."""
+    def truth(self, test: ast.expr) -> str:
+        """What is known of a condition: that it holds (ASKS), that it does not (FALSE), SETTING or UNKNOWN."""
         values = self.values(test)
-        if SETTING in values:
-            return SETTING
-        return UNKNOWN if UNKNOWN in values or {FALSE} < values else FALSE not in values
+        if SETTING in values or values == {FALSE}:
+            return SETTING if SETTING in values else FALSE
+        return UNKNOWN if values & {FALSE, UNKNOWN} else ASKS
 
     def sites(self, function: Function) -> list[ast.Call]:
         """The calls in the file of one of its functions; for `__init__` those of its class."""
@@ -207,26 +201,25 @@ class _Rule:
                     return {ASKS}
                 own = next(self.around(node, ast.ClassDef), None)
                 if isinstance(node, ast.Attribute) and (own, node.attr) in self.assigned:
-                    return self._assigned(own, node.attr, None)
+                    return self._assigned(own, node.attr)
                 return self.values(node.value) & {LOADED, SETTING}
             case ast.Call():
                 return self._returned(node)
             case ast.UnaryOp(op=ast.Not()):
-                return _boolean(self.truth(node.operand), {True: FALSE, False: ASKS})
+                return {_opposite(self.truth(node.operand))}
             case ast.BoolOp(op=ast.And()):
-                parts = [self.values(value) for value in node.values]
-                return (
-                    {FALSE} if {FALSE} in parts else {SETTING} if any(SETTING in part for part in parts) else parts[-1]
-                )
+                known = {self.truth(value) for value in node.values}
+                return next(({least} for least in (FALSE, SETTING) if least in known), self.values(node.values[-1]))
             case ast.BoolOp():
                 return _union(map(self.values, node.values)) - {FALSE} or {FALSE}
             case ast.IfExp():
-                known = self.truth(node.test)
-                sides = [self.values(side) for side in (node.body, node.orelse)]
-                return sides[not known] if known in (True, False) else {SETTING} if known == SETTING else _union(sides)
-            case ast.Compare(ops=[ast.Is() | ast.IsNot() as operator], comparators=[ast.Constant(value=None)]):
-                is_not = isinstance(operator, ast.IsNot)
-                return _boolean(self.truth(node.left), {is_not: ASKS, not is_not: FALSE})
+                sides = {ASKS: [node.body], FALSE: [node.orelse], SETTING: []}
+                chosen = sides.get(self.truth(node.test), [node.body, node.orelse])
+                return _union(map(self.values, chosen)) or {SETTING}
+            case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+                return {self.truth(node.left)}
+            case ast.Compare(ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+                return {_opposite(self.truth(node.left))}
             case ast.Compare(left=ast.Name(id="__name__")):
                 return {FALSE}
             case ast.Compare(ops=[ast.Eq() | ast.In()]):
@@ -237,19 +230,14 @@ class _Rule:
         """What a name can be where it stands: a parameter, assigned in a scope around it, or imported."""
         for scope in self.around(node, Scope):
             if (scope, node.id) in self.assigned:
-                return self._assigned(scope, node.id, node)
+                return self._assigned(scope, node.id)
             if isinstance(scope, Function) and node.id in _parameters(scope):
                 return self.values(scope, node.id)
         return {ASKS} if _ENUM.search(self.imports.get(node.id, "")) else {UNKNOWN}
 
-    def _assigned(self, scope: ast.AST | None, name: str, use: ast.Name | None) -> set[str]:
-        """What was assigned to a name last before its use in the same scope; elsewhere all that is."""
-        live = [item for item in self.assigned[scope, name] if not self.is_dead(item[0])]
-        here = use is not None and next(self.around(use, Scope)) is scope
-        before = [value for where, value in live if here and use is not None and where.lineno < use.lineno]
-        if not before and isinstance(scope, Function) and name in _parameters(scope):
-            return self.values(scope, name)
-        return _union(map(self.values, before[-1:] or [value for _, value in live]))
+    def _assigned(self, scope: ast.AST | None, name: str) -> set[str]:
+        """What is assigned to a name of a scope, and can be reached."""
+        return _union(self.values(value) for where, value in self.assigned[scope, name] if not self.is_dead(where))
 
     def _parameter(self, function: Function, name: str) -> set[str]:
         """What the file's own calls hand over for a parameter, with its default; the default where there are none."""
@@ -280,8 +268,8 @@ class _Rule:
         return {LOADED} if LOADED in below else below & {SETTING}
 
 
-def _boolean(known: bool | str, meaning: dict[bool, str]) -> set[str]:
-    return {meaning[known]} if isinstance(known, bool) else {known}
+def _opposite(known: str) -> str:
+    return {ASKS: FALSE, FALSE: ASKS}.get(known, known)
 
 
 def _union(values: Iterable[set[str]]) -> set[str]:
