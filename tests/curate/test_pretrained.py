@@ -319,7 +319,7 @@ m = timm.create_model(o.name, pretrained=o.pretrained)  # missed
 m = timm.create_model(p.name, pretrained=p.pretrained)
 """
 
-CASES = {name: code for name, code in re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", FILES, re.MULTILINE)}
+CASES = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", FILES, re.MULTILINE))
 
 
 def find(code: str) -> tuple[Evidence, ...]:
