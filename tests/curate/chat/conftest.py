@@ -199,42 +199,23 @@ def chat_rows() -> list[Row]:
     return rows
 
 
-def chat_options(**changed: Any) -> CurateOptions:
-    return CurateOptions(**({"chat": True, "chat_max_tokens": MAX_TOKENS} | changed))
-
-
-def curate_to(out: Path, source: Any, options: CurateOptions) -> Path:
-    with redirect_stderr(io.StringIO()):  # lines of progress
-        curate(source, out, options, jobs=1)
-    return out
-
-
 @pytest.fixture(scope="session")
 def make_chat(memory_source: Any, warm: Callable[..., None]) -> Callable[..., Path]:
     """`make_chat(out, rows, **options)`: a snapshot with conversations."""
 
     def make(out: Path, rows: list[Row], **changed: Any) -> Path:
         warm(row["nn_code"] for row in rows)
-        return curate_to(out, memory_source(rows), chat_options(**changed))
+        options = CurateOptions(**({"chat": True, "chat_max_tokens": MAX_TOKENS} | changed))
+        with redirect_stderr(io.StringIO()):  # lines of progress
+            curate(memory_source(rows), out, options, jobs=1)
+        return out
 
     return make
 
 
 @pytest.fixture(scope="session")
-def snapshot(make_chat: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The snapshot of all networks; not to be changed."""
-    return make_chat(tmp_path_factory.mktemp("chat") / "snapshot", chat_rows())
-
-
-@pytest.fixture(scope="session")
-def other_seed(make_chat: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with another seed."""
-    return make_chat(tmp_path_factory.mktemp("chat") / "other", chat_rows(), seed=7)
-
-
-@pytest.fixture(scope="session")
 def rows() -> list[Row]:
-    """What went in."""
+    """What goes in."""
     return chat_rows()
 
 
@@ -245,24 +226,28 @@ def networks() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def read_chat() -> Callable[[Path], list[Row]]:
-    """All conversations of a folder, each with the split of its file."""
+def snapshot(make_chat: Callable[..., Path], rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The snapshot of all networks; not to be changed."""
+    return make_chat(tmp_path_factory.mktemp("chat") / "snapshot", rows)
 
-    def read(folder: Path) -> list[Row]:
-        return [
-            row | {"split": path.name.partition("-")[0]}
-            for path in sorted(folder.glob("data/chat/*.parquet"))
-            for row in pq.read_table(path).to_pylist()
-        ]
+
+@pytest.fixture(scope="session")
+def read_chat() -> Callable[[Path], dict[tuple[str, str], Row]]:
+    """The conversations of a folder by network and kind; their contents also as system, user, assistant."""
+
+    def read(folder: Path) -> dict[tuple[str, str], Row]:
+        found = {}
+        for path in sorted(folder.glob("data/chat/*.parquet")):
+            for row in pq.read_table(path).to_pylist():
+                contents = {message["role"]: message["content"] for message in row["messages"]}
+                key = row["nn"].removeprefix("net-"), row["task"]
+                found[key] = row | contents | {"split": path.name.partition("-")[0]}
+        return found
 
     return read
 
 
 @pytest.fixture(scope="session")
-def chat(snapshot: Path, read_chat: Callable[[Path], list[Row]]) -> dict[tuple[str, str], Row]:
-    """The conversations of the snapshot by network and kind; its three contents also as system, user, assistant."""
-    found = {}
-    for row in read_chat(snapshot):
-        contents = {message["role"]: message["content"] for message in row["messages"]}
-        found[row["nn"].removeprefix("net-"), row["task"]] = row | contents
-    return found
+def chat(snapshot: Path, read_chat: Callable[[Path], dict[tuple[str, str], Row]]) -> dict[tuple[str, str], Row]:
+    """The conversations of the snapshot."""
+    return read_chat(snapshot)

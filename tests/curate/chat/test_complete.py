@@ -20,21 +20,10 @@ from curate.runs.contract import Case
 from manifests.conversations.conversation import Draft, Skipped, fence, fenced_codes
 from manifests.conversations.sampling import Sampler
 
-FACTS: Any = {
-    "buffers": 0,
-    "trainable": 650,
-    "multiply_adds": 0,
-    "attention": False,
-    "output": "2x10",
-    "own": {},
-    "functions": {},
-    "dropout": (),
-    "optimizers": (),
-    "losses": (),
-    "setup_error": None,
-    "children": (Child("head", "Linear", 650, "called", "2x10"),),
-}
-MEASURED = Facts(parameters=650, layers={"Linear": 1}, **FACTS)
+NOTHING: Any = {"own": {}, "functions": {}, "dropout": (), "optimizers": (), "losses": ()}
+COUNTS: Any = {"parameters": 650, "trainable": 650, "buffers": 0, "multiply_adds": 0, "layers": {"Linear": 1}}
+HEAD = Child("head", "Linear", 650, "called", "2x10")
+MEASURED = Facts(**COUNTS, **NOTHING, attention=False, output="2x10", setup_error=None, children=(HEAD,))
 
 INIT = "        super().__init__()\n        size = 64\n        self.head = nn.Linear(size, 10)\n"
 FORWARD = "        x = x.mean((2, 1))\n        x = self.head(x)\n        return x\n"
@@ -68,16 +57,13 @@ def complete(*networks: Network) -> list[Draft | Skipped]:
     return completions(networks, [Sampler(1, item.id, "complete") for item in networks])
 
 
-def test_a_part_that_the_file_tells_goes_first() -> None:
-    (draft,) = complete(network(file()))
-    assert isinstance(draft, Draft)
-    assert draft.variant == "body Net.forward"
-    assert "Measured" not in draft.user
-
-
-def test_sizes_are_asked_for_with_what_was_measured() -> None:
+def test_sizes_are_asked_for_with_what_was_measured_and_only_where_nothing_else_can_be() -> None:
+    (plain,) = complete(network(file()))
+    assert isinstance(plain, Draft)
+    assert plain.variant == "body Net.forward"
+    assert "Measured" not in plain.user
     code = file(forward="        return self.head(x)\n")
-    draft, untold = complete(network(code))[0], complete(network(code, facts=None))[0]
+    draft, not_measured = complete(network(code))[0], complete(network(code, facts=None))[0]
     assert isinstance(draft, Draft)
     assert draft.variant == "body Net.__init__"
     for line in (
@@ -87,9 +73,8 @@ def test_sizes_are_asked_for_with_what_was_measured() -> None:
         "- `head` (Linear): 650 parameters, gives 2x10",
     ):
         assert line in draft.user.split("\n")
-    assert untold == Skipped(
-        "no_part", "every part that can be cut out holds what the rest of the file and measurements do not tell"
-    )
+    reason = "every part that can be cut out holds what the rest of the file and measurements do not tell"
+    assert not_measured == Skipped("no_part", reason)
 
 
 def test_a_part_of_one_record_goes_before_one_of_several() -> None:
@@ -130,26 +115,26 @@ def test_no_answer_is_a_file_with_residue(line: str) -> None:
     sampler = Sampler(1, item.id, "design")
     refused = Skipped("residue", f"its file holds the line: {line}")
     with Lab(jobs=1) as lab:
-        assert [design(item, sampler), *repairs([item], [sampler], lab), *change_all([item], [sampler], lab)] == [
-            refused
-        ] * 3
+        answers = [design(item, sampler), *repairs([item], [sampler], lab), *change_all([item], [sampler], lab)]
+    assert answers == [refused] * 3
     assert isinstance(complete(item)[0], Draft), "a part of it may be asked for"
     assert isinstance(explain(item, sampler), Draft)
 
 
 @pytest.mark.parametrize(
-    ("task", "output", "told"),
+    ("task", "output", "known"),
     [
-        ("img-classification", "2x10", "2x10"),
-        ("img-classification", "2x10 int64", "2x10 int64"),
-        ("img-captioning", "2x20x1000", "2x20x1000"),
-        ("img-captioning", "2x20 int64", None),
-        ("obj-detection", "({boxes: 119x4}, {boxes: 119x4})", None),
-        ("obj-detection", None, None),
+        ("img-classification", "2x10", True),
+        ("img-classification", "2x10 int64", True),
+        ("img-captioning", "2x20x1000", True),
+        ("img-captioning", "2x20 int64", False),
+        ("obj-detection", "({boxes: 119x4}, {boxes: 119x4})", False),
+        ("obj-detection", None, False),
     ],
 )
-def test_boxes_and_decoded_words_are_not_told(task: str, output: str | None, told: str | None) -> None:
-    assert output_of(replace(network(file()), task=task, facts=replace(MEASURED, output=output))) == told
+def test_boxes_and_decoded_words_are_no_output_to_state(task: str, output: str | None, known: bool) -> None:
+    item = replace(network(file()), task=task, facts=replace(MEASURED, output=output))
+    assert output_of(item) == (output if known else None)
 
 
 def test_hyperparameters_may_be_stated_as_a_dictionary() -> None:
@@ -255,19 +240,15 @@ def test_what_is_cut_out() -> None:
     assert gap.what == "the body of the method `forward` of class `Block`"
     assert gap.part == "x = x + 1\n\nreturn x"
     assert f"    def forward(self, x):\n        {MARK}\n\n    def documented" in gap.text
+    assert found["class Block"].what == "the body of the class `Block`"
+    assert f'class Block:\n    "What it does."\n\n    {MARK}\n\n\ndef helper' in found["class Block"].text
+    assert found["body Block.documented"].part.startswith("@staticmethod\ndef inner(y):"), "docstrings stay"
 
 
 def test_the_network_is_never_cut_out_whole() -> None:
     body = "    def forward(self, x):\n        y = x\n        z = y\n        return z\n"
     found = gaps(f"class Block:\n{body}\n\nclass Net:\n{body}")
     assert [gap.name for gap in found] == ["class Block", "body Block.forward", "body Net.forward"]
-
-
-def test_docstrings_stay() -> None:
-    found = {gap.name: gap for gap in gaps(FILE)}
-    assert found["class Block"].what == "the body of the class `Block`"
-    assert f'class Block:\n    "What it does."\n\n    {MARK}\n\n\ndef helper' in found["class Block"].text
-    assert found["body Block.documented"].part.startswith("@staticmethod\ndef inner(y):")
 
 
 @pytest.mark.parametrize(

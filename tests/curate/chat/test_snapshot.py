@@ -1,0 +1,262 @@
+"""The finished folder: the same bytes again, the report and the card, what `datasets` reads; and that damage is seen."""
+
+import random
+import re
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.chat import card
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.verify import verify
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import cached
+from manifests.conversations.conversation import fenced_codes
+from manifests.croissant import restate_croissant
+from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.records import CHAT_KINDS
+
+Row = dict[str, Any]
+Chat = dict[tuple[str, str], Row]
+Damage = Callable[[list[Row]], object]
+
+
+def failed(folder: Path) -> dict[str, str]:
+    return {check.name: check.detail for check in verify(folder, jobs=1) if not check.ok}
+
+
+def test_the_folder_is_sound(snapshot: Path) -> None:
+    checks = {check.name: check for check in verify(snapshot, jobs=1)}
+    assert [name for name, check in checks.items() if not check.ok] == []
+    assert {"chat splits", "chat code", "chat ids", "chat explained", "chat counts", "schema ChatRow"} <= set(checks)
+
+
+@pytest.mark.slow
+def test_shuffled_rows_give_the_same_bytes_and_run_nothing_again(
+    snapshot: Path, make_chat: Callable[..., Path], rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached, "Sandbox", None)  # any experiment that is not known would start one
+    again = make_chat(tmp_path / "again", random.Random(3).sample(rows, len(rows)))
+    names = [path.relative_to(snapshot) for path in snapshot.glob("data/**/*.parquet")]
+    names = [name for name in names if name.parts[1] != "stats"]  # these keep the order of the input
+    for name in (*names, "chat_drops.parquet", "README.md"):
+        assert sha256_file(snapshot / name) == sha256_file(again / name), name
+
+
+@pytest.mark.slow
+def test_another_seed_draws_other_splits_and_asks_otherwise(
+    make_chat: Callable[..., Path], rows: list[Row], read_chat: Callable[[Path], Chat], chat: Chat, tmp_path: Path
+) -> None:
+    folder = make_chat(tmp_path / "other", rows, seed=7)
+    other = read_chat(folder)
+    same = [key for key in chat.keys() & other.keys() if chat[key]["messages"] == other[key]["messages"]]
+    assert len(same) < len(chat) / 2
+    assert {key: row["split"] for key, row in chat.items()} != {key: row["split"] for key, row in other.items()}
+    assert other["plain", "design"]["id"] == chat["plain", "design"]["id"], "ids do not depend on the wording"
+    assert failed(folder) == {}
+
+
+def test_the_counts_of_manifest_report_and_card(snapshot: Path, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+    from curate.cli import _print_summary
+
+    manifest = read_manifest(snapshot)
+    found = manifest.counts["chat"]
+    kinds = Counter(kind for _, kind in chat)
+    assert found["rows"] == len(chat)
+    assert found["kinds"] == {kind: kinds[kind] for kind in CHAT_KINDS}
+    assert found["drops"]["design"] == {"does_not_run": 3, "too_long": 1}
+    assert found["dropped"] == sum(sum(reasons.values()) for reasons in found["drops"].values())
+    assert found["rows"] + found["dropped"] == 10 * len(CHAT_KINDS)
+    assert manifest.details["chat"]["license"] == "NOASSERTION"
+    assert manifest.details["chat"]["near_prompts"]["design"]["prompts"] == kinds["design"]
+    report, text = (snapshot / "report.md").read_text(), (snapshot / "README.md").read_text()
+    assert f"| `design` | {kinds['design']} |" in report
+    assert "| `design` | `does_not_run` |" in report
+    assert "- config_name: chat\n" in text
+    assert f"| `NOASSERTION` | {len(chat)} |" in text
+    lengths = sorted(row["n_tokens"] for (_, kind), row in chat.items() if kind == "explain")
+    quantiles = (lengths[-(-share * len(lengths) // 100) - 1] for share in (10, 50, 90, 100))
+    assert f"| {len(lengths)} | {' | '.join(f'{length:,}' for length in quantiles)} |" in text
+    assert all(f"\n`{kind}`, `" in text for kind in CHAT_KINDS), "one example a kind"
+    _print_summary(snapshot, manifest, as_json=False)
+    line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {50 - len(chat)} not made"
+    assert re.search(line, capsys.readouterr().out)
+
+
+def test_datasets_reads_and_streams_the_rows(snapshot: Path, tmp_path: Path) -> None:
+    import datasets
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of libraries below datasets
+        loaded = datasets.load_dataset(str(snapshot), "chat", cache_dir=str(tmp_path))
+        streamed = datasets.load_dataset(str(snapshot), "chat", streaming=True)
+        assert len(loaded) > 1
+        for name in loaded:
+            (table,) = snapshot.glob(f"data/chat/{name}-*.parquet")
+            assert list(loaded[name]) == list(streamed[name]) == pq.read_table(table).to_pylist()
+        drops = datasets.load_dataset(str(snapshot), "chat_drops", cache_dir=str(tmp_path))["train"]
+    assert drops.num_rows == read_manifest(snapshot).counts["chat"]["dropped"]
+
+
+def test_code_that_is_no_python_is_dropped(make_chat: Callable[..., Path], tmp_path: Path) -> None:
+    """Profile nn-dup keeps it."""
+    row = {"nn": "net-broken", "nn_code": "class Net(:\n", "task": "img-classification", "dataset": "cifar-10"}
+    folder = make_chat(tmp_path / "broken", [row], profile="nn-dup")
+    drops = pq.read_table(folder / "chat_drops.parquet").to_pylist()
+    assert [(drop["task"], drop["reason"]) for drop in drops] == [(kind, "not_python") for kind in CHAT_KINDS]
+    assert drops[0]["detail"].startswith("not Python: line 1")
+    assert failed(folder) == {}
+
+
+def test_the_report_knows_every_reason() -> None:
+    code = "".join(path.read_text() for path in Path(card.__file__).parent.glob("*.py"))
+    given = set(re.findall(r'\bSkipped\(\s*"(\w+)"', code))
+    assert {"no_part", "in_another_split", "change_not_seen"} <= given
+    assert {*given, "near_split", "not_python"} <= set(card.REASONS)
+
+
+def test_without_the_option_there_is_nothing_of_it(
+    memory_source: Any, rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curate.chat.build.build_chat", None)
+    curate(memory_source(rows), tmp_path / "plain", CurateOptions(), jobs=1)
+    assert not (tmp_path / "plain" / "data" / "chat").exists()
+    assert "chat" not in (tmp_path / "plain" / "README.md").read_text()
+    assert "chat" not in read_manifest(tmp_path / "plain").counts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chat_max_tokens": 100}, "--chat-max-tokens: no conversations are made without --chat"),
+        ({"chat": True, "chat_max_tokens": 0}, "--chat-max-tokens 0: must be at least 1"),
+        ({"chat": True, "unsafe_no_sandbox": True}, None),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: Mapping[str, Any], message: str | None) -> None:
+    if message is None:
+        assert CurateOptions(**options).unsafe_no_sandbox, "conversations alone allow to do without walls"
+        return
+    with pytest.raises(UserError, match=message):
+        CurateOptions(**options)
+
+
+@pytest.fixture
+def copy(snapshot: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(snapshot, tmp_path / "damaged"))
+
+
+def rewrite(folder: Path, pattern: str, damage: Damage) -> None:
+    """Change the rows of a table, and let the metadata and the manifest state the digests that are found."""
+    path = min(folder.glob(pattern))
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    damage(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    metadata = folder / "croissant.json"
+    restate_croissant(metadata, metadata, list_outputs(folder, {}))
+    relist(folder)
+
+
+def relist(folder: Path) -> None:
+    """Let the manifest state the files that are found."""
+    manifest = read_manifest(folder)
+    known = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
+    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, known)}))
+
+
+def say(role: int, old: str, new: str, task: str) -> Damage:
+    """Replace a text in what one role says in the first conversation of a kind."""
+
+    def damage(rows: list[Row]) -> None:
+        message = next(row for row in rows if row["task"] == task)["messages"][role]
+        assert old in message["content"]
+        message["content"] = message["content"].replace(old, new, 1)
+
+    return damage
+
+
+def put(**values: Any) -> Damage:
+    return lambda rows: rows[0].update(values)
+
+
+def twice(rows: list[Row]) -> None:
+    rows.append(rows[0])
+
+
+def echo(rows: list[Row]) -> None:
+    """The code of a question becomes that of its answer."""
+    messages = next(row for row in rows if row["task"] == "change")["messages"]
+    (asked,), (answered,) = (fenced_codes(message["content"]) for message in messages[1:])
+    messages[2]["content"] = messages[2]["content"].replace(answered, asked)
+
+
+TRAIN, DROPS = "data/chat/train-*.parquet", "chat_drops.parquet"
+ROW, DROP, CODE = ("schema ChatRow", "guarantees"), ("schema ChatDrop", "guarantees"), ("chat code",)
+UNEXPLAINED = ("chat explained", "chat counts")
+NOT_ITS_FILE = "the file in it is not that of its record"
+
+
+@pytest.mark.parametrize(
+    ("table", "damage", "checks", "detail"),
+    [
+        (TRAIN, twice, ("chat ids", *UNEXPLAINED), "occurs 2 times"),
+        (TRAIN, list.pop, UNEXPLAINED, "0 conversations and 0 drops"),
+        (TRAIN, put(record="0" * 64), ("chat splits", *CODE, *UNEXPLAINED), "its record is in no split"),
+        (TRAIN, put(id="0" * 64), CODE, "its id is not the digest of record, task and variant"),
+        (TRAIN, put(n_tokens=5), (*CODE, "chat counts"), "n_tokens is 5"),
+        (TRAIN, put(task="poem"), ROW, "task"),
+        (TRAIN, put(n_tokens=-1), ROW, "n_tokens"),
+        (TRAIN, lambda rows: rows[0]["messages"].pop(), ROW, "messages"),
+        (TRAIN, lambda rows: rows[0]["messages"].reverse(), CODE, "roles are not system, user, assistant"),
+        (TRAIN, echo, CODE, "the code of its answer is that of its question"),
+        (TRAIN, say(2, "import torch", "import torch)", "design"), CODE, "does not parse"),
+        (TRAIN, say(2, "import torch", "import torch as t", "design"), CODE, NOT_ITS_FILE),
+        (TRAIN, say(2, "```python\n", "```\n", "change"), CODE, "0 code blocks in the answer"),
+        (TRAIN, say(2, "(", "( ", "complete"), CODE, NOT_ITS_FILE),
+        (TRAIN, say(1, "nn.", "nn .", "explain"), CODE, NOT_ITS_FILE),
+        (TRAIN, say(1, "# <missing part>\n", "# gone\n", "complete"), CODE, NOT_ITS_FILE),
+        (TRAIN, say(2, "import torch", "import torch, math", "repair"), CODE, NOT_ITS_FILE),
+        (DROPS, list.pop, UNEXPLAINED, "0 conversations and 0 drops"),
+        (DROPS, twice, UNEXPLAINED, "0 conversations and 2 drops"),
+        (DROPS, put(record="0" * 64), ("chat explained",), "0 conversations and 1 drops"),
+        (DROPS, put(reason="laziness"), ("chat counts",), "laziness"),
+        (DROPS, put(reason=""), DROP, "reason"),
+    ],
+)
+def test_damage_is_seen(copy: Path, table: str, damage: Damage, checks: tuple[str, ...], detail: str) -> None:
+    rewrite(copy, table, damage)
+    found = failed(copy)
+    beside = {"chat counts", "chat code"} if table == TRAIN else set()  # a damage may change lengths and forms too
+    assert set(checks) - beside <= set(found) <= {*checks, *beside}
+    assert detail in "; ".join(found.values())
+
+
+def test_a_conversation_in_another_split_is_seen(copy: Path) -> None:
+    moved: list[Row] = []
+    rewrite(copy, TRAIN, lambda rows: moved.append(rows.pop()))
+    rewrite(copy, "data/chat/test-*.parquet", lambda rows: rows.extend(moved))
+    found = failed(copy)
+    assert set(found) == {"chat splits", "chat counts"}
+    assert "in test, its record is in train" in found["chat splits"]
+
+
+def test_metadata_of_other_tables_is_seen(copy: Path) -> None:
+    metadata = copy / "croissant.json"
+    table = next(item for item in list_outputs(copy, {}) if item.path == "decisions.parquet")
+    restate_croissant(metadata, metadata, [table.model_copy(update={"sha256": "0" * 64})])
+    relist(copy)
+    assert failed(copy) == {"croissant.json": "decisions.parquet has another digest"}
+    metadata.unlink()
+    relist(copy)
+    assert failed(copy) == {}, "a folder that was made without metadata needs none"
