@@ -4,6 +4,7 @@ What a statement reads as it runs must stand before it. What its functions read 
 somewhere in the file; it is put before all the same, where no cycle forbids it.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -45,7 +46,7 @@ class Closure:
     symbols: list[Symbol]  # all that are linked, in order of first use
     problems: list[Problem]
     requires: set[str]
-    entries: dict[tuple[Registered, str], Entry]  # what its registries hold, by the strings in it
+    entries: Entries  # what its registries hold, by the strings in it
     graph: Graph
 
     def links(self, node: Node) -> Links:
@@ -83,7 +84,7 @@ class Collector:
         problems: dict[Problem, None] = {}
         requires: set[str] = set()
         waiting: list[Symbol] = [Own(root.module, root.name), *extra]
-        entries: dict[tuple[Registered, str], Entry] = {}
+        entries: Entries = {}
         fresh: list[Node] = []
         while (waiting or fresh or self._registered(symbols, nodes, entries, waiting, fresh)) and len(
             nodes
@@ -112,14 +113,14 @@ class Collector:
                 fresh += self._whole_try(node)
         if len(nodes) > MOST_STATEMENTS:
             problems[Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")] = None
-        units = self._order(root, list(nodes.values()), entries)
+        units = self._order(root, list(nodes.values()))
         return Closure(root, units, list(symbols), list(problems), requires, entries, self.graph)
 
     def _registered(
         self,
         symbols: Iterable[Symbol],
         nodes: dict[tuple[str, str, int], Node],
-        entries: "dict[tuple[Registered, str], Entry]",
+        entries: Entries,
         waiting: list[Symbol],
         fresh: list[Node],
     ) -> bool:
@@ -161,7 +162,7 @@ class Collector:
 
     # -- order ---------------------------------------------------------------------------------------------------
 
-    def _order(self, root: Found, nodes: Sequence[Node], entries: Entries) -> list[Unit]:
+    def _order(self, root: Found, nodes: Sequence[Node]) -> list[Unit]:
         units: dict[UnitKey, Unit] = {}
         of_node: dict[tuple[str, str, int], UnitKey] = {}
         for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
@@ -173,16 +174,14 @@ class Collector:
         hard: dict[UnitKey, list[UnitKey]] = {}
         soft: dict[UnitKey, list[UnitKey]] = {}
         for key, unit in units.items():
-            before, later = self._needs(unit, of_node, readers, entries)
+            before, later = self._needs(unit, of_node, readers)
             hard[key] = [k for k in dict.fromkeys(before) if k != key]
             soft[key] = [k for k in dict.fromkeys(later) if k != key]
         root_key = next(of_node[n.key] for n in self.graph.members(Own(root.module, root.name)))
         preferred = _post_order([root_key, *units], lambda k: [*hard[k], *soft[k]])
         called = self._called(units, of_node)
-        reach = _Reach(hard)
-        ordered = _hard_order(preferred, hard, called, reach)
         # The class itself comes last, unless something else changes it afterwards.
-        return [units[key] for key in ordered]
+        return [units[key] for key in _hard_order(preferred, hard, called)]
 
     def _readers(self, nodes: Sequence[Node]) -> Readers:
         """The statements that read a name of their own file as they run: before it is bound again."""
@@ -194,7 +193,7 @@ class Collector:
         return found
 
     def _needs(
-        self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey], readers: Readers, entries: Entries
+        self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey], readers: Readers
     ) -> tuple[list[UnitKey], list[UnitKey]]:
         before: list[UnitKey] = []
         later: list[UnitKey] = []
@@ -204,8 +203,6 @@ class Collector:
                     if isinstance(link.symbol, Own):
                         keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION, of_node)
                         (before if link.use.when == AT_DEFINITION else later).extend(keys)
-                    elif isinstance(link.symbol, Registered) and link.use.when == AT_DEFINITION:
-                        before += self._asked(node, link.symbol, of_node, entries)
                 for target in links.alias_links:
                     if isinstance(target, Own):
                         before.extend(self._keys(node, target, True, of_node))
@@ -218,19 +215,6 @@ class Collector:
                     if other.statement.number < node.statement.number and other.key in of_node
                 ]
         return before, later
-
-    def _asked(
-        self, node: Node, registry: Registered, of_node: dict[tuple[str, str, int], UnitKey], entries: Entries
-    ) -> list[UnitKey]:
-        """What a registry must hold as a statement runs that names it: `X = MODELS.build(dict(type="BN"))`."""
-        keys: list[UnitKey] = []
-        for key in node.statement.types:
-            entry = entries.get((registry, key))
-            if entry is not None and entry.symbol is not None:
-                keys += self._keys(node, entry.symbol, False, of_node)
-            elif entry is not None and entry.node is not None and entry.node.key != node.key:
-                keys += [of_node[entry.node.key]] if entry.node.key in of_node else []
-        return keys
 
     def _keys(self, node: Node, symbol: Own, now: bool, of_node: dict[tuple[str, str, int], UnitKey]) -> list[UnitKey]:
         members = [m for m in self.graph.members(symbol) if m.key in of_node]
@@ -306,50 +290,43 @@ def _post_order(starts: Iterable[UnitKey], needs: Needs) -> list[UnitKey]:
     return result
 
 
-class _Reach:
-    """What a unit needs, directly or not, before it runs."""
-
-    def __init__(self, hard: dict[UnitKey, list[UnitKey]]) -> None:
-        self._hard = hard
-        self._memo: dict[UnitKey, frozenset[UnitKey]] = {}
-
-    def __call__(self, key: UnitKey) -> frozenset[UnitKey]:
-        if key not in self._memo:
-            self._memo[key] = frozenset(_post_order([key], lambda k: self._hard[k]))
-        return self._memo[key]
-
-
 def _hard_order(
     preferred: Sequence[UnitKey],
     hard: dict[UnitKey, list[UnitKey]],
     called: dict[UnitKey, list[UnitKey]],
-    reach: _Reach,
 ) -> list[UnitKey]:
     """The preferred order, mended so that what a unit needs as it runs stands before it."""
+
+    @functools.cache
+    def reach(key: UnitKey) -> frozenset[UnitKey]:
+        """What a unit needs, directly or not, before it runs."""
+        return frozenset(_post_order([key], lambda k: hard[k]))
+
+    def place(key: UnitKey) -> None:
+        running.add(key)
+        stack.append((key, iter([*hard[key], *called[key]])))
+
+    def can_stand_before(candidate: UnitKey, key: UnitKey) -> bool:
+        if candidate in done or candidate in running:
+            return False
+        # What is only perhaps called, and needs what is being placed, stands where it can.
+        return candidate in hard[key] or not reach(candidate) & running
+
+    stack: list[tuple[UnitKey, Iterator[UnitKey]]] = []
     done: set[UnitKey] = set()
     running: set[UnitKey] = set()
     result: list[UnitKey] = []
     for start in preferred:
-        stack: list[tuple[UnitKey, Iterator[UnitKey]]] = []
         if start not in done:
-            running.add(start)
-            stack.append((start, iter([*hard[start], *called[start]])))
+            place(start)
         while stack:
             key, waiting = stack[-1]
-            following = None
-            for candidate in waiting:
-                if candidate in done or candidate in running:
-                    continue
-                if candidate not in hard[key] and reach(candidate) & running:
-                    continue  # only perhaps called, and it needs what is being placed
-                following = candidate
-                break
-            if following is None:
-                stack.pop()
-                running.discard(key)
-                done.add(key)
-                result.append(key)
-            else:
-                running.add(following)
-                stack.append((following, iter([*hard[following], *called[following]])))
+            following = next((k for k in waiting if can_stand_before(k, key)), None)
+            if following is not None:
+                place(following)
+                continue
+            stack.pop()
+            running.discard(key)
+            done.add(key)
+            result.append(key)
     return result

@@ -105,8 +105,7 @@ def class_of(definition: Definition) -> ClassFacts | None:
 
 def follow(library: Library, module: Module, chain: Sequence[str]) -> Target:
     """What a dotted name means in a module: `layers.drop.DropPath`. Follows simple aliases (`Conv = Conv2d`)."""
-    target, taken = library.unfold(module, chain[0], chain[1:], library.lookup(module, chain[0]))
-    rest = list(chain[1 + taken :])
+    target, rest = library.lookup(module, chain[0]), list(chain[1:])
     while rest and isinstance(target, Module):
         target = library.lookup(target, rest.pop(0))
     if isinstance(target, External) and rest:

@@ -4,7 +4,7 @@ Computed once for each statement and shared by all blocks that need it.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -96,10 +96,7 @@ class Graph:
         """The statements that define a symbol, and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            if "::" in name:  # an operator that Python code registers with torch.library
-                chosen = {s.number: s for s in module.facts.statements if name in s.types and module.taken(s)}
-            else:
-                chosen = {s.number: s for s in module.binders(name)}
+            chosen = {s.number: s for s in module.binders(name)}
             for statement in self._touches(module).get(name, ()):
                 chosen.setdefault(statement.number, statement)
             self._members[symbol] = tuple(Node(module, chosen[i]) for i in sorted(chosen))
@@ -203,8 +200,7 @@ class Graph:
     def _link_use(
         self, module: Module, use: Use, alias: Alias | None, result: Links, target: Target | None = None
     ) -> None:
-        start = self.library.lookup(module, use.name) if target is None else target
-        target, consumed = self.library.unfold(module, use.name, use.attributes, start)
+        target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
             inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
@@ -213,10 +209,7 @@ class Graph:
         if use.when == IN_ANNOTATION:
             result.notes.append((use, None if isinstance(target, Module) else target))
             return
-        registered = self._registered_operator(module, use, target)
-        native = None if registered else self._native_link(module, use, target, consumed)
-        if registered is not None:
-            result.glue.append(registered)
+        native = self._native_link(module, use, target, consumed)
         if native is not None:
             result.links.append(native) if isinstance(native, Link) else result.problems.append(native)
             return
@@ -354,11 +347,6 @@ class Graph:
 
     # -- native operators ----------------------------------------------------------------------------------------
 
-    def _registered_operator(self, module: Module, use: Use, target: Target) -> Own | None:
-        """The statements of the file that register `torch.ops.NAMESPACE.NAME` with torch.library, if it has any."""
-        symbol = Own(module, "::".join(_operator(use, target)))
-        return symbol if symbol.name and self.members(symbol) else None
-
     def _native_link(self, module: Module, use: Use, target: Target, consumed: int) -> Link | Problem | None:
         """A call into a compiled extension: `ext_module.nms(...)`, `_C.nms(...)`, `torch.ops.detectron2.nms(...)`."""
         chain = use.attributes
@@ -413,7 +401,7 @@ class Graph:
         if statement.kind == CLASS and self._is_settings(module, statement):
             return True
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
-            return not self._dispatches(module, chain)
+            return True
         target = follow(self.library, module, chain)
         if isinstance(target, Definition):
             binders = target.module.binders(target.name)
@@ -426,15 +414,6 @@ class Graph:
         targets = [follow(self.library, module, base) for base in facts.bases if base] if facts else []
         ours = [DEFINITIONS[t.name] for t in targets if isinstance(t, Definition) and t.name in DEFINITIONS]
         return any(found.name == "PreTrainedConfig" for found in ours)
-
-    def _dispatches(self, module: Module, chain: Sequence[str]) -> bool:
-        """Whether `@f.register` adds an overload to a `functools.singledispatch` function."""
-        target = self.library.lookup(module, chain[0])
-        if not isinstance(target, Definition):
-            return False
-        return any(
-            d.chain[-1:] == ("singledispatch",) for s in target.module.binders(target.name) for d in s.decorators
-        )
 
 
 def _operator(use: Use, target: Target) -> tuple[str, ...]:

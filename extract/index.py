@@ -28,7 +28,7 @@ Policy = Literal["missing", "force", "skip"]
 # Facts depend on this code and on the grammar of the Python that parsed.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
 Row = tuple[str, bytes | None, str | None]  # blob, facts, why there are none
-_EMPTY = FileFacts((), (), (), None, (), 0)
+_EMPTY = FileFacts((), (), (), None, ())
 _FEW = 40  # files; below it, starting processes costs more than it saves
 _CHUNK_BYTES = 400_000
 

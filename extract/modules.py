@@ -290,14 +290,6 @@ class Library:
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = self.find_module(module.source, dotted)
-        if (
-            holder is None
-            and module.source.kind != "package"
-            and not alias.level
-            and not self.is_runtime(dotted)
-            and not self.knows(module.source, dotted)
-        ):
-            holder = self._by_suffix(module.source, dotted)
         if holder is None and self.knows(module.source, dotted):
             holder = self._moved(module.source, dotted)
         if holder is None:
@@ -313,17 +305,6 @@ class Library:
             submodule = self.find_module(module.source, f"{dotted}.{alias.name}")
             return submodule if submodule is not None else Missing(f"no {alias.name} in {dotted}")
         return self.lookup(holder, alias.name)
-
-    def unfold(self, module: Module, name: str, attributes: Sequence[str], target: Target) -> tuple[Target, int]:
-        """`a.b.f` after `import a.b`, where a is a folder without __init__: module a.b, and one attribute taken."""
-        if not isinstance(target, Module) or not target.name.startswith(f"{name}."):
-            return target, 0
-        if self.find_module(module.source, name) is None:
-            for depth in range(1, len(attributes) + 1):
-                found = self.find_module(module.source, ".".join((name, *attributes[:depth])))
-                if found is not None:
-                    return found, depth
-        return target, 0
 
     def lookup(self, module: Module, name: str) -> Target:
         """What a global name of a module stands for, through re-exports, star imports and lazy packages."""
@@ -435,12 +416,6 @@ class Library:
             if found is not None and f".{found.name}".endswith(f".{tail}"):
                 return found
         return None
-
-    def _by_suffix(self, source: Source, dotted: str) -> Module | None:
-        """Scripts that run in a subfolder import by its modules' bare names: the only module of that name."""
-        last = dotted.rpartition(".")[2]
-        found = self._suffixes.get((source.name, last))
-        return found if found is not None and f".{found.name}".endswith(f".{dotted}") else None
 
 
 def _visible(source: Source, top: str, tops: Iterable[str]) -> bool:

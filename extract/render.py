@@ -26,7 +26,6 @@ class Names:
 
     of: dict[Symbol, str]
     annotations: list[str]  # names that only annotations use and nothing defines
-    notes: list[Imported]  # imports that only annotations use
 
     def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
         """Definitions that are not called what they were."""
@@ -71,8 +70,7 @@ def choose_names(closure: Closure, collector: Collector) -> Names:
         used.add(names[symbol])
         if isinstance(symbol, Imported):
             shared[_identity(symbol)] = names[symbol]
-    annotations, notes = _annotation_names(closure, collector, names, used)
-    return Names(names, annotations, notes)
+    return Names(names, _annotation_names(closure, collector, names, used))
 
 
 def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
@@ -115,24 +113,20 @@ def _words(nodes: Iterable[Node]) -> set[str]:
     return words
 
 
-def _annotation_names(
-    closure: Closure, collector: Collector, names: dict[Symbol, str], used: set[str]
-) -> tuple[list[str], list[Imported]]:
+def _annotation_names(closure: Closure, collector: Collector, names: dict[Symbol, str], used: set[str]) -> list[str]:
     """Names that annotations use: imports of the runtime are cheap and stay; classes of the corpus are not copied."""
     unknown: dict[str, None] = {}
-    notes: dict[Imported, None] = {}
     for node in closure.nodes:
         for links in collector.links_of(node):
             for use, target in links.notes:
                 imported = collector.graph.note_import(node.module, use, target)
                 for symbol in imported:
                     if symbol not in names and symbol.bound not in used:
-                        notes[symbol] = None
                         names[symbol] = symbol.bound
                         used.add(symbol.bound)
                 if not imported:
                     unknown[annotation_name(use.name, use.attributes, target, names)] = None
-    return [name for name in unknown if name not in used and name not in BUILTINS], list(notes)
+    return [name for name in unknown if name not in used and name not in BUILTINS]
 
 
 def annotation_name(name: str, attributes: tuple[str, ...], target: object, names: Mapping[Symbol, str]) -> str:
@@ -162,14 +156,9 @@ class Renderer:
         """The text of one unit, at the left margin."""
         wanted = {node.statement.number for node in unit.nodes}
         if unit.block >= 0:
-            return dedent(self._block(unit.module, unit.block, wanted), self._column(unit))
+            return dedent(self._block(unit.module, unit.block, wanted), self._indent(unit.module, unit.start))
         node = unit.nodes[0]
         return dedent(self._statement(unit.module, node.statement), node.statement.column)
-
-    def _column(self, unit: Unit) -> int:
-        text = self.texts.of(unit.module)
-        line = text[unit.start : text.find(b"\n", unit.start)]
-        return len(line) - len(line.lstrip())
 
     # -- blocks --------------------------------------------------------------------------------------------------
 
@@ -363,7 +352,7 @@ class Renderer:
             return f"{bound} = None; raise ImportError({target.where!r})"
         if isinstance(target, Module) or entry.stand_alone:
             return ""
-        name = next((self.names.of[s] for s in self.names.of if isinstance(s, Own) and s == Own(*target)), target.name)
+        name = self.names.of.get(Own(*target), target.name)
         return f"{bound} = {name}" if name != bound else f'{bound} = globals()["{bound}"]'
 
 

@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 9
+FACTS_VERSION = 10
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -65,9 +65,7 @@ class Decorator(NamedTuple):
     column: int  # of the "@"
     start: int  # from the "@" …
     end: int  # … to the end of its last line
-    called: bool
     keys: tuple[str, ...]  # string literals among its arguments
-    nested: tuple[str, ...]  # the dotted name of a call's `module=` or first argument, where that is a name
 
 
 class Statement(NamedTuple):
@@ -90,7 +88,7 @@ class Statement(NamedTuple):
     locals: tuple[LocalImport, ...]
     decorators: tuple[Decorator, ...]
     calls: bool  # running it may call functions
-    types: tuple[str, ...]  # string literals that name a class to build, dict(type="BN"), or an operator
+    types: tuple[str, ...]  # string literals that name a class to build: dict(type="BN")
     shadows: tuple[str, ...]  # names bound in the scopes inside it
     registers: bool  # a decorator that returns what it is given, or makes one that does
 
@@ -117,7 +115,6 @@ class ClassFacts(NamedTuple):
     bases: tuple[tuple[str, ...], ...]  # dotted names; empty tuple for other expressions
     methods: tuple[str, ...]
     abstract: tuple[str, ...]  # methods under abc.abstractmethod
-    is_abc: bool  # a keyword metaclass=ABCMeta
 
 
 class FileFacts(NamedTuple):
@@ -128,4 +125,3 @@ class FileFacts(NamedTuple):
     classes: tuple[ClassFacts, ...]
     exports: tuple[str, ...] | None  # __all__, where it is a literal
     future: tuple[str, ...]  # names imported from __future__
-    lines: int

@@ -55,8 +55,7 @@ class _Reader:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__"
             for alias in node.names
         ]
-        lines = self.lines.number(len(self.lines.text)) - 1
-        return FileFacts(statements, blocks, tuple(self.classes), _exports(tree), tuple(future), lines)
+        return FileFacts(statements, blocks, tuple(self.classes), _exports(tree), tuple(future))
 
     def _suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
@@ -164,26 +163,13 @@ class _Reader:
         for item in nodes:
             call = item if isinstance(item, ast.Call) else None
             keys: list[str] = []
-            nested: tuple[str, ...] = ()
             if call is not None:
-                arguments = [
-                    *call.args,
-                    *(word.value for word in call.keywords if word.arg in {"name", "module", None}),
-                ]
-                for argument in arguments:
+                for argument in (*call.args, *(w.value for w in call.keywords if w.arg in {"name", "module", None})):
                     listed = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
                     keys += [c.value for c in listed if isinstance(c, ast.Constant) and isinstance(c.value, str)]
-                    nested = nested or dotted(argument)
             assert item.end_lineno is not None
-            yield Decorator(
-                dotted(call.func if call else item),
-                item.col_offset - 1,
-                self.lines.start(item.lineno),
-                self.lines.start(item.end_lineno + 1),
-                call is not None,
-                tuple(keys),
-                nested,
-            )
+            start, end = self.lines.start(item.lineno), self.lines.start(item.end_lineno + 1)
+            yield Decorator(dotted(call.func if call else item), item.col_offset - 1, start, end, tuple(keys))
 
 
 def dotted(node: ast.expr) -> tuple[str, ...]:
@@ -307,8 +293,7 @@ def _class_facts(node: ast.ClassDef, statement: int) -> ClassFacts:
         elif isinstance(item, ast.If | ast.Try):
             methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
     bases = tuple(dotted(_unsubscripted(base)) for base in node.bases)
-    is_abc = any(w.arg == "metaclass" and dotted(w.value)[-1:] == ("ABCMeta",) for w in node.keywords)
-    return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract), is_abc)
+    return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract))
 
 
 def _unsubscripted(node: ast.expr) -> ast.expr:

@@ -282,7 +282,7 @@ class Names:
                     self.types.append(word.value.value)
                 else:
                     self._note(word.value, scope)
-        if node.args and (name in {"get", "build", "register_module", "register"} or _is_operator(node.args[0])):
+        if node.args and (name in {"get", "build", "register_module", "register"}):
             self._type_string(node.args[0])
         self._children(node, scope, when)
 
@@ -448,11 +448,6 @@ def import_aliases(node: ast.Import | ast.ImportFrom) -> list[Alias]:
 def catches_import(node: ast.Try | ast.TryStar) -> bool:
     """Whether a `try` has a handler that takes a failed import."""
     return any(_takes_import_error(handler.type) for handler in node.handlers)
-
-
-def _is_operator(node: ast.expr) -> bool:
-    """Whether an argument names an operator of `torch.library`: "namespace::name"."""
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and "::" in node.value
 
 
 def _takes_import_error(node: ast.expr | None) -> bool:

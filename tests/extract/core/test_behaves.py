@@ -457,6 +457,21 @@ class A(nn.Module):
 - json
 - BIG
 - Other
+=== a module used as a value becomes a namespace
+--- p/norms.py
+from torch import nn
+class N1(nn.Identity): pass
+class N2(nn.Identity): pass
+_hidden = 1
+--- p/a.py
+from . import norms
+class A(nn.Module):
+    def forward(self, x, name='N1'): return getattr(norms, name)()(x), hasattr(norms, "N2")
+>>> A()(5) == (5, True)
++ norms = types.SimpleNamespace(
++     N1=N1,
++     N2=N2,
+- _hidden
 === decorators that do not register stay
 --- p/a.py
 import functools

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,12 @@ def source(tmp_path: Path) -> Source:
     return open_source(f"{folder}/")
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the index is, or will be."""
+    return tmp_path / "index.sqlite"
+
+
 def load(source: Source, path: Path, policy: Policy = "missing") -> dict[str, FileFacts]:
     with Index(path, policy=policy) as index:
         return {file.path: index.facts(source, file) for file in source.files}
@@ -43,14 +48,12 @@ def add_all(source: Source, path: Path, policy: Policy = "missing") -> tuple[int
         return index.hits, index.parsed
 
 
-def test_facts_are_those_of_the_parser(source: Source, tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
+def test_facts_are_those_of_the_parser(source: Source, path: Path) -> None:
     add_all(source, path)
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
 
 
-def test_policies(source: Source, tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
+def test_policies(source: Source, path: Path) -> None:
     assert add_all(source, path, "skip") == (0, 0)
     assert add_all(source, path) == (0, 3)
     assert add_all(source, path) == (3, 0)
@@ -59,13 +62,12 @@ def test_policies(source: Source, tmp_path: Path) -> None:
     assert load(source, path, "skip")["b.py"].statements
 
 
-def test_skip_asks_for_an_index(source: Source, tmp_path: Path) -> None:
+def test_skip_asks_for_an_index(source: Source, path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.py: not in the index .*--index missing"):
-        load(source, tmp_path / "index.sqlite", "skip")
+        load(source, path, "skip")
 
 
-def test_a_changed_file_is_another(source: Source, tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
+def test_a_changed_file_is_another(source: Source, path: Path) -> None:
     add_all(source, path)
     (source.root / "a.py").write_text("y = 2\n")
     changed = open_source(f"{source.root}/")
@@ -74,16 +76,15 @@ def test_a_changed_file_is_another(source: Source, tmp_path: Path) -> None:
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
 
 
-def test_a_moved_file_is_the_same(source: Source, tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
+def test_a_moved_file_is_the_same(source: Source, path: Path) -> None:
     add_all(source, path)
     (source.root / "a.py").rename(source.root / "moved.py")
     assert add_all(open_source(f"{source.root}/"), path) == (3, 0)
 
 
-def test_what_is_no_python_is_reported(source: Source, tmp_path: Path) -> None:
+def test_what_is_no_python_is_reported(source: Source, path: Path) -> None:
     for _ in range(2):
-        with Index(tmp_path / "index.sqlite") as index:
+        with Index(path) as index:
             index.add([(source, file) for file in source.files])
             facts = {file.path: index.facts(source, file) for file in source.files}
             (bad,) = [file for file in source.files if file.path == "bad.py"]
@@ -93,8 +94,7 @@ def test_what_is_no_python_is_reported(source: Source, tmp_path: Path) -> None:
             assert facts["a.py"].statements
 
 
-def test_results_are_remembered(tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
+def test_results_are_remembered(path: Path) -> None:
     with Index(path) as index:
         assert index.remembered("key") is None
         index.remember("key", b"value")
@@ -108,8 +108,7 @@ def test_results_are_remembered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 4000], ids=["empty", "other", "torn"]
 )
-def test_a_damaged_database_starts_anew(source: Source, tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "index.sqlite"
+def test_a_damaged_database_starts_anew(source: Source, path: Path, data: bytes) -> None:
     path.write_bytes(data)
     assert add_all(source, path) == (0, 3)
     assert add_all(source, path) == (3, 0)
@@ -132,7 +131,7 @@ class Planted:
 
 
 def facts_global(name: str) -> bytes:
-    return b"cextract.facts\n" + name.encode() + b"\n"
+    return b"clemur_core.source.facts\n" + name.encode() + b"\n"
 
 
 PLANTS = {
@@ -141,29 +140,21 @@ PLANTS = {
     "an import of the facts": lambda mark: facts_global("NamedTuple") + b"(S'x'\n]tR.",
     "the builtins of the facts": lambda mark: facts_global("__builtins__") + b".",
     "the loader of the facts": lambda mark: facts_global("__loader__") + b".",
-    "a dotted name": lambda mark: b"\x80\x04\x8c\x0dextract.facts\x8c\x10Use.__init__.__x\x93.",
+    "torn": lambda mark: b"\x80\x05torn",
+    "a dotted name": lambda mark: b"\x80\x04\x8c\x17lemur_core.source.facts\x8c\x10Use.__init__.__x\x93.",
 }
 
 
 @pytest.mark.parametrize("case", PLANTS)
-def test_a_planted_pickle_is_not_run(source: Source, tmp_path: Path, case: str) -> None:
-    path, mark = tmp_path / "index.sqlite", tmp_path / "mark"
+def test_stored_facts_that_are_torn_or_planted_are_made_anew(source: Source, path: Path, case: str) -> None:
+    mark = path.parent / "mark"
     add_all(source, path)
     set_facts(path, PLANTS[case](mark))
-    with suppress(pickle.UnpicklingError):
-        load(source, path)
+    assert load(source, path)["a.py"] == parse_file(TEXT.encode())
     assert not mark.exists()
 
 
-def test_stored_facts_that_cannot_be_read_are_made_anew(source: Source, tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
-    add_all(source, path)
-    set_facts(path, b"\x80\x05torn")
-    assert load(source, path)["a.py"] == parse_file(TEXT.encode())
-
-
-def test_facts_of_another_version_are_not_used(source: Source, tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
+def test_facts_of_another_version_are_not_used(source: Source, path: Path) -> None:
     add_all(source, path)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE facts SET version = '0:' || version, facts = x'00'")
@@ -172,8 +163,7 @@ def test_facts_of_another_version_are_not_used(source: Source, tmp_path: Path) -
     assert VERSION.endswith(f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 
-def test_a_reader_does_not_wait_for_a_writer(source: Source, tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
+def test_a_reader_does_not_wait_for_a_writer(source: Source, path: Path) -> None:
     add_all(source, path)
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
@@ -229,8 +219,8 @@ def many_files(tmp_path: Path) -> Source:
     return open_source(f"{folder}/")
 
 
-def test_two_processes_at_once_and_a_killed_one(tmp_path: Path) -> None:
-    source, path = many_files(tmp_path), tmp_path / "index.sqlite"
+def test_two_processes_at_once_and_a_killed_one(tmp_path: Path, path: Path) -> None:
+    source = many_files(tmp_path)
     processes = [start(source.root, path, how) for how in ("whole", "whole", "killed")]
     for process in processes:
         assert process.stdout is not None
@@ -240,11 +230,11 @@ def test_two_processes_at_once_and_a_killed_one(tmp_path: Path) -> None:
     assert add_all(source, path) == (30, 0)
 
 
-def test_many_files_are_parsed_by_several_processes(tmp_path: Path) -> None:
+def test_many_files_are_parsed_by_several_processes(tmp_path: Path, path: Path) -> None:
     folder = tmp_path / "more"
     folder.mkdir()
     for number in range(60):
         (folder / f"m{number}.py").write_text(f"x{number} = {number}\n" if number % 7 else "def (:\n")
-    source, path = open_source(f"{folder}/"), tmp_path / "index.sqlite"
+    source = open_source(f"{folder}/")
     assert add_all(source, path)[1] == len({file.blob for file in source.files})
     assert load(source, path)["m1.py"].statements[0].binds == ("x1",)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from extract.modules import Definition, External, Missing, Module, Target
-from lemur_core.source.facts import Alias
 
 # module, is it a package, import: the absolute name (None: it leaves the package)
 RELATIVE: list[tuple[str, bool, str, str | None]] = [
@@ -213,7 +212,6 @@ def test_a_package_whose_try_looks_into_itself(corpus: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("import layers.drop", "layers.drop.f"),
         ("import layers.drop as d", "d.f"),
         ("from layers import drop as d", "d.f"),
         ("from layers.drop import f", "f"),
@@ -225,12 +223,3 @@ def test_folders_without_init(behaves: Any, text: str, call: str) -> None:
         "main.py": f"from torch import nn\n{text}\nclass A(nn.Module):\n    def forward(self, x): return {call}(x)\n",
     }
     behaves(files, "A()(1)", ("f", 1), bare=True)
-
-
-def test_an_alias_is_resolved_from_its_parts(package: Any) -> None:
-    library = package.library
-    module = library.by_path["src", "p/sub/deep.py"]
-    assert spoken(library.target(module, Alias("", 2, "core", "core", False))) == "module p.core"
-    assert spoken(library.target(module, Alias("core", 2, "*", "*", False))) == "module p.core"
-    assert spoken(library.target(module, Alias("core", 3, "x", "x", False))) == "missing"
-    assert spoken(library.target(module, Alias("torch.nn", 0, "Linear", "L", False))) == "external torch.nn Linear"

@@ -95,11 +95,6 @@ CASES: dict[str, tuple[str, str, object]] = {
         "A()(1)",
         "A",
     ),
-    "built as the file is run": (
-        "X = MODELS.build(dict(type='One', size=9))\nclass A(nn.Module):\n    def forward(self, x): return X(x)\n",
-        "A()(1)",
-        ("many", 9, 1),
-    ),
     "a key with a quotation mark": (
         "@MODELS.register_module(name='it\"s')\nclass Odd(nn.Module):\n    def forward(self, x): return 'odd'\nclass A(nn.Module):\n    def forward(self, x): return MODELS.build(dict(type='it\"s'))(x)\n",
         "A()(1)",
@@ -133,30 +128,6 @@ def test_a_decorator_of_a_registry_is_left_out(corpus, closed) -> None:  # type:
     assert "\nclass Many(nn.Module):\n" in code
     assert '#   left out the decorator @MODELS.register_module(name=["One", "Two"])' in code
     assert "class Registry" not in code
-
-
-def test_other_decorators_stay(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
-    code = closed(
-        corpus(
-            """
-            --- p/a.py
-            import functools
-            from torch import nn
-            def twice(cls):
-                cls.count = 2
-                return cls
-            @functools.singledispatch
-            def kind(x): return "any"
-            @kind.register
-            def _(x: int): return "int"
-            @twice
-            class A(nn.Module):
-                def forward(self, x): return self.count, kind(x), kind("")
-            """
-        ).emit("A")
-    )
-    assert "@twice\nclass A" in code
-    assert run(code)["A"]()(1)[0] == 2
 
 
 @pytest.mark.parametrize("order", [False, True], ids=["mine first", "mine last"])

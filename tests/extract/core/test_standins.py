@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from extract.emit import Unresolved
+from extract.emit import Emitted, Unresolved
 from extract.verify_code import import_faults
 
 LOADER = """
@@ -19,6 +19,7 @@ from torch import nn
 from . import loader
 ext_module = loader.load_ext("_ext", ["nms", "no_such_operator"])
 """
+TORCH = "import torch\nfrom torch import nn\n"
 BOXES = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.9], [5.0, 5.0, 6.0, 6.0]])
 SCORES = torch.tensor([0.5, 0.9, 0.1])
 CALL = "(b, s, iou_threshold=0.5, offset=0)"
@@ -40,22 +41,6 @@ def test_a_compiled_operator_has_a_stand_in(corpus: Any, closed: Any, run: Any, 
     code = closed(made.emit("A"))
     assert run(code)["A"]()(BOXES, SCORES).tolist() == [1, 2]
     assert "import_module" not in code
-
-
-@pytest.mark.parametrize(
-    ("head", "call", "named"),
-    [
-        ("", "ext_module.no_such_operator(b)", "ext_module.no_such_operator"),
-        ("from . import _C\n", "_C.no_such_operator(b)", "_C.no_such_operator"),
-        ("", "torch.ops.p.no_such_operator(b)", "torch.ops.p.no_such_operator"),
-    ],
-)
-def test_an_unknown_operator_is_named(corpus: Any, head: str, call: str, named: str) -> None:
-    made = corpus(f"{LOADER}{head}class A(nn.Module):\n    def forward(self, b): return {call}\n")
-    outcome = made.emit("A")
-    assert isinstance(outcome, Unresolved)
-    assert outcome.reason == "native_op"
-    assert named in outcome.detail
 
 
 FUNCTION = """
@@ -205,3 +190,37 @@ def test_an_absent_package_fails_as_it_is_used(corpus: Any, closed: Any, run: An
     assert not names["A"]()(0)
     with pytest.raises(ModuleNotFoundError, match="no_such_package_"):
         names["A"]()(1)
+
+
+def test_a_package_that_only_functions_need_does_not_stop_the_file(corpus: Any) -> None:
+    made = corpus(
+        {
+            "p/a.py": TORCH
+            + "import lemurabsent\nimport lemurearly\n\nSIZE = lemurearly.size\n"
+            + "class A(nn.Module):\n    def forward(self, x): return lemurabsent.f(x)\n"
+            + "class B(nn.Module):\n    def forward(self, x): return x + SIZE\n"
+        }
+    )
+    late, early = made.emit("A"), made.emit("B")
+    assert isinstance(late, Emitted)
+    assert isinstance(early, Emitted)
+    assert "try:\n    import lemurabsent\nexcept ImportError:\n    lemurabsent = NotInstalled(" in late.code
+    assert late.requires == ("lemurabsent",)
+    assert "\nimport lemurearly\n" in early.code
+    assert early.requires == ("lemurearly",)
+
+
+def test_settings_need_no_validating_decorator(corpus: Any) -> None:
+    made = corpus(
+        {
+            "p/base.py": "class PreTrainedConfig:\n    def from_pretrained(self): pass\n    def to_dict(self): pass\n",
+            "p/a.py": TORCH
+            + "from lemurabsent import strict\nfrom .base import PreTrainedConfig\n"
+            + "@strict\nclass Settings(PreTrainedConfig):\n    size: int = 3\n"
+            + "class A(nn.Module):\n    def forward(self, x): return x * Settings().size\n",
+        }
+    )
+    outcome = made.emit("A")
+    assert isinstance(outcome, Emitted), outcome
+    assert "@strict" not in outcome.code.split("# Changed")[1].split("\n\n", 1)[1]
+    assert outcome.requires == ()
