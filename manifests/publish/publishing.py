@@ -11,20 +11,8 @@ from lemur_core.files.errors import UserError
 from manifests.checks import check_files
 from manifests.kinds import Verifier
 from manifests.manifest import FILE_NAME, read_manifest
-from manifests.publish.hub import Hub, check_names, check_repository, last_seen, see
-from manifests.publish.repository import (
-    KIND,
-    Changes,
-    LocalFile,
-    Remote,
-    RemoteFile,
-    commit,
-    compare,
-    foreign_changes,
-    list_files,
-    local_file,
-    look,
-)
+from manifests.publish.hub import Hub, check_names, check_repository
+from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
 from manifests.publish.screen import check_digests, check_findings, screen
 from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, staged
 
@@ -99,16 +87,38 @@ def publish(
         if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
             raise UserError(f"{folder}: {other} was written anew meanwhile; run again")
         notes = check_findings(folder, screen(ready.files, folder), not_secret)
-        remote = look(hub, repo_id, revision)
+        repository = Repository(hub, repo_id, revision)
+        remote = repository.look()
         changes = compare(local, remote.files)
-        plan = _plan(repo_id, revision, tag, remote, changes, local, ready, notes)
-        _refuse_conflicts(hub, plan, remote, local, ready.kind, tag=tag, private=private, force=force)
+        plan = Published(
+            repo_id,
+            revision,
+            commit=None,
+            created=not remote.exists,
+            changes=changes,
+            sizes={name: local[name].size for name in (*changes.added, *changes.changed)}
+            | {name: remote.files[name].size for name in changes.removed},
+            withheld=ready.withheld,
+            notes=tuple(notes),
+            branch_made=remote.exists and not remote.has_branch,
+            tag=None if tag in remote.tags else tag,
+        )
+        _refuse_public(repo_id, remote, private=private)
+        if tag in remote.tags and (changes or remote.tags[tag] != remote.head):
+            raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
+        if changes:
+            _refuse_conflicts(repository, remote, local, ready.kind, force=force)
         if dry_run or (plan.makes and confirm is not None and not confirm(plan)):
             return plan
-        done = _carry_out(hub, plan, remote, ready, local, private=private)
-        see(hub, repo_id, revision, done)
+        remote = _make_branch(repository, remote, private=private)
+        done = remote.head
+        if changes:
+            message = f"Publish {ready.kind}: {changes}"
+            done = repository.commit(remote, changes, ready.files, local, message)
+        assert done is not None, "a branch with nothing to change has a commit"
+        repository.see(done)
         if tag is not None:
-            _tag(hub, repo_id, tag, done)
+            repository.tag(tag, done)
         return replace(plan, commit=done)
 
 
@@ -118,57 +128,23 @@ def _not_as_stated(ready: Staged, local: Mapping[str, LocalFile]) -> str | None:
     return next((item.path for item in outputs if local[item.path].sha256 != item.sha256), None)
 
 
-def _plan(
-    repo_id: str,
-    revision: str,
-    tag: str | None,
-    remote: Remote,
-    changes: Changes,
-    local: Mapping[str, LocalFile],
-    ready: Staged,
-    notes: list[str],
-) -> Published:
-    sizes: dict[str, int] = {name: local[name].size for name in (*changes.added, *changes.changed)}
-    there: Mapping[str, RemoteFile] = remote.files
-    sizes |= {name: there[name].size for name in changes.removed}
-    return Published(
-        repo_id,
-        revision,
-        commit=None,
-        created=not remote.exists,
-        changes=changes,
-        sizes=sizes,
-        withheld=ready.withheld,
-        notes=tuple(notes),
-        branch_made=remote.exists and not remote.has_branch,
-        tag=None if tag in remote.tags else tag,
-    )
+def _refuse_public(repo_id: str, remote: Remote, *, private: bool) -> None:
+    if private and remote.private is False:
+        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or leave --private out")
 
 
 def _refuse_conflicts(
-    hub: Hub,
-    plan: Published,
-    remote: Remote,
-    local: Mapping[str, LocalFile],
-    kind: str,
-    *,
-    tag: str | None,
-    private: bool,
-    force: bool,
+    repository: Repository, remote: Remote, local: Mapping[str, LocalFile], kind: str, *, force: bool
 ) -> None:
-    repo_id = plan.repo_id
-    _refuse_public(repo_id, remote, private=private)
-    if tag in remote.tags and (plan.changes or remote.tags[tag] != remote.head):
-        raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
-    if not plan.changes:
-        return
+    """Nothing, if what would be changed in a repository is as we left it, or `force` overwrites it."""
+    repo_id = repository.repo_id
     if ignores := [name for name in remote.files if name.split("/")[-1] == IGNORES]:
         raise UserError(f"{repo_id}: holds {ignores[0]}, by which the Hub leaves files out; remove it there first")
     if force:
         return
     with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
-        foreign = foreign_changes(hub, repo_id, kind, remote, local, Path(scratch))
-    seen = last_seen(hub, repo_id, plan.revision) if remote.has_branch else None
+        foreign = repository.foreign_changes(kind, remote, local, Path(scratch))
+    seen = repository.last_seen() if remote.has_branch else None
     if not foreign and seen not in (None, remote.head):
         foreign = [f"commit {str(remote.head)[:12]} came after yours, {str(seen)[:12]}"]
     if foreign:
@@ -179,51 +155,27 @@ def _refuse_conflicts(
         )
 
 
-def _refuse_public(repo_id: str, remote: Remote, *, private: bool) -> None:
-    if private and remote.private is False:
-        raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or leave --private out")
-
-
-def _carry_out(
-    hub: Hub, plan: Published, remote: Remote, ready: Staged, local: Mapping[str, LocalFile], *, private: bool
-) -> str:
-    """The commit at the head of the branch that has our files."""
-    repo_id, branch, api, again = plan.repo_id, plan.revision, hub.api(), "what exists already stays"
+def _make_branch(repository: Repository, remote: Remote, *, private: bool) -> Remote:
+    """The repository with the branch, which are made where they are missing."""
+    repo_id, hub, api, again = repository.repo_id, repository.hub, repository.hub.api(), "what exists already stays"
     if not remote.exists:
         hub.call(
             repo_id,
             lambda: api.create_repo(repo_id, repo_type=KIND, private=private or None, exist_ok=True),
             again=again,
         )
-        remote = look(hub, repo_id, branch)
+        remote = repository.look()
         _refuse_public(repo_id, remote, private=private)  # somebody else may have been quicker
         if remote.files:
             raise UserError(f"{repo_id}: somebody else has made it meanwhile; run again to compare")
     if not remote.has_branch and remote.head is not None:
-        head = remote.head
+        start, branch = remote.head, repository.branch
         hub.call(
             repo_id,
-            lambda: api.create_branch(repo_id, branch=branch, revision=head, repo_type=KIND, exist_ok=True),
+            lambda: api.create_branch(repo_id, branch=branch, revision=start, repo_type=KIND, exist_ok=True),
             again=again,
         )
-    if not plan.changes:
-        assert remote.head is not None
-        return remote.head
-    message = f"Publish {ready.kind}: {plan.changes}"
-    return commit(hub, repo_id, branch, remote, plan.changes, ready.files, local, message)
-
-
-def _tag(hub: Hub, repo_id: str, tag: str, done: str) -> None:
-    def mark() -> None:
-        hub.api().create_tag(repo_id, tag=tag, revision=done, repo_type=KIND, exist_ok=True)
-
-    hub.call(f"{repo_id}: tag {tag}", mark, again="the commit is there, and is tagged then")
-    refs = hub.call(
-        repo_id, lambda: hub.api().list_repo_refs(repo_id, repo_type=KIND), again="the tag is looked at again"
-    )
-    found = {item.name: item.target_commit for item in refs.tags}.get(tag)
-    if found != done:
-        raise UserError(f"{repo_id}: tag {tag} is on another commit, {str(found)[:12]}; choose another --tag")
+    return remote
 
 
 _AGAIN = "what was fetched is kept"
@@ -255,9 +207,10 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     hub = hub or Hub()
     check_repository(repo_id)
     check_free(out, force=force)
+    repository = Repository(hub, repo_id, revision)
     with hub.session():
-        commit = hub.call(repo_id, lambda: _commit_of(hub, repo_id, revision), again=_AGAIN)
-        names = hub.call(repo_id, lambda: sorted(list_files(hub, repo_id, commit)), again=_AGAIN)
+        commit = hub.call(repo_id, lambda: _commit_of(repository), again=_AGAIN)
+        names = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
         if FILE_NAME not in names:
             raise UserError(f"{repo_id}: holds no {FILE_NAME} at {revision}; only what lemur published can be pulled")
         cached = hub.call(repo_id, lambda: _fetch(hub, repo_id, commit), again=_AGAIN)
@@ -276,11 +229,12 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
                 f"{repo_id}: is not what its manifest states: {check.detail}; take another --revision, or if its owner"
                 f" finds it whole, remove {cached.parent.parent} and run again"
             )
-    see(hub, repo_id, revision, commit)
+    repository.see(commit)
     return Pulled(repo_id, commit, out, len(names), size)
 
 
-def _commit_of(hub: Hub, repo_id: str, revision: str) -> str:
+def _commit_of(repository: Repository) -> str:
+    hub, repo_id, revision = repository.hub, repository.repo_id, repository.branch
     found = hub.api().repo_info(repo_id, repo_type=KIND, revision=revision, timeout=hub.answer_seconds).sha
     if found is None:
         raise UserError(f"{repo_id}: has no commit at {revision}")

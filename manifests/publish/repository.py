@@ -1,7 +1,7 @@
 """The repository as it is, what publishing would change there, and the one commit that does."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from manifests.manifest import FILE_NAME, Manifest, Output
+from lemur_core.files.progress import note
+from manifests.manifest import FILE_NAME, Manifest
 from manifests.publish.hub import Hub, may_pass, status_of
 from manifests.publish.staged import ATTRIBUTES
 
@@ -74,7 +77,7 @@ def compare(local: Mapping[str, LocalFile], remote: Mapping[str, RemoteFile]) ->
     https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md (which digest names which file)
     """
     both = sorted(local.keys() & remote.keys())
-    same = {name for name in both if is_same(local[name], remote[name])}
+    same = {name for name in both if _is_same(local[name], remote[name])}
     return Changes(
         added=tuple(sorted(local.keys() - remote.keys())),
         changed=tuple(name for name in both if name not in same),
@@ -83,15 +86,18 @@ def compare(local: Mapping[str, LocalFile], remote: Mapping[str, RemoteFile]) ->
     )
 
 
-def is_same(local: LocalFile, remote: RemoteFile) -> bool:
-    """Whether both are the same bytes."""
+def _is_same(local: LocalFile, remote: RemoteFile) -> bool:
     digest = local.blob == remote.blob if remote.sha256 is None else local.sha256 == remote.sha256
     return digest and local.size == remote.size
 
 
 KIND = "dataset"
 _THREADS = 8
-_AGAIN = "nothing has been changed yet"
+_NOTHING_YET = "nothing has been changed yet"
+_KEPT = "large files that have arrived are not sent again"
+#: Smaller files are sent from memory: the client reads what does not go to the large-file store a second time.
+_IN_MEMORY = 16 << 20
+_MOVED = (409, 412)  # statuses: another commit has come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,174 +112,202 @@ class Remote:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-def look(hub: Hub, repo_id: str, branch: str) -> Remote:
-    """The repository as it is now.
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A dataset repository of the Hub, and the branch of it that is published on or fetched."""
 
-    Raises: UserError if it cannot be looked at, or the branch is a tag; RetryableError if that may pass.
-    """
-    return hub.call(repo_id, lambda: _look(hub, repo_id, branch), again=_AGAIN)
+    hub: Hub
+    repo_id: str
+    branch: str
 
+    def look(self) -> Remote:
+        """The repository as it is now.
 
-def _look(hub: Hub, repo_id: str, branch: str) -> Remote:
-    from huggingface_hub.errors import RepositoryNotFoundError
+        Raises: UserError if it cannot be looked at, or the branch is a tag; RetryableError if that may pass.
+        """
+        return self.hub.call(self.repo_id, self._look, again=_NOTHING_YET)
 
-    api = hub.api()
-    try:
-        refs = api.list_repo_refs(repo_id, repo_type=KIND)
-    except RepositoryNotFoundError:
-        return Remote(exists=False)
-    branches = {item.name: item.target_commit for item in refs.branches}
-    tags = {item.name: item.target_commit for item in refs.tags}
-    if branch in tags and branch not in branches:
-        raise UserError(f"{repo_id}: {branch} is a tag, which stays where it is; name a branch")
-    head = branches.get(branch) or branches.get("main")
-    files = list_files(hub, repo_id, head) if head else {}
-    private = api.repo_info(repo_id, repo_type=KIND, timeout=hub.answer_seconds).private
-    return Remote(True, branch in branches, head, private, files, tags)
+    def _look(self) -> Remote:
+        from huggingface_hub.errors import RepositoryNotFoundError
 
-
-def list_files(hub: Hub, repo_id: str, commit: str) -> dict[str, RemoteFile]:
-    """The files of one commit, but for the Hub's own; errors are the client's."""
-    from huggingface_hub.hf_api import RepoFile
-
-    tree = hub.api().list_repo_tree(repo_id, recursive=True, expand=False, revision=commit, repo_type=KIND)
-    return {
-        item.path: RemoteFile(item.size, item.blob_id, item.lfs.sha256 if item.lfs else None)
-        for item in tree
-        if isinstance(item, RepoFile) and item.path != ATTRIBUTES
-    }
-
-
-def foreign_changes(
-    hub: Hub, repo_id: str, kind: str, remote: Remote, local: Mapping[str, LocalFile], scratch: Path
-) -> list[str]:
-    """What somebody else did to the repository: where its files are not those that its own manifest states.
-
-    Args: kind: of the folder to publish; one of another kind is not replaced. scratch: for files that must be read.
-    """
-    if not remote.files or remote.head is None:
-        return []
-    if FILE_NAME not in remote.files:
-        return [f"it holds no {FILE_NAME}, but {name}" for name in sorted(remote.files)]
-    head = remote.head
-
-    def fetch(name: str) -> bytes:
-        path = hub.api().hf_hub_download(repo_id, name, repo_type=KIND, revision=head, local_dir=scratch)
-        return Path(path).read_bytes()
-
-    def fetched(name: str) -> bytes:
-        return hub.call(f"{repo_id}: {name}", lambda: fetch(name), again=_AGAIN)
-
-    try:
-        manifest = Manifest.model_validate_json(fetched(FILE_NAME))
-    except ValidationError:
-        return [f"its {FILE_NAME} is not one of ours"]
-    if manifest.kind != kind:
-        return [f"its {FILE_NAME} is of kind {manifest.kind}, this one of kind {kind}"]
-    stated = {item.path: item for item in manifest.outputs}
-    listed = {name: item for name, item in remote.files.items() if name != FILE_NAME}
-    wrong = [f"{name} is missing" for name in sorted(stated.keys() - listed.keys())]
-    wrong += [f"{name} was added" for name in sorted(listed.keys() - stated.keys())]
-    known = {item.blob: item.sha256 for item in local.values()}
-    unknown = []
-    for name in sorted(stated.keys() & listed.keys()):
-        digest = listed[name].sha256 or known.get(listed[name].blob)
-        if listed[name].size != stated[name].bytes or (digest is not None and digest != stated[name].sha256):
-            wrong.append(f"{name} was changed")
-        elif digest is None:
-            unknown.append(stated[name])
-    with ThreadPoolExecutor(_THREADS) as pool:
-        digests = pool.map(lambda item: hashlib.sha256(fetched(item.path)).hexdigest(), unknown)
-        wrong += list(_differing(unknown, digests))
-    return wrong
-
-
-def _differing(items: list[Output], digests: Iterator[str]) -> Iterator[str]:
-    for item, digest in zip(items, digests, strict=True):
-        if digest != item.sha256:
-            yield f"{item.path} was changed"
-
-
-#: Smaller files are sent from memory: the client reads what does not go to the large-file store a second time.
-_IN_MEMORY = 16 << 20
-_MOVED = (409, 412)  # statuses: another commit has come first
-AGAIN = "large files that have arrived are not sent again"
-
-
-def commit(
-    hub: Hub,
-    repo_id: str,
-    branch: str,
-    remote: Remote,
-    changes: Changes,
-    files: Mapping[str, Path],
-    local: Mapping[str, LocalFile],
-    message: str,
-) -> str:
-    """The commit at the head of the branch that has our files.
-
-    When an answer is lost, the branch tells whether the commit has arrived, before it is sent again.
-
-    Args: remote: what `changes` was worked out from; the commit is refused if the branch has moved since.
-    Raises: UserError if a file is no longer what `local` says, another commit came first, or the Hub refuses;
-        RetryableError if it cannot be reached.
-    """
-
-    def attempt() -> str:
+        api = self.hub.api()
         try:
-            done = _send(hub, repo_id, branch, remote.head, changes, files, local, message)
-        except UserError:
-            raise
-        except Exception as error:
-            moved = may_pass(error) or status_of(error) in _MOVED
-            first = _first_since(hub, repo_id, branch, remote.head) if moved else None
-            if first is None:
-                raise
-            if _left(hub, repo_id, first, local):
-                raise UserError(
-                    f"{repo_id}: another commit, {first[:12]}, came first; nothing was published; run again to compare"
-                ) from error
-            return first
-        if left := _left(hub, repo_id, done, local):
-            names = ", ".join((*left.added, *left.changed, *left.removed)[:3])
-            raise UserError(
-                f"{repo_id}: commit {done[:12]} is not what was sent ({left}: {names}); is there a .gitignore?"
+            refs = api.list_repo_refs(self.repo_id, repo_type=KIND)
+        except RepositoryNotFoundError:
+            return Remote(exists=False)
+        branches = {item.name: item.target_commit for item in refs.branches}
+        tags = {item.name: item.target_commit for item in refs.tags}
+        if self.branch in tags and self.branch not in branches:
+            raise UserError(f"{self.repo_id}: {self.branch} is a tag, which stays where it is; name a branch")
+        head = branches.get(self.branch) or branches.get("main")
+        files = self.list_files(head) if head else {}
+        private = api.repo_info(self.repo_id, repo_type=KIND, timeout=self.hub.answer_seconds).private
+        return Remote(True, self.branch in branches, head, private, files, tags)
+
+    def list_files(self, commit: str) -> dict[str, RemoteFile]:
+        """The files of one commit, but for the Hub's own; errors are the client's."""
+        from huggingface_hub.hf_api import RepoFile
+
+        listed = self.hub.api().list_repo_tree(
+            self.repo_id, recursive=True, expand=False, revision=commit, repo_type=KIND
+        )
+        return {
+            item.path: RemoteFile(item.size, item.blob_id, item.lfs.sha256 if item.lfs else None)
+            for item in listed
+            if isinstance(item, RepoFile) and item.path != ATTRIBUTES
+        }
+
+    def foreign_changes(self, kind: str, remote: Remote, local: Mapping[str, LocalFile], scratch: Path) -> list[str]:
+        """What somebody else did to the repository: where its files are not those that its own manifest states.
+
+        Args: kind: of the folder to publish; one of another kind is not replaced. scratch: for files that must be read.
+        """
+        if not remote.files or remote.head is None:
+            return []
+        if FILE_NAME not in remote.files:
+            return [f"it holds no {FILE_NAME}, but {name}" for name in sorted(remote.files)]
+        head, api = remote.head, self.hub.api()
+
+        def fetch(name: str) -> bytes:
+            path = self.hub.call(
+                f"{self.repo_id}: {name}",
+                lambda: api.hf_hub_download(self.repo_id, name, repo_type=KIND, revision=head, local_dir=scratch),
+                again=_NOTHING_YET,
             )
-        return done
+            return Path(path).read_bytes()
 
-    return hub.call(repo_id, attempt, again=AGAIN)
+        try:
+            manifest = Manifest.model_validate_json(fetch(FILE_NAME))
+        except ValidationError:
+            return [f"its {FILE_NAME} is not one of ours"]
+        if manifest.kind != kind:
+            return [f"its {FILE_NAME} is of kind {manifest.kind}, this one of kind {kind}"]
+        stated = {item.path: item for item in manifest.outputs}
+        listed = {name: item for name, item in remote.files.items() if name != FILE_NAME}
+        known = {item.blob: item.sha256 for item in local.values()}
 
+        def is_changed(name: str) -> bool:
+            if listed[name].size != stated[name].bytes:
+                return True
+            digest = listed[name].sha256 or known.get(listed[name].blob)
+            return (digest or hashlib.sha256(fetch(name)).hexdigest()) != stated[name].sha256
 
-def _first_since(hub: Hub, repo_id: str, branch: str, head: str | None) -> str | None:
-    """The commit that came right after an older head of the branch, if any did: our own, or the one in our way."""
-    commits = hub.call(
-        repo_id,
-        lambda: [item.commit_id for item in hub.api().list_repo_commits(repo_id, repo_type=KIND, revision=branch)],
-        again=AGAIN,
-    )
-    later = commits[: commits.index(head)] if head in commits else commits
-    return later[-1] if later else None
+        both = sorted(stated.keys() & listed.keys())
+        with ThreadPoolExecutor(_THREADS) as pool:
+            changed = [name for name, differs in zip(both, pool.map(is_changed, both), strict=True) if differs]
+        return [
+            *(f"{name} is missing" for name in sorted(stated.keys() - listed.keys())),
+            *(f"{name} was added" for name in sorted(listed.keys() - stated.keys())),
+            *(f"{name} was changed" for name in changed),
+        ]
 
+    def commit(
+        self,
+        remote: Remote,
+        changes: Changes,
+        files: Mapping[str, Path],
+        local: Mapping[str, LocalFile],
+        message: str,
+    ) -> str:
+        """The commit at the head of the branch that has our files.
 
-def _send(
-    hub: Hub,
-    repo_id: str,
-    branch: str,
-    parent: str | None,
-    changes: Changes,
-    files: Mapping[str, Path],
-    local: Mapping[str, LocalFile],
-    message: str,
-) -> str:
-    from huggingface_hub import CommitOperationDelete
+        When an answer is lost, the branch tells whether the commit has arrived, before it is sent again.
 
-    # Made anew for each try: the client notes in them how far it has come.
-    gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
-    new = [_addition(name, files[name], local[name]) for name in (*changes.added, *changes.changed)]
-    done = hub.api().create_commit(
-        repo_id, [*gone, *new], commit_message=message, repo_type=KIND, revision=branch, parent_commit=parent
-    )
-    return done.oid
+        Args: remote: what `changes` was worked out from; the commit is refused if the branch has moved since.
+        Raises: UserError if a file is no longer what `local` says, another commit came first, or the Hub refuses;
+            RetryableError if it cannot be reached.
+        """
+
+        def attempt() -> str:
+            from huggingface_hub import CommitOperationDelete
+
+            # Made anew for each try: the client notes in them how far it has come.
+            gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
+            new = [_addition(name, files[name], local[name]) for name in (*changes.added, *changes.changed)]
+            try:
+                done = (
+                    self.hub.api()
+                    .create_commit(
+                        self.repo_id,
+                        [*gone, *new],
+                        commit_message=message,
+                        repo_type=KIND,
+                        revision=self.branch,
+                        parent_commit=remote.head,
+                    )
+                    .oid
+                )
+            except Exception as error:
+                moved = may_pass(error) or status_of(error) in _MOVED
+                first = self._first_since(remote.head) if moved else None
+                if first is None:
+                    raise
+                if self._left(first, local):
+                    raise UserError(
+                        f"{self.repo_id}: another commit, {first[:12]}, came first; nothing was published;"
+                        " run again to compare"
+                    ) from error
+                return first
+            if left := self._left(done, local):
+                names = ", ".join((*left.added, *left.changed, *left.removed)[:3])
+                raise UserError(
+                    f"{self.repo_id}: commit {done[:12]} is not what was sent ({left}: {names}); is there a .gitignore?"
+                )
+            return done
+
+        return self.hub.call(self.repo_id, attempt, again=_KEPT)
+
+    def _first_since(self, head: str | None) -> str | None:
+        """The commit that came right after an older head of the branch, if any: our own, or the one in our way."""
+        found = self.hub.call(
+            self.repo_id,
+            lambda: self.hub.api().list_repo_commits(self.repo_id, repo_type=KIND, revision=self.branch),
+            again=_KEPT,
+        )
+        commits = [item.commit_id for item in found]
+        later = commits[: commits.index(head)] if head in commits else commits
+        return later[-1] if later else None
+
+    def _left(self, commit: str, local: Mapping[str, LocalFile]) -> Changes:
+        """How a commit differs from what is here; the Hub leaves out what a `.gitignore` there names, and is silent."""
+        return compare(local, self.hub.call(self.repo_id, lambda: self.list_files(commit), again=_KEPT))
+
+    def tag(self, name: str, commit: str) -> None:
+        """Give a commit a name.
+
+        Raises: UserError if another commit has it.
+        """
+        what, api = f"{self.repo_id}: tag {name}", self.hub.api()
+        self.hub.call(
+            what,
+            lambda: api.create_tag(self.repo_id, tag=name, revision=commit, repo_type=KIND, exist_ok=True),
+            again="the commit is there, and is tagged then",
+        )
+        refs = self.hub.call(
+            self.repo_id, lambda: api.list_repo_refs(self.repo_id, repo_type=KIND), again="the tag is looked at again"
+        )
+        found = {item.name: item.target_commit for item in refs.tags}.get(name)
+        if found != commit:
+            raise UserError(f"{what} is on another commit, {str(found)[:12]}; choose another --tag")
+
+    def last_seen(self) -> str | None:
+        """The commit that was published or fetched last, or None where nothing is known: the cache is new."""
+        try:
+            return self._note().read_text(encoding="ascii").strip() or None
+        except (OSError, ValueError, UserError):
+            return None
+
+    def see(self, commit: str) -> None:
+        """Keep it for the next time; a cache that cannot be written only costs that comparison."""
+        try:
+            with atomic_file(self._note()) as part:
+                part.write_text(f"{commit}\n", encoding="ascii")
+        except (OSError, UserError) as error:
+            note(f"{self.repo_id}: commit {commit[:12]} cannot be noted for the next time: {error}")
+
+    def _note(self) -> Path:
+        key = "\n".join((self.hub.api().endpoint, self.repo_id, self.branch))
+        return cache_folder("published") / hashlib.sha256(key.encode()).hexdigest()
 
 
 def _addition(name: str, path: Path, stated: LocalFile) -> "CommitOperationAdd":
@@ -288,8 +322,3 @@ def _addition(name: str, path: Path, stated: LocalFile) -> "CommitOperationAdd":
     if made.upload_info.sha256.hex() != stated.sha256:
         raise UserError(f"{path}: was written anew while it was to be published; nothing was published, run again")
     return made
-
-
-def _left(hub: Hub, repo_id: str, commit: str, local: Mapping[str, LocalFile]) -> Changes:
-    """How a commit differs from what is here; the Hub leaves out what a `.gitignore` there names, and says nothing."""
-    return compare(local, hub.call(repo_id, lambda: list_files(hub, repo_id, commit), again=AGAIN))

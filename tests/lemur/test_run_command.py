@@ -455,7 +455,7 @@ def small_plan(folder: Path, **changes: Any) -> Plan:
 def test_a_run_on_real_images_leaves_its_files_for_lemur(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Generated images stand for the real ones, which are too many to decode here."""
     data = dataclasses.replace(load_cifar10("synthetic:80"), label="cifar-10")
-    monkeypatch.setattr("train.data.load_cifar10", lambda _: data)
+    monkeypatch.setattr("lemur.pipeline.stages.load_cifar10", lambda _: data)
     shutil.copy(FIXTURES / "train" / "tiny_net.py", tmp_path / NETWORK)
     facts = {"name": "tiny", "prm": {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}, "ingredients": []}
     (tmp_path / NETWORK_FACTS).write_text(json.dumps(facts))

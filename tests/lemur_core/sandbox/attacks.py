@@ -92,28 +92,14 @@ def write_at(payload: Payload) -> object:
 
 
 def read(payload: Payload) -> object:
-    return _try(lambda: Path(str(payload["path"])).open("rb").read(1))
-
-
-def list_folder(payload: Payload) -> object:
-    return _try(lambda: os.listdir(str(payload["path"])))
+    path = Path(str(payload["path"]))
+    return _try(lambda: os.listdir(path) if path.is_dir() else path.open("rb").read(1))
 
 
 def print_text(payload: Payload) -> object:
     print(payload["out"], flush=True)
     print(payload["err"], file=sys.stderr)
     return None
-
-
-def imports(payload: Payload) -> object:
-    results = {}
-    for name in payload["names"]:  # type: ignore[attr-defined]
-        try:
-            __import__(name)
-            results[name] = "done"
-        except ImportError as error:
-            results[name] = type(error).__name__
-    return results
 
 
 def neighbours(payload: Payload) -> object:
@@ -194,12 +180,9 @@ def meddle(payload: Payload) -> object:
     }
 
 
-def shared_memory(payload: Payload) -> object:
-    return _try(lambda: Path("/dev/shm", str(payload["name"])).touch())
-
-
 def devices(payload: Payload) -> object:
     return {
+        "shared memory": _try(lambda: Path("/dev/shm", str(payload["name"])).touch()),
         "tty": _try(lambda: os.close(os.open("/dev/tty", os.O_RDWR))),
         "node": _try(lambda: os.mknod("node", 0o20600, os.makedev(1, 3))),
         "fifo": _try(lambda: os.mkfifo("fifo")),
@@ -252,23 +235,6 @@ def kill_server(payload: Payload) -> object:
     return "the server lived"
 
 
-def fork_storm(payload: Payload) -> object:
-    """At most 200 processes that sleep for a moment."""
-    started: list[int] = []
-    refused = ""
-    for _ in range(200):
-        try:
-            child = os.fork()
-        except OSError as error:
-            refused = errno.errorcode[error.errno or 0]
-            break
-        if child == 0:
-            time.sleep(0.5)
-            os._exit(0)
-        started.append(child)
-    return {"started": len(started), "refused": refused}
-
-
 def new_process(payload: Payload) -> object:
     def fork() -> None:
         child = os.fork()
@@ -303,17 +269,10 @@ def daemonise(payload: Payload) -> object:
 # ---- resources
 
 
-def allocate_numpy(payload: Payload) -> object:
-    import numpy
-
-    kept = [numpy.ones(256 * 2**20, dtype=numpy.uint8) for _ in range(16)]
-    return len(kept)
-
-
-def allocate_torch(payload: Payload) -> object:
-    import torch
-
-    kept = [torch.ones(256 * 2**20, dtype=torch.uint8) for _ in range(16)]
+def allocate(payload: Payload) -> object:
+    """Four gigabytes by a library's allocator."""
+    library = importlib.import_module(str(payload["library"]))
+    kept = [library.ones(256 * 2**20, dtype=library.uint8) for _ in range(16)]
     return len(kept)
 
 
@@ -417,20 +376,18 @@ def lift_limits(payload: Payload) -> object:
     return lifted
 
 
-def dumpable(payload: Payload) -> object:
-    return {"limit": resource.getrlimit(resource.RLIMIT_CORE), "dumpable": _libc.prctl(3, 0, 0, 0, 0)}
-
-
 def undo_walls(payload: Payload) -> object:
     """Ask the kernel for back what was given up."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
+        "core": [*resource.getrlimit(resource.RLIMIT_CORE), _libc.prctl(3, 0, 0, 0, 0)],
         "dumpable": _try(lambda: _call("prctl", 4, 1, 0, 0, 0)),
         "death signal": _try(lambda: _call("prctl", 1, 0, 0, 0, 0)),
         "namespace": _try(lambda: _call("unshare", 0x10000000)),
         "user": _try(lambda: os.setuid(os.getuid())),
         "seccomp": _try(lambda: _syscall(317, 1, 0, None)),
-        "privileges": next(line for line in Path("/proc/self/status").read_text().splitlines() if "NoNewPrivs" in line),
-        "capabilities": next(line for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line),
+        "privileges": int(status["NoNewPrivs"]),
+        "capabilities": int(status["CapEff"], 16),
     }
 
 
@@ -523,9 +480,9 @@ def fail(payload: Payload) -> object:
 
 def import_packages(payload: Payload) -> object:
     """By name, the file of each package; nothing where it cannot be found."""
-    sys.path += payload["folders"]
+    sys.path += payload.get("folders", [])  # type: ignore[arg-type]
     found = {}
-    for name in payload["names"]:
+    for name in payload["names"]:  # type: ignore[attr-defined]
         try:
             found[name] = importlib.import_module(name).__file__
         except ModuleNotFoundError as error:

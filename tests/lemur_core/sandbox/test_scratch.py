@@ -27,20 +27,11 @@ def run_in(box: Sandbox, folder: Path | str | None, entry: str, **payload: objec
     return outcome
 
 
-def test_it_stays_and_the_next_job_finds_it(box: Sandbox, folder: Path) -> None:
-    stays(box, folder)
-
-
-def test_it_stays_without_walls(open_box: Sandbox, folder: Path) -> None:
-    stays(open_box, folder)
-
-
-def stays(box: Sandbox, folder: Path) -> None:
-    first = run_in(box, folder, "keep", name="first")
-    second = run_in(box, folder, "keep", name="second")
+@pytest.mark.parametrize("walls", [True, False])
+def test_it_stays_and_the_next_job_finds_it(box: Sandbox, open_box: Sandbox, folder: Path, walls: bool) -> None:
+    first, second = (run_in(box if walls else open_box, folder, "keep", name=name) for name in ("first", "second"))
     assert (first.value, second.value) == ([], ["first"]), (first, second)
-    assert sorted(path.name for path in folder.iterdir()) == ["first", "second"]
-    assert (folder / "first").read_text() == "kept"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"first": "kept", "second": "kept"}
 
 
 def test_it_is_the_working_folder_home_and_tmpdir(box: Sandbox, folder: Path) -> None:

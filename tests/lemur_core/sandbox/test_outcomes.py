@@ -1,0 +1,138 @@
+"""How a job ends: what it may use, each limit with its reason; and a result that counts only if the entry returned it."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lemur_core.sandbox import Limits, Outcome, Status
+
+Run = Callable[..., Outcome]
+
+
+def test_endless_sleep(run: Run) -> None:
+    started = time.monotonic()
+    outcome = run("sleep", Limits(wall_seconds=0.5), seconds=30)
+    assert (outcome.status, outcome.value) == (Status.TIMEOUT, None)
+    assert outcome.error == "ran longer than 0.5 seconds (wall)"
+    assert 0.5 <= outcome.seconds < 3
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("entry", "limits", "status", "error"),
+    [
+        ("spin", Limits(cpu_seconds=1), Status.TIMEOUT, "used more than 1 seconds of CPU"),
+        ("fill_files", Limits(scratch_bytes=40 * 2**20), Status.OVER_LIMIT, "the limit is 41943040"),
+        ("many_files", Limits(scratch_bytes=8 * 2**20), Status.OVER_LIMIT, "the limit is 8388608"),
+        ("many_threads", Limits(threads=32, memory_bytes=4 * 2**30), Status.OVER_LIMIT, "threads; the limit is 32"),
+    ],
+)
+def test_limits(run: Run, entry: str, limits: Limits, status: Status, error: str) -> None:
+    outcome = run(entry, limits)
+    assert outcome.status == status, outcome
+    assert outcome.error.endswith(error)
+
+
+@pytest.mark.parametrize(("entry", "payload"), [("allocate", {"library": "numpy"}), ("allocate_shared", {})])
+def test_memory(run: Run, run_open: Run, entry: str, payload: dict[str, Any]) -> None:
+    outcome = run(entry, Limits(memory_bytes=2**29), **payload)
+    assert outcome.status in {Status.OUT_OF_MEMORY, Status.ERROR}
+    assert "memory" in outcome.error.lower()
+    assert outcome.peak_bytes < 2**30
+    assert run_open(entry, Limits(memory_bytes=2**29), **payload).status == outcome.status, "even without walls"
+
+
+def test_torch(run_torch: Run) -> None:
+    outcome = run_torch("torch_step")
+    assert (outcome.status, outcome.value) == (Status.OK, True), outcome
+    outcome = run_torch("allocate", Limits(memory_bytes=2**29), library="torch")
+    assert outcome.status == Status.OUT_OF_MEMORY
+    assert "can't allocate memory" in outcome.error
+
+
+def test_one_large_file(run: Run) -> None:
+    outcome = run("fill_one_file", Limits(file_bytes=10 * 2**20))
+    assert outcome.value == {"result": "EFBIG", "size": 10 * 2**20}
+
+
+def test_the_tail_of_what_is_printed_is_kept(run: Run) -> None:
+    outcome = run("print_text", out="to the one", err="to the other")
+    assert (outcome.stdout_tail, outcome.stderr_tail) == ("to the one\n", "to the other\n")
+    outcome = run("flood")
+    assert outcome.status == Status.OK
+    assert len(outcome.stdout_tail) == len(outcome.stderr_tail) == 8192
+
+
+def test_value_sizes(run: Run) -> None:
+    assert run("large_value", bytes=5_000_000).value == "x" * 5_000_000
+    beyond = run("large_value", bytes=17 * 2**20)
+    assert (beyond.status, beyond.value) == (Status.OVER_LIMIT, None)
+    assert beyond.error.endswith("bytes of JSON; the limit is 16777216")
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        ("_exit", 0, "exited with code 0 before the entry returned: the code, or a thread that it started, called"),
+        ("_exit", 3, "exited with code 3 before the entry returned"),
+        ("sys.exit", 0, "the code asked the interpreter to exit (SystemExit: 0)"),
+        ("atexit", 0, "the code asked the interpreter to exit (SystemExit: 0)"),
+        ("thread", 0, "exited with code 0 before the entry returned"),
+        ("segfault", 0, "ended by SIGSEGV before the entry returned"),
+        ("abort", 0, "ended by SIGABRT before the entry returned"),
+        ("kill", 0, "ended by SIGKILL before the entry returned"),
+        ("close", 0, "exited with code 0 before the entry returned"),
+    ],
+)
+def test_leaving_early_is_no_result(run: Run, how: str, code: int, message: str) -> None:
+    outcome = run("leave", how=how, code=code)
+    assert (outcome.status, outcome.value) == (Status.CRASHED, None)
+    assert outcome.error.startswith(message)
+
+
+def test_leftovers_do_not_spoil_a_result(run: Run) -> None:
+    outcome = run("harmless_leftovers")
+    assert (outcome.status, outcome.value) == (Status.OK, "clean")
+    assert outcome.seconds < 5
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_forged_result(run: Run, leave: bool) -> None:
+    outcome = run("forge", leave=leave)
+    assert (outcome.status, outcome.value) == (Status.CRASHED, None)
+    assert outcome.error == "something other than the entry wrote to the result channel; nothing counts"
+    assert "forged" in outcome.stdout_tail
+
+
+def test_replaced_functions(run: Run) -> None:
+    outcome = run("patch_modules")
+    assert outcome.value != "forged"
+
+
+@pytest.mark.parametrize(
+    ("entry", "payload", "status", "message"),
+    [
+        ("fail", {"kind": "value"}, Status.ERROR, "ValueError: a clear message"),
+        ("fail", {"kind": "odd"}, Status.ERROR, "OddError: (its message cannot be had: RuntimeError)"),
+        ("fail", {"kind": "chained"}, Status.DENIED, "RuntimeError: could not cache"),
+        ("fail", {"kind": "recursion"}, Status.ERROR, "RecursionError: maximum recursion depth exceeded"),
+        ("leave", {"how": "interrupt"}, Status.ERROR, "KeyboardInterrupt"),
+        ("odd_value", {"kind": "object"}, Status.ERROR, "the entry returned what JSON cannot hold: TypeError"),
+        ("odd_value", {"kind": "set"}, Status.ERROR, "the entry returned what JSON cannot hold: TypeError"),
+    ],
+)
+def test_exceptions(run: Run, entry: str, payload: dict[str, Any], status: Status, message: str) -> None:
+    outcome = run(entry, **payload)
+    assert (outcome.status, outcome.value) == (status, None)
+    assert outcome.error.startswith(message)
+    if entry != "odd_value":
+        assert "attacks.py:" in outcome.error.splitlines()[-1]
+        assert outcome.error.endswith(f"in {entry}")
+
+
+def test_value_too_deep_to_read(run: Run) -> None:
+    outcome = run("nested_value")
+    assert (outcome.status, outcome.value) in {(Status.CRASHED, None), (Status.ERROR, None)}
+    assert run("double", x=2).value == {"doubled": 4}
