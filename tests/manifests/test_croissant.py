@@ -2,9 +2,6 @@
 
 import datetime
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,12 +120,8 @@ def test_the_library_reads_every_row(tmp_path: Path, tables: list[Table], caplog
         assert len(found) == 7
         assert found == written(tmp_path, table)
     assert "Could not match" not in caplog.text
-
-
-def test_one_split_can_be_read(tmp_path: Path, tables: list[Table]) -> None:
     for config in ("records", "chat"):
-        found = read(tmp_path, config, {f"{config}/split": "test"})
-        assert [row["split"] for row in found] == ["test", "test"]
+        assert [row["split"] for row in read(tmp_path, config, {f"{config}/split": "test"})] == ["test", "test"]
 
 
 def test_a_single_file_is_checked_as_it_is_read(tmp_path: Path, tables: list[Table]) -> None:
@@ -141,43 +134,26 @@ def test_what_it_says(tmp_path: Path, tables: list[Table]) -> None:
     text = (tmp_path / CROISSANT).read_text()
     stated = json.loads(text)
     assert stated["conformsTo"] == "http://mlcommons.org/croissant/1.1"
-    assert [stated[key] for key in ("name", "version", "license")] == [
-        "Some networks",
-        "0.1.0",
-        "https://spdx.org/licenses/MIT",
-    ]
+    assert (stated["name"], stated["version"]) == ("Some networks", "0.1.0")
     assert "datePublished" not in stated, "no date but the one that is given"
     assert str(tmp_path) not in text
     files = {node["contentUrl"]: node for node in stated["distribution"] if node["@type"] == "cr:FileObject"}
-    assert list(files) == [
-        f"data/{c}/{s}-00000-of-00001.parquet" for c in ("records", "chat") for s in ("train", "test")
-    ] + [
-        "decisions.parquet",
-        "blocks.parquet",
-    ]
+    split = [f"data/{c}/{s}-00000-of-00001.parquet" for c in ("records", "chat") for s in ("train", "test")]
+    assert list(files) == [*split, "decisions.parquet", "blocks.parquet"]
     for name, node in files.items():
-        assert (node["sha256"], node["contentSize"]) == (
-            sha256_file(tmp_path / name),
-            f"{(tmp_path / name).stat().st_size} B",
-        )
+        assert node["sha256"] == sha256_file(tmp_path / name)
+        assert node["contentSize"] == f"{(tmp_path / name).stat().st_size} B"
     sets = {node["@id"]: node for node in stated["recordSet"]}
     assert list(sets) == ["splits", "records", "chat", "decisions", "blocks"]
     assert sets["splits"]["data"] == [{"splits/name": "train"}, {"splits/name": "test"}]
     fields = {field["name"]: field for field in sets["records"]["field"]}
     assert sorted(fields) == sorted(LemurRecord.model_fields)
     assert fields["nn_code"]["description"] == "Python source of the network"
-    assert {name: fields[name]["dataType"] for name in ("nn", "epoch", "score", "pretrained")} == {
-        "nn": "sc:Text",
-        "epoch": "cr:Int64",
-        "score": "cr:Float64",
-        "pretrained": "sc:Boolean",
-    }
+    kinds = [fields[name]["dataType"] for name in ("nn", "epoch", "score", "pretrained")]
+    assert kinds == ["sc:Text", "cr:Int64", "cr:Float64", "sc:Boolean"]
     messages = next(field for field in sets["chat"]["field"] if field["name"] == "messages")
-    assert [part["source"]["transform"] for part in messages["subField"]] == [
-        {"jsonPath": "role"},
-        {"jsonPath": "content"},
-    ]
-    assert messages["isArray"] is True
+    paths = [part["source"]["transform"]["jsonPath"] for part in messages["subField"]]
+    assert (messages["isArray"], paths) == (True, ["role", "content"])
 
 
 @pytest.mark.parametrize(
@@ -217,27 +193,6 @@ def _split_names(folder: Path) -> Iterator[str]:
         if node["@id"] == "splits":
             data = node["data"] if isinstance(node["data"], list) else [node["data"]]
             yield from (row["splits/name"] for row in data)
-
-
-def test_hashes_of_names_do_not_matter(tmp_path: Path, tables: list[Table]) -> None:
-    here = (tmp_path / CROISSANT).read_bytes()
-    code = (
-        "import sys; from pathlib import Path; from manifests.croissant import *; from manifests.records import *\n"
-        "splits = ('train', 'test')\n"
-        "tables = [Table(c, r, {s: f'data/{c}/{s}-*.parquet' for s in splits})"
-        " for c, r in (('records', LemurRecord), ('chat', ChatRow))]\n"
-        "tables += [Table(c, r, {'train': f'{c}.parquet'}) for c, r in (('decisions', Decision), ('blocks', Block))]\n"
-        "about = About('Some networks', 'Networks and what became of them.', '0.1.0', ['MIT'])\n"
-        "write_croissant(Path(sys.argv[1]), tables, about)\n"
-    )
-    (tmp_path / CROISSANT).unlink()
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert (tmp_path / CROISSANT).read_bytes() == here
 
 
 def _edit(change: Callable[[Row], object]) -> Callable[[Path], object]:

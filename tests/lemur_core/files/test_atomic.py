@@ -58,22 +58,6 @@ def test_file(tmp_path: Path, mask: None) -> None:
     assert os.listdir(tmp_path) == ["f.txt"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_a_failing_file_leaves_the_old_one(tmp_path: Path, error: type[BaseException]) -> None:
-    path = tmp_path / "f.txt"
-    path.write_text("old")
-
-    def fail() -> None:
-        with atomic_file(path) as part:
-            part.write_text("half")
-            raise error
-
-    with pytest.raises(error):
-        fail()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["f.txt"]
-
-
 def test_folder(tmp_path: Path, mask: None) -> None:
     out = tmp_path / "deep" / "out"
     with atomic_folder(out) as folder:
@@ -85,21 +69,16 @@ def test_folder(tmp_path: Path, mask: None) -> None:
     assert os.listdir(out.parent) == ["out"]
 
 
-def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_relative_folder_and_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool) -> None:
     monkeypatch.chdir(tmp_path)
+    if empty:
+        Path("out").mkdir()
     with atomic_folder(Path("out")) as folder:
         fill(folder, "one")
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
     assert content(tmp_path / "out") == "one"
-
-
-def test_an_empty_folder_is_free(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    with atomic_folder(tmp_path / "out") as folder:
-        fill(folder, "one")
-    assert content(tmp_path / "out") == "one"
-    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_force_replaces_the_whole_folder(tmp_path: Path) -> None:
@@ -115,23 +94,30 @@ def test_force_replaces_the_whole_folder(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("older", [True, False])
-def test_a_failing_folder_leaves_the_old_one(tmp_path: Path, error: type[BaseException], older: bool) -> None:
-    out = tmp_path / "out"
+def test_a_failure_leaves_what_was_there(tmp_path: Path, error: type[BaseException], older: bool) -> None:
+    out, file = tmp_path / "out", tmp_path / "f.txt"
     if older:
         out.mkdir()
         fill(out, "old")
+        file.write_text("old")
 
-    def fail() -> None:
+    def write_folder() -> None:
         with atomic_folder(out, force=True) as folder:
             fill(folder, "new")
             raise error
 
-    with pytest.raises(error):
-        fail()
-    assert os.listdir(tmp_path) == (["out"] if older else [])
-    assert not older or content(out) == "old"
+    def write_file() -> None:
+        with atomic_file(file) as part:
+            part.write_text("half")
+            raise error
+
+    for write in (write_folder, write_file):
+        with pytest.raises(error):
+            write()
+    assert sorted(os.listdir(tmp_path)) == (["f.txt", "out"] if older else [])
+    assert not older or content(out) == file.read_text() == "old"
 
 
 def test_the_old_folder_comes_back_when_the_last_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,30 +142,34 @@ def test_the_old_folder_comes_back_when_the_last_rename_fails(tmp_path: Path, mo
     assert os.listdir(tmp_path) == ["out"]
 
 
+FILE = "is a file, not a folder; choose another --out"
+
+
 @pytest.mark.parametrize(
-    ("kind", "force", "message"),
+    ("name", "force", "message"),
     [
-        ("file", False, "is a file, not a folder; choose another --out"),
-        ("file", True, "is a file, not a folder; choose another --out"),
-        ("filled", False, "exists already; choose another --out, or add --force to replace it"),
-        ("foreign", True, "holds no manifest.json, so it was not made by lemur; choose another --out"),
-        ("dangling", False, "is a file, not a folder; choose another --out"),
+        ("file", False, FILE),
+        ("file", True, FILE),
+        ("dangling", False, FILE),
+        ("full", False, "exists already; choose another --out, or add --force to replace it"),
+        ("full", True, "holds no manifest.json, so it was not made by lemur; choose another --out"),
+        ("/", False, "exists already; choose another --out, or add --force to replace it"),
     ],
 )
-def test_what_is_in_the_way(tmp_path: Path, kind: str, force: bool, message: str) -> None:
-    out = tmp_path / "out"
-    if kind == "file":
-        out.write_text("precious")
-    elif kind == "dangling":
-        out.symlink_to(tmp_path / "nowhere")
-    else:
-        out.mkdir()
-        (out / "precious.txt").write_text("precious")
+def test_what_is_in_the_way(tmp_path: Path, name: str, force: bool, message: str) -> None:
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious.txt").write_text("precious")
+    out = tmp_path / name
     for attempt in (lambda: check_free(out, force=force), lambda: atomic_folder(out, force=force).__enter__()):
         with pytest.raises(UserError) as caught:
             attempt()
         assert str(caught.value) == f"{out}: {message}"
-    assert os.listdir(tmp_path) == ["out"]
+    with pytest.raises(UserError, match="cannot be written"):
+        atomic_folder(tmp_path / "file" / "out").__enter__()
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "file", "full"]
+    assert os.listdir(tmp_path / "full") == ["precious.txt"]
 
 
 def test_a_link_to_a_folder_is_replaced_without_leftovers(tmp_path: Path) -> None:
@@ -215,17 +205,6 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
         shutil.rmtree(out)
     assert content(out) == "one"
     assert sorted(tmp_path.iterdir()) == [other, out]
-
-
-def test_the_root_is_no_output() -> None:
-    with pytest.raises(UserError, match=r"^/: exists already"):
-        check_free(Path("/"), force=False)
-
-
-def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="cannot be written"), atomic_folder(tmp_path / "file" / "out"):
-        pass
 
 
 def test_the_later_of_two_finds_the_place_taken(tmp_path: Path) -> None:

@@ -176,6 +176,9 @@ def test_a_secret_in_what_a_table_says_of_itself(tmp_path: Path) -> None:
     table = pa.table({"n": [1]}).replace_schema_metadata({"made by": SECRETS["AWS key"]})
     pq.write_table(table, tmp_path / "t.parquet")
     assert only(tmp_path).where == "row 0, column names"
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"t.parquet: not readable: .*; make the folder anew"):
+        found(tmp_path)
 
 
 def test_rows_are_counted_over_batches_and_groups(tmp_path: Path) -> None:
@@ -271,12 +274,6 @@ def test_common_folders_are_ours_where_the_path_exists(
         there.rmdir()
     (tmp_path / "report.md").write_text(f"{common}/no-such-thing/x.pt")
     assert [item.refused for item in found(tmp_path) if item.file == "report.md"] == [True]
-
-
-def test_a_broken_table(tmp_path: Path) -> None:
-    (tmp_path / "t.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"t.parquet: not readable: .*; make the folder anew"):
-        found(tmp_path)
 
 
 @given(
