@@ -17,8 +17,8 @@ from lemur_core.files.progress import note
 from manifests.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.assemble import assemble
+from train.candidates import Prober
 from train.data import Cifar10
-from train.fitting import Fitter
 from train.recipe import Recipe, read_changes
 from train.run import Network, Resources, TrainingRun, count_images, open_sandbox
 from train.study import check_study, close_study, open_study, train_all
@@ -109,8 +109,8 @@ def ablate(
     trained = count_images(data, held_out, images)
     watch = Stopwatch()
     recipes = variants(recipe, written)
-    with Fitter(unsafe=resources.unsafe) as fitter:
-        nets = {name: Network.of(assemble(changed, folder, fitter=fitter)) for name, changed in recipes.items()}
+    with Prober(unsafe=resources.unsafe) as prober:
+        nets = {name: Network.of(assemble(changed, folder, prober=prober)) for name, changed in recipes.items()}
     plan = {
         "study": "ablation",
         "data": data.label,

@@ -11,8 +11,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from manifests.licenses import all_of
 from manifests.records import Ingredient
-from train.candidates import Chosen, choose
-from train.fitting import Answer, Fitter, Question, fitter_for
+from train.candidates import Answer, Chosen, Prober, Question, choose, prober_for
 from train.library import open_library
 from train.network_text import PREAMBLE, Filled, drops, hyperparameters, network_imports, network_text, support_text
 from train.recipe import Recipe
@@ -53,40 +52,40 @@ class _Settled:
     answer: Answer
 
 
-def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, fitter: Fitter | None = None) -> Assembled:
+def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None) -> Assembled:
     """One file with a network as the recipe describes it, checked by running it in the sandbox.
 
     Args:
         recipe: what fills each slot, the shape of the network, how it is trained.
         folder: an extraction folder; None where all slots are filled with built-in parts.
         unsafe: without walls, where there are none to be had.
-        fitter: what checks the blocks; by default one of its own.
+        prober: what checks the blocks; by default one of its own.
 
     Raises: UserError for an unknown block (near ids are named), one that does not fit its slot (the reason is told),
         hyperparameters that LEMUR cannot hold, or a network that does not run.
     """
     library = open_library(folder) if folder is not None else None
     chosen = [one for slot in (*_SHARED, *_OTHERS) if (one := choose(slot, recipe, library)) is not None]
-    with fitter_for(fitter, unsafe=unsafe) as checker:
+    with prober_for(prober, unsafe=unsafe) as checker:
         settled = _settle([one for one in chosen if one.slot in _SHARED], recipe, checker, PREAMBLE)
         support = _support(recipe, settled)
         settled += _settle([one for one in chosen if one.slot in _OTHERS], recipe, checker, support)
         code, prm = _render(recipe, settled)
-        ran = checker.check_network(code, prm, _IN_SHAPE, _CLASSES)
+        ran = checker.probe_network(code, prm, _IN_SHAPE, _CLASSES)
     if not ran["fits"]:
         name = recipe.model.name
         raise UserError(f"{name}: the assembled network does not run: {ran['reason']}; change its slots or widths")
     return Assembled(recipe.model.name, code, prm, recipe, tuple(_ingredients(chosen)))
 
 
-def _settle(chosen: Sequence[Chosen], recipe: Recipe, fitter: Fitter, support: str) -> list[_Settled]:
+def _settle(chosen: Sequence[Chosen], recipe: Recipe, prober: Prober, support: str) -> list[_Settled]:
     """The fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
     questions = []
     for one in chosen:
         sizes = sizes_of(one.slot, widths_of(one.slot, recipe.model))
         questions.append(Question(one.slot, one.filler, sizes, support, strict=one.block is not None))
     settled = []
-    for one, answer in zip(chosen, fitter.ask(questions), strict=True):
+    for one, answer in zip(chosen, prober.ask(questions), strict=True):
         if not answer["fits"]:
             widths = ", ".join(map(str, widths_of(one.slot, recipe.model)))
             raise UserError(f"slots.{one.slot}: {one.use} does not fit at widths {widths}: {answer['reason']}")

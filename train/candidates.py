@@ -3,22 +3,29 @@
 Which blocks can is told by running them in the sandbox, not by their names.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
+from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import PASSING, CachedSandbox, reason_of
 from manifests.records import Block, Spec
 from train.binding import build_from_recipe, builds_of
-from train.fitting import Answer, Fitter, Question, fitter_for
 from train.library import Library, open_library
 from train.network_text import Filled, support_text
 from train.recipe import Recipe, Slot
 from train.slots import BUILT_IN, NONE, SLOTS, Filler, built_in_names, sizes_of, suits
 
 WIDTHS = (32, 128, 256)
+LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)
+
+#: In the sandbox: a filler in its slot, an assembled network.
+PROBE, NETWORK = "train.probe:probe_filler", "train.probe:probe_network"
+_ERROR_CHARACTERS = 200
 _NUMPY = ("import numpy", "from numpy")
 
 
@@ -89,6 +96,82 @@ def _unknown(where: str, slot: str, use: str, library: Library | None) -> str:
     return f"{where}: no block {use!r}; {meant} ({known})"
 
 
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Does this filler do what the slot asks for at these sizes, when its builds may name these factories?"""
+
+    slot: str
+    filler: Filler
+    sizes: Sequence[dict[str, int]]
+    support: str
+    strict: bool = True
+
+    @property
+    def payload(self) -> dict[str, object]:
+        """What the sandbox is given."""
+        return {
+            "slot": self.slot,
+            "strict": self.strict,
+            "code": self.filler.code,
+            "target": self.filler.target,
+            "builds": list(self.filler.builds),
+            "support": "\n".join([self.support, *self.filler.imports]),
+            "sizes": list(self.sizes),
+        }
+
+
+class Prober(CachedSandbox):
+    """Tries fillers in their slots; its sandbox starts with the first one whose answer is not known."""
+
+    def __init__(self, *, unsafe: bool = False, jobs: int = 1) -> None:
+        super().__init__(
+            entries=[PROBE, NETWORK],
+            workers=jobs,
+            limits=LIMITS,
+            unsafe=unsafe,
+            attempts=1,
+            usable=lambda _job, outcome: outcome.status not in PASSING,
+        )
+
+    def ask(self, questions: Sequence[Question], advance: Callable[[int], None] = lambda _count: None) -> list[Answer]:
+        """The answers, as `train.probe.probe_filler` gives them, in order; `advance` is called with the count done.
+
+        Raises: UserError if no sandbox can be had.
+        """
+        return self._answers(PROBE, [question.payload for question in questions], advance)
+
+    def probe_network(self, code: str, prm: dict[str, float], in_shape: Sequence[int], classes: int) -> Answer:
+        """Whether an assembled network runs as LEMUR runs one, as `train.probe.probe_network` tells it."""
+        payload: dict[str, object] = {"code": code, "prm": prm, "in_shape": list(in_shape), "out_shape": [classes]}
+        return self._answers(NETWORK, [payload], lambda _count: None)[0]
+
+    def _answers(
+        self, entry: str, payloads: Sequence[dict[str, object]], advance: Callable[[int], None]
+    ) -> list[Answer]:
+        keys = [self.key_of(Job("", entry, payload)) for payload in payloads]
+        jobs = {key: Job(key, entry, payload) for key, payload in zip(keys, payloads, strict=True)}
+        answers: dict[str, Answer] = {}
+        advance(len(keys) - len(jobs))
+        for outcome in self.run(jobs.values()):
+            answers[outcome.key] = _answer(outcome)
+            advance(1)
+        return [answers[key] for key in keys]
+
+
+def _answer(outcome: Outcome) -> Answer:
+    if outcome.status is Status.OK and isinstance(outcome.value, dict):
+        return outcome.value
+    return {"fits": False, "reason": f"{outcome.status.value}: {reason_of(outcome, _ERROR_CHARACTERS)}", "build": ""}
+
+
+def prober_for(given: Prober | None, *, unsafe: bool, jobs: int = 1) -> contextlib.AbstractContextManager[Prober]:
+    """The given one, which stays open, or a new one."""
+    return contextlib.nullcontext(given) if given is not None else Prober(unsafe=unsafe, jobs=jobs)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One block that was tried in a slot, and what was seen.
@@ -104,10 +187,6 @@ class Candidate:
     parameters: int | None
     facts: dict[str, Any]
     seconds: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return asdict(self)
 
     def line(self) -> str:
         """One line to print."""
@@ -128,12 +207,12 @@ def candidates(
     *,
     unsafe: bool = False,
     jobs: int = 2,
-    fitter: Fitter | None = None,
+    prober: Prober | None = None,
 ) -> list[Candidate]:
     """The blocks worth trying in a slot, those that fit first, then by parameters and id.
 
     Tried are those whose observed behaviour makes it possible; each does what the slot asks for at all these widths, or
-    the reason why not is told. Outcomes are cached. `fitter` is what tries them; by default one of its own.
+    the reason why not is told. Outcomes are cached. `prober` is what tries them; by default one of its own.
 
     Raises: UserError for an unknown slot or folder, or if no sandbox can be had.
     """
@@ -148,7 +227,7 @@ def candidates(
     questions = [_question(slot, block, spec, widths) for block, spec in tried]
     with (
         progress(f"{slot} candidates", len(questions), "blocks") as advance,
-        fitter_for(fitter, unsafe=unsafe, jobs=jobs) as checker,
+        prober_for(prober, unsafe=unsafe, jobs=jobs) as checker,
     ):
         answers = checker.ask(questions, advance)
     found = [_candidate(block.block, answer) for (block, _), answer in zip(tried, answers, strict=True)]

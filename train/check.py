@@ -29,7 +29,7 @@ from train.contract import check_contract, lemur_name, transform_named
 from train.data import Cifar10
 from train.quality import Quality, code_quality
 
-ENTRY = "train.checking:run_check"
+ENTRY = "train.lemur_trainer:run_check"
 
 #: Accuracy of guessing, from which LEMUR's measures count; and how far above it a network must come to be stored.
 CHANCE = 0.1
@@ -134,13 +134,8 @@ def check_nn(
     dataset: Cifar10,
     task: str = "img-classification",
     metric: str = "acc",
-    epochs: int = 1,
     prefix: str = "",
-    images: int | None = None,
-    seed: int = 0,
-    threads: int | None = None,
-    wall_seconds: float = 1800.0,
-    memory_bytes: int = 8 * 2**30,
+    settings: CheckSettings = CheckSettings(),
     unsafe: bool = False,
 ) -> CheckResult:
     """Train and measure a network by LEMUR's contract, in the sandbox.
@@ -149,7 +144,6 @@ def check_nn(
         prm: hyperparameters: `batch` (images), `transform` (a name of LEMUR's), and a value in 0..1 for each name that
             the network supports.
         prefix: of the network's name.
-        images, threads, wall_seconds, memory_bytes: as in `CheckSettings`.
         unsafe: without the sandbox's walls.
 
     Returns: the result; one whose status is not `ok` says why, in one line.
@@ -159,7 +153,6 @@ def check_nn(
     for what, value, known in (("task", task, "img-classification"), ("metric", metric, "acc")):
         if value != known:
             raise UserError(f"{what} {value!r}: networks are checked for {known} only")
-    settings = CheckSettings(epochs, images, seed, threads, wall_seconds, memory_bytes)
     with NetChecker(dataset, unsafe=unsafe) as checker:
         return checker.check(code, prm, prefix=prefix, settings=settings)
 
@@ -199,13 +192,13 @@ def _check_prm(prm: Mapping[str, object]) -> dict[str, object]:
 def _result(name: str, code: str, outcome: Outcome, settings: CheckSettings) -> CheckResult:
     if outcome.status is not Status.OK:
         return CheckResult(name, None, None, None, outcome.status.value, _ended(outcome, settings))
-    told = outcome.value
-    assert isinstance(told, dict)
-    if told.get("category") == "prm":
-        raise UserError(str(told["error"]))
-    if "category" in told:
-        return CheckResult(name, None, None, None, str(told["category"]), str(told["error"]))
-    accuracy, duration = float(told["accuracy"]), int(told["duration"])
+    answer = outcome.value
+    assert isinstance(answer, dict)
+    if answer.get("category") == "prm":
+        raise UserError(str(answer["error"]))
+    if "category" in answer:
+        return CheckResult(name, None, None, None, str(answer["category"]), str(answer["error"]))
+    accuracy, duration = float(answer["accuracy"]), int(answer["duration"])
     status, error = "ok", None
     if accuracy <= CHANCE * _GOOD:
         status, error = (

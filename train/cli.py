@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -135,7 +136,7 @@ def candidates_(
         slot.value, folder, widths=read_numbers(widths, "--widths", 1), unsafe=unsafe_no_sandbox, jobs=jobs
     )
     if as_json:
-        _print_json({"slot": slot.value, "candidates": [candidate.as_dict() for candidate in found]})
+        _print_json({"slot": slot.value, "candidates": [asdict(candidate) for candidate in found]})
         return
     for line in candidate_lines(found, every=all_):
         print(line)
@@ -309,20 +310,13 @@ def check_(
     as_json: AsJson = False,
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality; refused when off the contract."""
-    from train.check import check_nn
+    from train.check import CheckSettings, check_nn
     from train.commands import read_code, read_prm
     from train.data import load_cifar10
 
-    cifar10, limit = load_cifar10(data), int(memory * 2**30)
-    result = check_nn(
-        read_code(net),
-        read_prm(prm),
-        dataset=cifar10,
-        epochs=epochs,
-        wall_seconds=time_limit,
-        memory_bytes=limit,
-        unsafe=unsafe_no_sandbox,
-    )
+    cifar10 = load_cifar10(data)
+    settings = CheckSettings(epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30))
+    result = check_nn(read_code(net), read_prm(prm), dataset=cifar10, settings=settings, unsafe=unsafe_no_sandbox)
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
     figures = {name: getattr(result, name) for name in ("name", "accuracy", "accuracy_to_time", "code_quality")}

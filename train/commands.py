@@ -15,7 +15,7 @@ from train.assemble import Assembled, assemble
 from train.candidates import Candidate
 from train.contract import check_contract
 from train.history import read_history
-from train.lemur_files import LEMUR, can_enter, can_enter_from, check_storable, trained_with, write_lemur_files
+from train.lemur_files import LEMUR, can_enter_from, check_storable, trained_with, why_refused, write_lemur_files
 from train.recipe import Recipe
 from train.run import Network, Resources, TrainingRun, train_once
 from train.run_folder import RECORD, complete_run
@@ -155,7 +155,7 @@ def train_to(
             said = f"{name} {net.prm[name]!r} only constructs it"
             note(f"{net.name}: {said}; the recipe trains it with {used[name]!r}: --set training.… changes that")
     record = train_once(run, out, resources=resources, force=force)
-    if can_enter(record):
+    if not why_refused(record):
         history = [epoch.model_dump(mode="json") for epoch in read_history(out)]
         write_lemur_files(out / LEMUR, record, net.code, history)
     complete_run(out, library)

@@ -39,9 +39,12 @@ _IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 Trial = dict[str, Any]
 
 
-def can_enter(record: TrainingRecord) -> bool:
-    """Whether LEMUR takes such a run: it came to its end, on real CIFAR-10."""
-    return record.status == "ok" and can_enter_from(record.data)
+def why_refused(record: TrainingRecord) -> str:
+    """Why LEMUR takes no such run; empty for one that came to its end, on real CIFAR-10."""
+    if record.status != "ok":
+        why = f": {record.error}" if record.error else ""
+        return f"the run ended with status {record.status}{why}; only whole runs go to LEMUR"
+    return "" if can_enter_from(record.data) else f"trained on {record.data}; only runs on real CIFAR-10 go to LEMUR"
 
 
 def can_enter_from(data: str) -> bool:
@@ -79,18 +82,12 @@ def write_lemur_files(
 
 
 def _check_run(record: TrainingRecord, code: str) -> None:
-    if record.status != "ok":
-        why = f": {record.error}" if record.error else ""
-        raise UserError(
-            f"{record.name}: the run ended with status {record.status}{why}; only finished runs go to LEMUR"
-        )
-    if record.data not in _IMAGES:
-        raise UserError(f"{record.name}: trained on {record.data}; only runs on CIFAR-10 go to LEMUR")
+    if reason := why_refused(record):
+        raise UserError(f"{record.name}: {reason}")
     if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
         raise UserError(f"{record.name}: the code is not the one of this run (its SHA-256 differs from the record's)")
-    reason = check_contract(code)
-    if reason is not None:
-        raise UserError(f"{record.name}: does not meet LEMUR's contract: {reason}")
+    if fault := check_contract(code):
+        raise UserError(f"{record.name}: does not meet LEMUR's contract: {fault}")
 
 
 def _trials(record: TrainingRecord, history: Iterable[Mapping[str, Any]]) -> dict[int, Trial]:

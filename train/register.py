@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lemur_core.files.errors import UserError
 from train.contract import lemur_digest, transform_module, transform_named
-from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, can_enter, read_trials
+from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, read_trials, why_refused
 from train.run_folder import read_record
 
 _CODE_TABLES = ("nn", "transform", "metric")
@@ -111,11 +111,8 @@ def _why_no_trials(run: Path) -> str:
         record = read_record(run)
     except (OSError, ValueError):
         return f"{run}: is not the folder of a whole training run; give one that `lemur train run` wrote"
-    if can_enter(record):
-        return f"{run}: has no folder {LEMUR}; the command that trained it writes it when it is run again"
-    if record.status != "ok":
-        return f"{run}: the run ended with {record.status}; only whole runs have trials for LEMUR"
-    return f"{run}: trained on {record.data}; only runs on real CIFAR-10 have trials for LEMUR"
+    reason = why_refused(record) or f"has no folder {LEMUR}; the command that trained it writes it when it is run again"
+    return f"{run}: {reason}"
 
 
 class _FolderError(Exception):

@@ -8,7 +8,7 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lemur_core.files.atomic import atomic_file
@@ -19,9 +19,8 @@ from lemur_core.sandbox import Sandbox
 from manifests.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.assemble import Assembled, assemble
-from train.candidates import candidates
+from train.candidates import Prober, candidates
 from train.data import Cifar10
-from train.fitting import Fitter
 from train.library import open_library
 from train.recipe import Recipe
 from train.run import Network, Resources, TrainingRun, open_sandbox
@@ -95,12 +94,12 @@ def search(
         raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {plan.held_out} out, give more")
     check_study(out)  # before the minutes that fitting takes
     watch = Stopwatch()
-    with Fitter(unsafe=resources.unsafe, jobs=jobs) as fitter:
-        choices = find_choices(folder, plan.slots, base, fitter)
+    with Prober(unsafe=resources.unsafe, jobs=jobs) as prober:
+        choices = find_choices(folder, plan.slots, base, prober)
         described_plan = _described_plan(plan, base, choices, data)
         open_study(out, described_plan, force=force)
         drawn = compositions(base, choices, plan.budget, plan.seed)
-        trials = [_assembled(recipe, plan.epochs, folder, fitter) for recipe in drawn]
+        trials = [_assembled(recipe, plan.epochs, folder, prober) for recipe in drawn]
     with contextlib.closing(open_sandbox(data.folder, resources.checked(), jobs=jobs)) as box:
         _screen(trials, plan, box, out, data, resources, again=force)
     trials.sort(key=lambda trial: trial.rank)
@@ -110,7 +109,7 @@ def search(
     return trials
 
 
-def find_choices(folder: Path, slots: Sequence[str], base: Recipe, fitter: Fitter) -> dict[str, list[str]]:
+def find_choices(folder: Path, slots: Sequence[str], base: Recipe, prober: Prober) -> dict[str, list[str]]:
     """The names that may fill each slot: blocks that fit at the recipe's widths, and what the recipe has there.
 
     Raises: UserError if no slot has more than one.
@@ -118,7 +117,7 @@ def find_choices(folder: Path, slots: Sequence[str], base: Recipe, fitter: Fitte
     library = open_library(folder)
     found: dict[str, list[str]] = {}
     for slot in slots:
-        tried = candidates(slot, folder, widths=base.model.widths, fitter=fitter)
+        tried = candidates(slot, folder, widths=base.model.widths, prober=prober)
         fitting = {candidate.block for candidate in tried if candidate.fits}
         note(f"{slot}: {len(fitting)} of {len(tried)} candidates fit")
         used = getattr(base.slots, slot).use
@@ -182,11 +181,11 @@ def _screen(
         left = left[: math.ceil(len(left) / plan.eta)]
 
 
-def _assembled(recipe: Recipe, epochs: int, folder: Path, fitter: Fitter) -> Trial:
+def _assembled(recipe: Recipe, epochs: int, folder: Path, prober: Prober) -> Trial:
     """A trial whose network says how long it trains here; the recipe stays as long as it was."""
     name = recipe.sha256[:_DIGEST]
     try:
-        return Trial(name, recipe, assemble(recipe.changed(training__epochs=epochs), folder, fitter=fitter))
+        return Trial(name, recipe, assemble(recipe.changed(training__epochs=epochs), folder, prober=prober))
     except UserError as error:
         return Trial(name, recipe, None, str(error))
 
@@ -204,12 +203,7 @@ def _described_plan(plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str
         "data_sha256": data.sha256,
         "base": json.loads(base.to_json()),
         "choices": {slot: list(names) for slot, names in choices.items()},
-        "budget": plan.budget,
-        "seed": plan.seed,
-        "images": plan.images,
-        "epochs": plan.epochs,
-        "eta": plan.eta,
-        "held_out": plan.held_out,
+        **{name: value for name, value in asdict(plan).items() if name != "slots"},
     }
 
 

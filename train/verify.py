@@ -17,7 +17,7 @@ from manifests.provenance import inlined_blocks
 from manifests.records import TrainingRecord
 from train.history import EpochFigures, read_history
 from train.job import HISTORY
-from train.run_folder import IDENTITY, KIND, NET, RECORD, RUNS, read_record
+from train.run_folder import IDENTITY, KIND, NET, RECORD, RUNS, read_identity, read_record
 
 _TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}
 
@@ -105,7 +105,11 @@ def _manifest_faults(folder: Path, record: TrainingRecord, manifest: Manifest) -
             yield f"{name}: {value} stated, {getattr(record, name, None)} recorded"
     if _read_json(folder / "recipe.json") != json.loads(record.recipe):
         yield "recipe.json: is not the recipe of the record"
-    if _part(_read_json(folder / IDENTITY), "identity", "code_sha256") != record.code_sha256:
+    try:
+        other = read_identity(folder)["code_sha256"] != record.code_sha256
+    except (OSError, ValueError, KeyError, TypeError):
+        other = True
+    if other:
         yield f"{IDENTITY}: is of another network than the record"
 
 
@@ -134,25 +138,19 @@ def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
     ]
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.is_file() else []
 
 
 def _read_json(path: Path) -> Any:
-    return _loads("\n".join(_lines(path)))
+    return _loads(path.read_bytes() if path.is_file() else b"")
 
 
-def _loads(text: str) -> Any:
+def _loads(text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return None
-
-
-def _part(value: Any, *keys: str) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import train.assemble
-import train.fitting
 from lemur_core.files.errors import UserError
 from train.assemble import Assembled, assemble
 from train.contract import check_contract

@@ -64,7 +64,7 @@ def test_a_candidate_tells_itself_in_a_line() -> None:
     assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
     wrong = Candidate("kit@1::Post", False, "keeps no identity", "dim=channels", None, {}, None)
     assert wrong.line() == "no   kit@1::Post: keeps no identity"
-    assert wrong.as_dict()["reason"] == "keeps no identity"
+    assert wrong.reason == "keeps no identity"
 
 
 def test_wrong_questions(folder: Path, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from PIL import Image
 
 from lemur_core.files.errors import UserError
 from train.check import CheckResult, CheckSettings, NetChecker, accuracy_to_time, check_nn
-from train.checking import TrainData, prepare
 from train.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module, transform_named
 from train.data import Cifar10, load_cifar10
+from train.lemur_trainer import TrainData, prepare
 from train.quality import code_quality
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
@@ -163,8 +163,8 @@ def test_other_requests_are_refused(data: Cifar10) -> None:
     requests: list[tuple[dict[str, Any], str]] = [
         ({"task": "img-segmentation"}, "task 'img-segmentation': networks are checked for img-classification only"),
         ({"metric": "iou"}, "metric 'iou': networks are checked for acc only"),
-        ({"epochs": 0}, "epochs: 0; at least 1 is needed"),
-        ({"images": 641}, r"images: 641; synthetic .* has 640 training images"),
+        ({"settings": CheckSettings(epochs=0)}, "epochs: 0; at least 1 is needed"),
+        ({"settings": CheckSettings(images=641)}, r"images: 641; synthetic .* has 640 training images"),
     ]
     for asked, said in requests:
         with pytest.raises(UserError, match=said):

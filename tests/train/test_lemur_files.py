@@ -110,7 +110,7 @@ def test_a_trial_states_what_trained_it_whatever_the_networks_hyperparameters_sa
     ("changes", "reason"),
     [
         ({"status": "diverged", "error": "nan in epoch 2"}, "ended with status diverged: nan in epoch 2;"),
-        ({"data": "synthetic"}, "trained on synthetic; only runs on CIFAR-10 go to"),
+        ({"data": "synthetic"}, "trained on synthetic; only runs on real CIFAR-10 go to"),
         ({"code_sha256": "0" * 64}, "the code is not the one of this run (its SHA-256 differs from the record's)"),
         ({"epochs": 4}, "the history has 3 epochs, the record 4; give the run's own"),
         ({"prm": '{"widths": [1, 2]}'}, "prm: widths is [1, 2]; LEMUR stores numbers and texts only"),

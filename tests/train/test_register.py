@@ -228,7 +228,7 @@ def test_the_package_reads_it_and_makes_the_same_rows_of_the_files(tmp_path: Pat
 def test_runs_without_trials_are_told_why(db: Path, folder: Path, tmp_path: Path) -> None:
     runs = {
         "whole": ({}, "has no folder lemur; the command that trained it writes it"),
-        "failed": ({"status": "diverged", "error": "nan"}, "the run ended with diverged; only whole runs"),
+        "failed": ({"status": "diverged", "error": "nan"}, "the run ended with status diverged: nan; only whole runs"),
         "smoke": ({"data": "synthetic (smoke test only)"}, "trained on synthetic (smoke test only); only runs on real"),
     }
     for name, (changes, _) in runs.items():

@@ -151,7 +151,11 @@ ENDS = {
     "says nothing": ("raise KeyboardInterrupt", "error", r"^KeyboardInterrupt \(net\.py:19 in forward\)$"),
     "leaves": ("os._exit(0)", "error", r"called exit or _exit"),
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "error", r"^ended by SIGSEGV"),
-    "shape": ("return out[:, :9]", "error", r"(?s)."),
+}
+FILES = {
+    "import no_such_library": "ModuleNotFoundError: No module named 'no_such_library' (net.py:1 in <module>)",
+    "class Net(: pass": "SyntaxError: invalid syntax (net.py, line 1) (net.py:1)",
+    "x = 1": "NetworkError: the file defines no class Net(nn.Module)",
 }
 
 
@@ -170,18 +174,19 @@ def test_every_end_is_a_record(data: Cifar10, box: Sandbox, tmp_path: Path, name
     assert not (tmp_path / "out.partial").exists()
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library' (net.py:1 in <module>)"),
-        ("class Net(: pass", "SyntaxError: invalid syntax (net.py, line 1) (net.py:1)"),
-        ("x = 1", "NetworkError: the file defines no class Net(nn.Module)"),
-    ],
-)
-def test_a_file_that_is_no_network(data: Cifar10, box: Sandbox, tmp_path: Path, code: str, reason: str) -> None:
-    odd = TrainingRun(Network("odd", code, {}), RECIPE, 0, data, held_out=0)
-    record = train_once(odd, tmp_path / "o", resources=ONE, box=box, report=None)
-    assert (record.status, record.error, record.steps, record.parameters) == ("error", reason, 0, None)
+def test_other_networks(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
+    for number, (code, reason) in enumerate(FILES.items()):
+        odd = TrainingRun(Network("odd", code, {}), RECIPE, 0, data, held_out=0)
+        record = train_once(odd, tmp_path / str(number), resources=ONE, box=box, report=None)
+        assert (record.status, record.error, record.steps, record.parameters) == ("error", reason, 0, None)
+    part = Ingredient(
+        slot="stem", block="a::b", source="a", path="b.py", swhid="swh:1:cnt:0", license="MIT", code_sha256="0" * 64
+    )
+    short = RECIPE.changed(training__epochs=1)
+    made = TrainingRun(Network("made", NET, {"lr": 0.1}, (part,), assembled=True), short, 0, data, held_out=64)
+    record = train_once(made, tmp_path / "made", resources=ONE, box=box, report=None)
+    assert (record.status, record.ingredients) == ("ok", (part,))
+    assert (record.recipe, record.recipe_sha256) == (short.to_json(), short.sha256), "of a recipe's own network"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,11 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert str(cut.error).startswith("stopped after 1.6 s; ")
     assert cut.test_accuracy is None
     assert not out.exists()
-    assert (tmp_path / "out.partial").is_dir()
+    shutil.copytree(tmp_path / "out.partial", tmp_path / "seed.partial")
+    other = run(data, box, tmp_path / "seed", SLOW, seed=5, report=lambda _: None)
+    assert (other.status, other.seed) == ("ok", 5)
+    assert "is of another run (another recipe); training starts anew" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "seed")
     rest = run(data, box, out, SLOW, recipe=LONGER, report=lambda _: None)
     assert (rest.status, rest.epochs, rest.steps) == ("ok", 3, 24)
     assert digest(out) == digest(whole)
@@ -242,6 +251,23 @@ def test_what_is_no_run_is_left_alone(
         run(data, None, tmp_path / "mounted", SLOW, recipe=LONGER)
     shutil.copytree(whole, tmp_path / "mounted", dirs_exist_ok=True)
     assert run(data, None, tmp_path / "mounted", SLOW, recipe=LONGER).status == "ok", "it is there already"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for force in (False, True):
+        for name, said in (("mine", "not the folder of a whole training run"), ("file", "is a file, not a folder")):
+            with pytest.raises(UserError, match=said):
+                run(data, None, tmp_path / name, force=force)
+    with own_folder(tmp_path / "busy"), pytest.raises(UserError, match="another run trains there"):
+        run(data, None, tmp_path / "busy")
+    for wrong, reason in (
+        (Resources(threads=0), "threads: 0; it must be above 0"),
+        (Resources(time_limit=-1.0), "time limit: -1.0"),
+        (Resources(device="tpu"), "device 'tpu': there are auto, cpu, cuda, mps"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            run(data, None, tmp_path / "new", resources=wrong)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_path: Path, whole: Path) -> None:
@@ -320,17 +346,6 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
     assert "tiny: goes on after epoch 2 of 2" in capsys.readouterr().err
 
 
-def test_what_is_left_of_another_run_does_not_count(
-    data: Cifar10, box: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    limited = Resources(threads=1, time_limit=0.4, step_limit=60)
-    assert run(data, box, out, SLOW, resources=limited).status == "timeout"
-    record = run(data, box, out, SLOW, seed=5, report=lambda _: None)
-    assert (record.status, record.seed) == ("ok", 5)
-    assert "is of another run (seed 0, not 5); training starts anew" in capsys.readouterr().err
-
-
 def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = run(data, box, out)
@@ -355,39 +370,3 @@ def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path:
     assert (tmp_path / "bad").stat().st_ino == inode
     assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", force=True).status == "error"
     assert run(data, box, tmp_path / "bad").status == "ok", "another run that failed is not in the way"
-
-
-def test_what_was_not_made_here_is_not_touched(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
-    (tmp_path / "file").write_text("x")
-    for force in (False, True):
-        with pytest.raises(UserError, match="is not the folder of a whole training run"):
-            run(data, box, tmp_path / "mine", force=force)
-        with pytest.raises(UserError, match="is a file, not a folder"):
-            run(data, box, tmp_path / "file", force=force)
-    with own_folder(tmp_path / "busy"), pytest.raises(UserError, match="another run trains there"):
-        run(data, box, tmp_path / "busy")
-
-
-def test_resources_are_checked(data: Cifar10, tmp_path: Path) -> None:
-    for wrong, reason in (
-        (Resources(threads=0), "threads: 0; it must be above 0"),
-        (Resources(time_limit=-1.0), "time limit: -1.0"),
-        (Resources(device="tpu"), "device 'tpu': there are auto, cpu, cuda, mps"),
-    ):
-        with pytest.raises(UserError, match=reason):
-            run(data, None, tmp_path / "out", resources=wrong)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_networks_of_recipes_keep_the_recipe(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
-    part = Ingredient(
-        slot="stem", block="a::b", source="a", path="b.py", swhid="swh:1:cnt:0", license="MIT", code_sha256="0" * 64
-    )
-    net = Network("made", NET, {"lr": 0.1}, (part,), assembled=True)
-    short = RECIPE.changed(training__epochs=1)
-    made = TrainingRun(net, short, 0, data, held_out=64)
-    record = train_once(made, tmp_path / "o", resources=ONE, box=box, report=None)
-    assert (record.status, record.ingredients) == ("ok", (part,))
-    assert (record.recipe, record.recipe_sha256) == (short.to_json(), short.sha256)

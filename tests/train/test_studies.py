@@ -62,17 +62,20 @@ def test_a_second_run_trains_nothing_and_writes_the_same(study: Path, data: Cifa
     assert {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")} == times
 
 
-def test_another_study_does_not_mix_with_it(study: Path, data: Cifar10) -> None:
-    with pytest.raises(UserError, match="holds a study with another plan"):
-        ablate(TINY, None, data=data, out=study, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, data: Cifar10) -> None:
+def test_another_study_or_folder_is_left_alone(
+    study: Path, data: Cifar10, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="is not a folder of such a study"):
-        ablate(TINY, None, data=data, out=tmp_path, seeds=(0,), held_out=50, resources=RESOURCES)
+    for out, said in ((study, "holds a study with another plan"), (tmp_path, "is not a folder of such a study")):
+        with pytest.raises(UserError, match=said):
+            ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
     with pytest.raises(UserError, match="is not a folder of such a study"):  # told before any block is looked at
         search(TINY, tmp_path / "no blocks", Plan(budget=2, held_out=50), data=data, out=tmp_path, resources=RESOURCES)
+    open_study(tmp_path / "study", {"study": "search"}, force=False)
+    monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
+    check_study(tmp_path / "study")  # its own folder can be written, the one around it cannot
+    with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
+        check_study(tmp_path / "new")
 
 
 def test_a_search_ranks_by_held_out_images_and_goes_on_where_it_was(
@@ -123,13 +126,3 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
     with own_folder(tmp_path / "out" / "runs" / "run1"):
         pass  # it is nobody's now
     assert list(temporary.iterdir()) == []
-
-
-def test_a_study_goes_on_where_only_its_own_folder_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_study(tmp_path / "study", {"study": "search"}, force=False)
-    monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
-    check_study(tmp_path / "study")
-    with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
-        check_study(tmp_path / "new")

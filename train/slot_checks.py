@@ -1,4 +1,7 @@
-"""What each slot asks of its filler, as checks that run it: each tells what it observed, or raises a Misfit."""
+"""What each slot asks of its filler, as checks that run it: in eval and train mode, backward, in bfloat16.
+
+Each check tells what it observed, or raises a Mismatch.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,8 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from train.trial import BATCH, SQUARES, Make, Misfit, output_shape, signed, stirred, told, trial
+from lemur_core.sandbox.foreign import message_of, one_line
 
+#: Constructs the module, anew each time; the argument is the rate at which a branch is dropped.
+Make = Callable[..., nn.Module]
+
+BATCH = 4
+SQUARES = ((16, 16), (8, 8))  # heights and widths
+
+_MESSAGE_CHARACTERS = 200
 Facts = dict[str, Any]
 
 SIZES = ((16, 16), (12, 8))
@@ -38,15 +48,107 @@ _SCALES = ((1.0, 8.0), (64.0, 512.0))  # at the larger ones, what saturates has 
 _CLOSE = 0.05
 
 
+class Mismatch(Exception):  # noqa: N818 (an outcome, not a fault)
+    """Why a filler does not fit, and how far it came: 0 constructed, 1 run, 2 shapes, 3 behaviour."""
+
+    def __init__(self, depth: int, reason: str) -> None:
+        super().__init__(reason)
+        self.depth, self.reason = depth, reason
+
+
+def error_text(error: BaseException) -> str:
+    """Type and message of a foreign exception."""
+    return f"{type(error).__name__}: {one_line(message_of(error), _MESSAGE_CHARACTERS)}"
+
+
+def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
+    """The shape of its output. Raises: Mismatch."""
+    try:
+        with torch.no_grad():
+            output = module.eval()(random_input(shape))
+    except Exception as error:
+        raise Mismatch(1, f"does not run on {size_text(shape)}: {error_text(error)}") from error
+    if not isinstance(output, Tensor):
+        raise Mismatch(1, f"gives {type(output).__name__}, not a tensor")
+    if output.dim() != len(shape):
+        raise Mismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}")
+    return output.shape
+
+
+def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None = None, gradients: bool = True) -> None:
+    """Eval and train mode, gradients to inputs and parameters, bfloat16 in channels_last. Raises: Mismatch."""
+    expected = shape if expected is None else expected
+    for mode in ("eval mode", "train mode", "bfloat16 and channels_last"):
+        module = make().train(mode != "eval mode")
+        inputs = random_input(shape)
+        narrow = mode.startswith("bfloat16")
+        if narrow:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        inputs.requires_grad_(mode != "eval mode")
+        try:
+            if narrow:
+                module = module.to(memory_format=torch.channels_last)
+            with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(mode != "eval mode"):
+                output = module(inputs * 1.0)
+        except Exception as error:
+            reason = f"does not run on {size_text(shape)} in {mode}: {error_text(error)}"
+            raise Mismatch(1, reason) from error
+        _check_output(output, expected, shape, mode)
+        if mode != "eval mode":
+            _backward(module, output, inputs, mode, gradients)
+
+
+def _check_output(output: object, expected: Sequence[int], shape: Sequence[int], mode: str) -> None:
+    if not isinstance(output, Tensor):
+        raise Mismatch(1, f"gives {type(output).__name__}, not a tensor")
+    if tuple(output.shape) != tuple(expected):
+        raise Mismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}, not {size_text(expected)}")
+    if not bool(torch.isfinite(output).all()):
+        raise Mismatch(3, f"gives values that are not finite in {mode}")
+
+
+def _backward(module: nn.Module, output: Tensor, inputs: Tensor, mode: str, gradients: bool) -> None:
+    try:
+        torch.autograd.backward((output.float() * random_input(output.shape, seed=1)).sum())
+    except Exception as error:
+        raise Mismatch(1, f"has no backward pass in {mode}: {error_text(error)}") from error
+    if inputs.grad is None or not bool(torch.isfinite(inputs.grad).all()):
+        raise Mismatch(3, f"gives its input no finite gradient in {mode}")
+    if not gradients:
+        return
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and (parameter.grad is None or not bool(torch.isfinite(parameter.grad).all())):
+            raise Mismatch(3, f"no finite gradient reaches its parameter {name} in {mode}")
+
+
+def random_input(shape: Sequence[int], seed: int = 0) -> Tensor:
+    """Values of both signs, the same each time."""
+    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed))
+
+
+def size_text(shape: Sequence[int]) -> str:
+    """A shape to print."""
+    return "×".join(map(str, shape))
+
+
+def with_nonzero_parameters(module: nn.Module) -> nn.Module:
+    """In eval mode, and without parameters that are all zero: a branch that starts at zero would look like none."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_(std=0.1)
+    return module.eval()
+
+
 def check_stem(make: Make, values: Mapping[str, int]) -> Facts:
     """Images in, maps of as many channels as the first stage has out; height and width are kept."""
     into, out = values["in_channels"], values["out_channels"]
     halved = output_shape(make(), (BATCH, into, 16, 16))[2] == 8
     if halved and values["strict"]:
-        raise Misfit(2, "halves height and width; a stem keeps them")
+        raise Mismatch(2, "halves height and width; a stem keeps them")
     divisor = 2 if halved else 1
     for height, width in SQUARES:
-        trial(make, (BATCH, into, height, width), (BATCH, out, height // divisor, width // divisor))
+        run_filler(make, (BATCH, into, height, width), (BATCH, out, height // divisor, width // divisor))
     return {"stride": divisor}
 
 
@@ -58,11 +160,11 @@ def check_residual(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
     """
     channels = values["channels"]
     for height, width in SQUARES:
-        trial(make, (BATCH, channels, height, width))
+        run_filler(make, (BATCH, channels, height, width))
     if "rate" in getattr(make, "names", ()):
-        trial(lambda: make(rate=_RATE), (BATCH, channels, *SQUARES[0]))
-    module = stirred(make())
-    inputs = signed((2, channels, 8, 8))
+        run_filler(lambda: make(rate=_RATE), (BATCH, channels, *SQUARES[0]))
+    module = with_nonzero_parameters(make())
+    inputs = random_input((2, channels, 8, 8))
     ran = _children_run(module, inputs)
     after: str | None = None
     for name in reversed(ran[-MOST_CHILDREN:]):
@@ -73,11 +175,13 @@ def check_residual(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
         if output is not None and after is None:
             after = next((kind for kind, act in _AFTER_ADDITION.items() if torch.equal(output, act(inputs))), None)
     if after:
-        raise Misfit(3, f"an activation after the addition ({after}): the shortcut is not the identity")
+        raise Mismatch(3, f"an activation after the addition ({after}): the shortcut is not the identity")
     silent = _without(module, ran, inputs)
     if silent is not None and torch.equal(silent, inputs):
-        raise Misfit(3, "no child ends the branch: it takes zeros of several at once to make the block the identity")
-    raise Misfit(3, "keeps no identity: its input does not come back when zeros stand for the outputs of its children")
+        raise Mismatch(3, "no child ends the branch: it takes zeros of several at once to make the block the identity")
+    raise Mismatch(
+        3, "keeps no identity: its input does not come back when zeros stand for the outputs of its children"
+    )
 
 
 def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
@@ -121,7 +225,7 @@ def _zeros(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor:
 
 
 def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
-    """Something can follow the end of the branch. Raises: Misfit."""
+    """Something can follow the end of the branch. Raises: Mismatch."""
     module.eval()
     end = module.get_submodule(name)
     with torch.no_grad():
@@ -130,9 +234,9 @@ def _attachable(module: nn.Module, name: str, inputs: Tensor) -> None:
         try:
             same = torch.equal(module(inputs.clone()), before)
         except Exception as error:
-            raise Misfit(3, f"nothing can follow its branch's end {name}: {told(error)}") from error
+            raise Mismatch(3, f"nothing can follow its branch's end {name}: {error_text(error)}") from error
     if not same:
-        raise Misfit(3, f"nothing can follow its branch's end {name}: the output changes")
+        raise Mismatch(3, f"nothing can follow its branch's end {name}: the output changes")
 
 
 def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
@@ -144,22 +248,22 @@ def check_attention(make: Make, values: Mapping[str, int]) -> dict[str, Any]:
     """
     channels = values["channels"]
     for height, width in SIZES:
-        trial(make, (BATCH, channels, height, width))
+        run_filler(make, (BATCH, channels, height, width))
     if not any(parameter.requires_grad for parameter in make().parameters()):
-        raise Misfit(3, "has no parameters")
-    module = stirred(make())
-    inputs = signed((BATCH, channels, *SIZES[0]))
+        raise Mismatch(3, "has no parameters")
+    module = with_nonzero_parameters(make())
+    inputs = random_input((BATCH, channels, *SIZES[0]))
     with torch.no_grad():
         output = module(inputs.clone())
         if torch.equal(output, inputs):
-            raise Misfit(3, "gives its input back unchanged")
+            raise Mismatch(3, "gives its input back unchanged")
         for small, large in _SCALES:
             if _close(module(inputs * large), module(inputs * small)):
-                raise Misfit(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
+                raise Mismatch(3, f"normalises: {large:g} times its input gives the same output as {small:g} times")
         zero = module(torch.zeros_like(inputs))
         gates, sees_all = _gates(module, inputs, output), _sees_all(module, inputs, output)
     if not gates and not sees_all:
-        raise Misfit(3, "attends to nothing: it neither gates its input nor sees all of the map")
+        raise Mismatch(3, "attends to nothing: it neither gates its input nor sees all of the map")
     return {"gates": gates, "sees_all": sees_all, "zero_to_zero": bool((zero == 0).all())}
 
 
@@ -195,9 +299,9 @@ def check_downsample(make: Make, values: Mapping[str, int]) -> Facts:
     changes = "out_channels" in getattr(make, "names", ())
     wanted = values["out_channels" if changes else "channels"]
     if out != wanted:
-        raise Misfit(2, f"gives {out} channels for {channels}, not {wanted}")
+        raise Mismatch(2, f"gives {out} channels for {channels}, not {wanted}")
     for height, width in SQUARES:
-        trial(make, (BATCH, channels, height, width), (BATCH, out, height // 2, width // 2))
+        run_filler(make, (BATCH, channels, height, width), (BATCH, out, height // 2, width // 2))
     module = make().eval()
     constant, waves = _responses(module, channels)
     plain = not any(True for _ in module.parameters())
@@ -230,21 +334,21 @@ def check_norm(make: Make, values: Mapping[str, int]) -> Facts:
     """Keeps the shape, and gives about the same whatever the scale of its input."""
     channels = values["channels"]
     for height, width in SIZES:
-        trial(make, (BATCH, channels, height, width))
-    inputs = signed((BATCH, channels, 8, 8))
+        run_filler(make, (BATCH, channels, height, width))
+    inputs = random_input((BATCH, channels, 8, 8))
     with torch.no_grad():
         plain, scaled = make().train()(inputs.clone()), make().train()(inputs * _NORM_SCALE)
     if float((plain - scaled).abs().max()) > _NORM_TOLERANCE * float(plain.abs().max()):
-        raise Misfit(3, f"does not normalise: {_NORM_SCALE:g} times its input gives another output")
+        raise Mismatch(3, f"does not normalise: {_NORM_SCALE:g} times its input gives another output")
     return {}
 
 
 def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
     """Keeps the shape, works on each element by itself, and is not linear."""
     shape = (BATCH, values["channels"], 8, 8)
-    trial(make, shape)
+    run_filler(make, shape)
     module = make().eval()
-    inputs, other = signed(shape), signed(shape, seed=2)
+    inputs, other = random_input(shape), random_input(shape, seed=2)
     order = torch.randperm(inputs.numel(), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         output = module(inputs.clone())
@@ -252,11 +356,11 @@ def check_activation(make: Make, values: Mapping[str, int]) -> Facts:
         both = module(inputs + other)
         added = output + module(other.clone())
     if not torch.allclose(output.flatten()[order].reshape(shape), shuffled, atol=1e-6):
-        raise Misfit(3, "is not elementwise: moving elements about changes their values")
+        raise Mismatch(3, "is not elementwise: moving elements about changes their values")
     if torch.equal(output, inputs):
-        raise Misfit(3, "gives its input back unchanged in eval mode")
+        raise Mismatch(3, "gives its input back unchanged in eval mode")
     if torch.allclose(both, added, atol=1e-4):
-        raise Misfit(3, "is linear")
+        raise Mismatch(3, "is linear")
     return {}
 
 
@@ -266,16 +370,16 @@ def check_stochastic_depth(make: Make, values: Mapping[str, int]) -> Facts:
     Source: Huang et al. 2016, arXiv:1603.09382
     """
     shape = (_DROP_BATCH, values["channels"], 2, 2)
-    inputs = signed(shape)
+    inputs = random_input(shape)
     for rate in (0.0, *_DROP_RATES):
         module = make(rate=rate)
-        trial(lambda rate=rate: make(rate=rate), (BATCH, *shape[1:]), gradients=False)
+        run_filler(lambda rate=rate: make(rate=rate), (BATCH, *shape[1:]), gradients=False)
         with torch.no_grad():
             if not torch.equal(module.eval()(inputs.clone()), inputs):
-                raise Misfit(3, f"is not the identity in eval mode (rate {rate})")
+                raise Mismatch(3, f"is not the identity in eval mode (rate {rate})")
             output = module.train()(inputs.clone())
         if rate == 0 and not torch.equal(output, inputs):
-            raise Misfit(3, "is not the identity at rate 0")
+            raise Mismatch(3, "is not the identity at rate 0")
         if rate:
             _dropped(inputs, output, rate)
     return {}
@@ -285,27 +389,27 @@ def _dropped(inputs: Tensor, output: Tensor, rate: float) -> None:
     ratios = (output / inputs).flatten(1)
     zero = (output == 0).flatten(1)
     if bool((zero.any(1) & ~zero.all(1)).any()):
-        raise Misfit(3, "drops parts of a sample, not whole samples")
+        raise Mismatch(3, "drops parts of a sample, not whole samples")
     dropped = zero.all(1)
     share = float(dropped.float().mean())
     if share in (0.0, 1.0):
         what = "nothing" if share == 0 else "the whole batch"
-        raise Misfit(3, f"drops {what} at rate {rate}, not samples by themselves")
+        raise Mismatch(3, f"drops {what} at rate {rate}, not samples by themselves")
     kept = ratios[~dropped]
     factor = float(kept.mean())
     if not torch.allclose(kept, torch.full_like(kept, factor), rtol=1e-3):
-        raise Misfit(3, "scales the samples that it keeps by different factors")
+        raise Mismatch(3, "scales the samples that it keeps by different factors")
     if abs(factor * (1 - rate) - 1) > 1e-3:
-        raise Misfit(3, f"does not keep the mean: samples are scaled by {factor:.4g} at rate {rate}")
+        raise Mismatch(3, f"does not keep the mean: samples are scaled by {factor:.4g} at rate {rate}")
     spread = (rate * (1 - rate) / len(inputs)) ** 0.5
     if abs(share - rate) > _DEVIATIONS * spread:
-        raise Misfit(3, f"drops {share:.0%} of the samples at rate {rate}")
+        raise Mismatch(3, f"drops {share:.0%} of the samples at rate {rate}")
 
 
 def check_head(make: Make, values: Mapping[str, int]) -> Facts:
     """Maps of any size in, one value a class out."""
     for height, width in SQUARES:
-        trial(make, (BATCH, values["channels"], height, width), (BATCH, values["classes"]))
+        run_filler(make, (BATCH, values["channels"], height, width), (BATCH, values["classes"]))
     return {}
 
 

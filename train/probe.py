@@ -12,8 +12,7 @@ from torch import nn
 
 from lemur_core.sandbox.foreign import load
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
-from train.behaviour import CHECKS
-from train.trial import Misfit, told
+from train.slot_checks import CHECKS, Mismatch, error_text
 
 _SEED = 0
 #: In words, where the sandbox's own steps fail.
@@ -25,7 +24,7 @@ _STEPS = {
 _TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
 
 
-def probe(payload: dict[str, Any]) -> dict[str, Any]:
+def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
     """Try the builds of one filler in turn, until one does what the slot asks for at all sizes.
 
     Args:
@@ -40,7 +39,7 @@ def probe(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         scope = _scope(payload["code"], payload["target"], payload["support"])
     except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
-        return {"fits": False, "reason": f"its file cannot be executed: {told(error)}", "build": ""}
+        return {"fits": False, "reason": f"its file cannot be executed: {error_text(error)}", "build": ""}
     values = set(payload["sizes"][0]) | {"rate"}
     reason, tried, furthest = (
         "no arguments of its constructor are known that carry what the slot gives",
@@ -49,20 +48,20 @@ def probe(payload: dict[str, Any]) -> dict[str, Any]:
     )
     for build in payload["builds"]:
         try:
-            return _fitting(payload, scope, build)
-        except Misfit as misfit:
+            return _fit_at_all_sizes(payload, scope, build)
+        except Mismatch as mismatch:
             # A build that only repeats recorded values tells least of why the block does not fit.
-            came = (bool(names_in(build) & values), misfit.depth)
+            came = (bool(names_in(build) & values), mismatch.depth)
             if came > furthest:
-                reason, tried, furthest = misfit.reason, build, came
+                reason, tried, furthest = mismatch.reason, build, came
     return {"fits": False, "reason": reason, "build": tried}
 
 
-def _fitting(payload: Mapping[str, Any], scope: dict[str, Any], build: str) -> dict[str, Any]:
-    """What is told of a build that fits at all sizes. Raises: Misfit."""
+def _fit_at_all_sizes(payload: Mapping[str, Any], scope: dict[str, Any], build: str) -> dict[str, Any]:
+    """What is told of a build that fits at all sizes. Raises: Mismatch."""
     facts: dict[str, Any] = {}
     for values in payload["sizes"]:
-        made = Maker(payload["target"], build, scope, values)
+        made = Constructor(payload["target"], build, scope, values)
         found = CHECKS[payload["slot"]](made, values | {"strict": payload["strict"]})
         facts = _common(facts, found) if facts else found
     module = made(rate=0.0)
@@ -71,14 +70,14 @@ def _fitting(payload: Mapping[str, Any], scope: dict[str, Any], build: str) -> d
 
 
 def _common(facts: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What holds at both sizes. Raises: Misfit."""
+    """What holds at both sizes. Raises: Mismatch."""
     for name, value in found.items():
         if not isinstance(value, bool) and value != facts[name]:
-            raise Misfit(3, f"differs from width to width: {name.replace('_', ' ')} {facts[name]} and {value}")
+            raise Mismatch(3, f"differs from width to width: {name.replace('_', ' ')} {facts[name]} and {value}")
     return {name: value and facts[name] if isinstance(value, bool) else value for name, value in found.items()}
 
 
-class Maker:
+class Constructor:
     """Constructs one filler, anew each time, with the same seed."""
 
     def __init__(self, target: str, build: str, scope: dict[str, Any], values: Mapping[str, int]) -> None:
@@ -87,15 +86,15 @@ class Maker:
         self._scope, self._values = scope, dict(values)
 
     def __call__(self, rate: float = 0.0) -> nn.Module:
-        """A new one. Raises: Misfit."""
+        """A new one. Raises: Mismatch."""
         random.seed(_SEED)
         torch.manual_seed(_SEED)
         try:
             module = eval(self.text, self._scope, {**self._values, "rate": rate})
         except Exception as error:
-            raise Misfit(0, f"cannot be constructed as {self.text}: {told(error)}") from error
+            raise Mismatch(0, f"cannot be constructed as {self.text}: {error_text(error)}") from error
         if not isinstance(module, nn.Module):
-            raise Misfit(0, f"{self.text} gives {type(module).__name__}, which is no torch.nn.Module")
+            raise Mismatch(0, f"{self.text} gives {type(module).__name__}, which is no torch.nn.Module")
         return module
 
 
@@ -124,7 +123,7 @@ def _seconds(module: nn.Module, values: Mapping[str, int]) -> float:
     return best
 
 
-def check_network(payload: dict[str, Any]) -> dict[str, Any]:
+def probe_network(payload: dict[str, Any]) -> dict[str, Any]:
     """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from train.candidates import default_support
-from train.fit import check_network, probe
+from train.probe import probe_filler, probe_network
 from train.slots import SLOTS, sizes_of
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
@@ -25,7 +25,7 @@ def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[i
     """What the probe says of a class."""
     target = text.partition("class ")[2].partition("(")[0] if "class " in text else text
     with warnings.catch_warnings():
-        return probe(
+        return probe_filler(
             {
                 "slot": slot,
                 "code": blocks.HEAD + text if "class " in text else "",
@@ -153,4 +153,4 @@ def test_a_network_that_does_not_learn_is_told() -> None:
     )
     payload = {"code": code, "prm": {"lr": 0.1}, "in_shape": [2, 3, 2, 2], "out_shape": [10]}
     with warnings.catch_warnings():
-        assert check_network(payload) == {"fits": False, "reason": "it does not learn: ArithmeticError: too steep"}
+        assert probe_network(payload) == {"fits": False, "reason": "it does not learn: ArithmeticError: too steep"}
