@@ -265,6 +265,9 @@ RANKS: tuple[tuple[str, int], ...] = (
     (r"but got (\d+)\)", 1),  # dimension out of range
     (r"but got -(\d+)\)", 0),
     (r"[Ww]rong shape: expected (\d+) dims", 0),
+    (r"number of subscripts in the equation \((\d+)\)", 0),
+    (r"is not equal to len\(dims\) = (\d+)", 0),
+    (r"too many indices for tensor of dimension (\d+)", 1),
 )
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from extract.hints import Hints
+from extract.hints import Call, Hints
 
 BLOCK = """
 from functools import partial
@@ -93,6 +93,14 @@ def test_a_class_of_the_same_name_is_another(hints_for) -> None:
 
 def test_arguments_that_do_not_fit_are_no_hint(hints_for) -> None:
     assert hints_for("Mlp", a=f"{BLOCK}\nm = Mlp(1, 2, 3, 4)\n").init == ()
+
+
+def test_a_registered_class_is_found_by_its_name_in_a_dict(hints_for) -> None:
+    code = BLOCK.replace("class Mlp", "@MODELS.register_module()\nclass Mlp")
+    config = "model = dict(type='Mlp', dim=5, act=dict(type='ReLU'))\nother = dict(type='q.Mlp', dim=6)"
+    found = hints_for("Mlp", a=f"MODELS = Registry('m')\n{code}", b=config).init
+    assert found == (Call(("5",), (("act", "{'type': 'ReLU'}"),), "call"),)
+    assert hints_for("Mlp", a=BLOCK, b=config).init == ()
 
 
 def test_large_values_are_not_followed(hints_for) -> None:
