@@ -9,7 +9,7 @@ spec does.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ _HEADER = re.compile(r"(?:#[^\n]*\n)*")
 #: What a spec states as the table does.
 SHARED: tuple[str, ...] = ("block", "name", "category", "level", "fidelity", "source", "path", "start_line", "end_line")
 SHARED += ("swhid", "license", "code_sha256", "file")
+#: What it states as it was observed.
+_OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers")
 
 #: What can be left out of a spec, in the order in which it is tried, and what then stands for it.
 _OPTIONAL: dict[str, Any] = {
@@ -55,7 +57,6 @@ def make_spec(row: Block) -> Spec:
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
     """
     assert row.code is not None
-    assert row.code_sha256 is not None
     outline = outline_of(row.code)
     observed = observed_of(row)
     worked = worked_of(row.arguments)
@@ -67,44 +68,23 @@ def make_spec(row: Block) -> Spec:
     called = worked.forward.named(forward) if worked and worked.forward else {}
     behaviour = behaviour_of(observed, given.values()) if observed else Behaviour()
     names = positional_names(forward)
+    arguments = None
+    if worked:
+        calls = {name: value_of_text(value) for name, value in called.items()}
+        arguments = SpecArguments(init=init, forward=calls, method=worked.method)
+    seen: dict[str, Any] = {name: getattr(observed, name, None) for name in _OBSERVED}
     spec = Spec(
-        block=row.block,
-        name=row.name,
-        category=row.category,
-        level=row.level,
-        fidelity=row.fidelity,
+        **{name: getattr(row, name) for name in SHARED},
+        **seen,
+        **asdict(behaviour),
         bases=facts.bases if facts else (),
         constructor=constructor,
         forward=forward,
-        arguments=SpecArguments(
-            init=init,
-            forward={name: value_of_text(value) for name, value in called.items()},
-            method=worked.method,
-        )
-        if worked
-        else None,
+        arguments=arguments,
         cases=tuple(neutral_case(case, names) for case in observed.cases) if observed else (),
-        layout=behaviour.layout,
-        keeps_shape=behaviour.keeps_shape,
-        downsampling=behaviour.downsampling,
-        changes_channels=behaviour.changes_channels,
-        parameters=observed.parameters if observed else None,
-        train_differs=observed.train_differs if observed else None,
-        identity_in_eval=observed.identity_in_eval if observed else None,
-        gradients=observed.gradients if observed else None,
-        tensors=observed.tensors if observed else None,
-        layers=observed.layers if observed else None,
         builds=builds,
         dependencies=_dependencies(row.name, outline),
         summary=summary_of(row.name, row.category, constructor, forward, builds, observed, behaviour, init),
-        source=row.source,
-        path=row.path,
-        start_line=row.start_line,
-        end_line=row.end_line,
-        swhid=row.swhid,
-        license=row.license,
-        code_sha256=row.code_sha256,
-        file=row.file,
     )
     return neutralised(spec, row.code)
 
@@ -154,10 +134,8 @@ def neutralised(spec: Spec, code: str) -> Spec:
 
 
 def _dependencies(name: str, outline: Outline) -> dict[str, Literal["class", "function"]]:
-    found: dict[str, Literal["class", "function"]] = {}
-    for other in sorted({*outline.functions, *outline.classes} - {name}):
-        found[other] = "class" if other in outline.classes else "function"
-    return found
+    others = sorted({*outline.functions, *outline.classes} - {name})
+    return {other: "class" if other in outline.classes else "function" for other in others}
 
 
 # --- neutrality -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ known of each piece is kept.
 """
 
 import ast
+import contextlib
 import re
 import warnings
 from collections import Counter
@@ -20,8 +21,6 @@ METHODS = ("__init__", "forward")
 
 #: Lines at the margin that go on with a statement.
 _GOES_ON = re.compile(r"[)\]}#]|(?:else|elif|except|finally)\b|$")
-_KEPT = 20_000
-
 #: Of the one class of PyTorch whose forward is often inherited.
 _SEQUENTIAL = {
     "__init__": (SpecArgument(name="args", kind="more positional"),),
@@ -70,48 +69,46 @@ class Outline:
 
 def outline_of(code: str) -> Outline:
     """The outline of a closed file; an empty one if it is not Python."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
-            try:
-                found = [item for piece in pieces_of(code) for item in _facts(piece)]
-            except SyntaxError:  # a line at the margin of a multi-line text, most often
-                found = list(_definitions(ast.parse(code).body))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Outline()
+    found = [item for piece in pieces_of(code) for item in _facts(piece)]
     classes = {item.name: item for item in found if isinstance(item, ClassFacts)}
     return Outline(classes, frozenset(item for item in found if isinstance(item, str)))
 
 
-def pieces_of(code: str) -> Iterator[str]:
-    """The text of each statement at the margin that defines something, perhaps."""
+def pieces_of(code: str) -> list[str]:
+    """The text of each statement at the margin that defines something; of none, if the code is not Python."""
+    for cut in (_cut, _unparsed):  # the latter where a line of a multi-line text stands at the margin
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return [piece for piece in cut(code) if _facts(piece)]
+    return []
+
+
+def parsed(code: str) -> ast.Module:
+    """The syntax tree of foreign code. Raises: as `ast.parse` does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
+        return ast.parse(code)
+
+
+def _unparsed(code: str) -> Iterator[str]:
+    return map(ast.unparse, parsed(code).body)
+
+
+def _cut(code: str) -> Iterator[str]:
+    """The text of each statement at the margin."""
     piece: list[str] = []
     open_decorator = False
     for line in code.split("\n"):
         if line[:1] not in (" ", "\t") and not _GOES_ON.match(line) and not open_decorator:
-            yield from _defining(piece)
+            yield "\n".join(piece).rstrip()
             piece = []
         open_decorator = line.startswith("@") or (open_decorator and not line.startswith(("class ", "def ", "async ")))
         piece.append(line)
-    yield from _defining(piece)
+    yield "\n".join(piece).rstrip()
 
 
-def _defining(piece: list[str]) -> Iterator[str]:
-    text = "\n".join(piece).rstrip()
-    if text.startswith(("class ", "def ", "async ", "@", "if ", "try", "with ", "for ", "while ")):
-        yield text
-    elif text:  # a text may hide a line at the margin; only a statement that stands by itself may be passed over
-        _stands(text)
-
-
-@lru_cache(maxsize=_KEPT)
-def _stands(piece: str) -> None:
-    ast.parse(piece)
-
-
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=20_000)
 def _facts(piece: str) -> tuple[ClassFacts | str, ...]:
-    return tuple(_definitions(ast.parse(piece).body))
+    return tuple(_definitions(parsed(piece).body))
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ClassFacts | str]:
@@ -152,27 +149,21 @@ def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[SpecArgume
     """A method's arguments without the first, which is the object (or its class)."""
     given = node.args
     positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
-    pairs = list(zip(positional, defaults, strict=True))
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
     if not any(name_of(decorator) == "staticmethod" for decorator in node.decorator_list):
-        pairs = pairs[1:]
-    found = [_argument(arg, "positional", default) for arg, default in pairs]
-    if given.vararg is not None:
-        found.append(_argument(given.vararg, "more positional", None))
-    found += [
-        _argument(arg, "keyword", default) for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    ]
-    if given.kwarg is not None:
-        found.append(_argument(given.kwarg, "more keyword", None))
-    return tuple(found)
-
-
-def _argument(arg: ast.arg, kind: str, default: ast.expr | None) -> SpecArgument:
-    return SpecArgument.model_validate(
-        {
-            "name": arg.arg,
-            "kind": kind,
-            "type": type_of(arg.annotation) or type_of_default(default),
-            "default": None if default is None else value_of(default),
-        }
+        positional, defaults = positional[1:], defaults[1:]
+    found = [*zip(positional, ["positional"] * len(positional), defaults, strict=True)]
+    found += [(given.vararg, "more positional", None)] if given.vararg else []
+    found += [*zip(given.kwonlyargs, ["keyword"] * len(given.kwonlyargs), given.kw_defaults, strict=True)]
+    found += [(given.kwarg, "more keyword", None)] if given.kwarg else []
+    return tuple(
+        SpecArgument.model_validate(
+            {
+                "name": arg.arg,
+                "kind": kind,
+                "type": type_of(arg.annotation) or type_of_default(default),
+                "default": None if default is None else value_of(default),
+            }
+        )
+        for arg, kind, default in found
     )

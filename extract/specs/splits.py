@@ -8,11 +8,9 @@ one near it, stands in a file of another group.
 """
 
 import ast
-import contextlib
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +22,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from extract.specs.make import design_of
-from extract.specs.outline import pieces_of
+from extract.specs.outline import parsed, pieces_of
 from lemur_core.similarity.text import Numbers, near_pairs, shingles
 from manifests.records import SPLITS, Spec, SpecRow, Split
 from manifests.tables import write_tables
@@ -116,13 +114,11 @@ def _used(ends: tuple[Numbers, Numbers], labels: Numbers, own: list[int], within
 
 def _near(texts: list[str], own: set[int]) -> tuple[Numbers, Numbers]:
     """The pairs of near texts of which the second is the class of a block."""
-    found: tuple[list[Numbers], list[Numbers]] = ([], [])
+    found = [np.zeros((2, 0), np.int64)]
     for one, other in near_pairs([shingles(text) for text in texts], NEAR):
-        wanted = np.isin(other, list(own))
-        found[0].append(one[wanted])
-        found[1].append(other[wanted])
-    empty = [np.zeros(0, np.int64)]
-    return np.concatenate(found[0] or empty), np.concatenate(found[1] or empty)
+        found.append(np.stack((one, other))[:, np.isin(other, list(own))])
+    ends = np.concatenate(found, axis=1)
+    return ends[0], ends[1]
 
 
 def design_key(spec: Spec) -> str:
@@ -137,39 +133,21 @@ def design_key(spec: Spec) -> str:
 
 def _classes(code: str) -> Iterator[tuple[str, str]]:
     """The name and plain text of each class at the top of a file; of none, if it is not Python."""
-    for piece in _pieces(code):
+    for piece in pieces_of(code):
         if (match := _CLASS.search(piece)) is not None:
             yield match[1], _plain(piece)
 
 
-def _pieces(code: str) -> list[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            return list(pieces_of(code))
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # a text at the margin
-            return [ast.unparse(node) for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
-    return []
-
-
 @lru_cache(maxsize=20_000)
 def _plain(piece: str) -> str:
-    """The text of a class without docstrings, comments, layout and its own name; as it is, if it does not parse."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
-            tree = ast.parse(piece)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return piece
+    """The text of a class without docstrings, comments, layout and its own name."""
+    tree = parsed(piece)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                    node.body = rest or [ast.Pass()]
     return _CLASS.sub("class", ast.unparse(tree), count=1)
-
-
-def _has_docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    first = node.body[0] if node.body else None
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------

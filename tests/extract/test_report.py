@@ -66,19 +66,38 @@ def rows_of(text: str, title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
+SECTIONS = {
+    "By source": [
+        ["`alpha@1.0`", "5", "4", "4", "4", "3", "60.0 %", "23.1–88.2"],
+        ["`beta@2.0`", "5", "4", "4", "4", "3", "60.0 %", "23.1–88.2"],
+        ["**all**", "10", "8", "8", "8", "6", "60.0 %", "31.3–83.2"],
+    ],
+    "Why they came no further": [
+        ["`native_op`", "'Native\\_op' is compiled (2 ×)", "`alpha@1.0::alpha.blocks.Native`", "2", "50.0 %", "20.0 %"],
+        ["`runtime_error`", "RuntimeError: no (2 ×)", "`alpha@1.0::alpha.blocks.Broken`", "2", "50.0 %", "20.0 %"],
+    ],
+    "Sources that could not be opened": [["<code>gamma&#124;x</code>", "no such \\*release\\*"]],
+    "Licences": [["`GPL-3.0-only`", "5", "50.0 %"], ["`MIT`", "5", "50.0 %"]],
+}
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_sections(written: Path, title: str) -> None:
+    assert rows_of(report(written), title) == SECTIONS[title]
+
+
 def test_the_result(written: Path) -> None:
     text = report(written)
     low, high = (f"{100 * value:.1f}" for value in wilson(6, 10))
     assert f"**6 of 10 classes executed (60.0 %, {low}–{high}).** They come from 2 sources" in text
     assert "- Gone: no class of that name\n" in text
-
-
-def test_the_rungs(written: Path) -> None:
-    rows = {cells[0]: cells[2:] for cells in rows_of(report(written), "How far they came")}
-    assert list(rows) == [f"`{level}`" for level in LEVELS[:5]]
-    assert rows["`discovered`"][0::3] == ["10", "2"]
-    assert rows["`compiled`"] == ["8", "80.0 %", "49.0–94.3", "2"]
-    assert rows["`executed`"] == ["6", "60.0 %", "31.3–83.2", "0"]
+    rungs = {cells[0]: cells[2:] for cells in rows_of(text, "How far they came")}
+    assert list(rungs) == [f"`{level}`" for level in LEVELS[:5]]
+    assert rungs["`compiled`"] == ["8", "80.0 %", "49.0–94.3", "2"]
+    assert rungs["`executed`"] == ["6", "60.0 %", "31.3–83.2", "0"]
+    categories = [cells[:2] for cells in rows_of(text, "By category")]
+    assert categories == [["`Other`", "8"], ["`Attention`", "2"], ["**all**", "10"]]
+    assert rows_of(text, "Size")[1] == ["files that it was made from", "1", "2", "2", "2"]
 
 
 def test_the_names_that_were_asked_for(written: Path) -> None:
@@ -86,40 +105,6 @@ def test_the_names_that_were_asked_for(written: Path) -> None:
     assert [cells[:2] for cells in rows] == [["names asked for", "3"], ["found", "2"], ["`executed`", "1"]]
     assert rows[2][4].startswith("50.0 %, ")
     assert "Not found: `Gone`." in report(written)
-
-
-def test_sources_and_categories(written: Path) -> None:
-    text = report(written)
-    rows = rows_of(text, "By source")
-    assert [cells[0] for cells in rows] == ["`alpha@1.0`", "`beta@2.0`", "**all**"]
-    assert [cells[1:7] for cells in rows] == [["5", "4", "4", "4", "3", "60.0 %"]] * 2 + [
-        ["10", "8", "8", "8", "6", "60.0 %"]
-    ]
-    assert [cells[:2] for cells in rows_of(text, "By category")] == [
-        ["`Other`", "8"],
-        ["`Attention`", "2"],
-        ["**all**", "10"],
-    ]
-
-
-def test_failures(written: Path) -> None:
-    rows = rows_of(report(written), "Why they came no further")
-    assert rows == [
-        ["`native_op`", "'Native\\_op' is compiled (2 ×)", "`alpha@1.0::alpha.blocks.Native`", "2", "50.0 %", "20.0 %"],
-        ["`runtime_error`", "RuntimeError: no (2 ×)", "`alpha@1.0::alpha.blocks.Broken`", "2", "50.0 %", "20.0 %"],
-    ]
-
-
-def test_what_was_not_opened(written: Path) -> None:
-    assert rows_of(report(written), "Sources that could not be opened") == [
-        ["<code>gamma&#124;x</code>", "no such \\*release\\*"]
-    ]
-
-
-def test_sizes_and_licences(written: Path) -> None:
-    text = report(written)
-    assert rows_of(text, "Size")[1] == ["files that it was made from", "1", "2", "2", "2"]
-    assert rows_of(text, "Licences") == [["`GPL-3.0-only`", "5", "50.0 %"], ["`MIT`", "5", "50.0 %"]]
 
 
 def test_this_run(written: Path) -> None:

@@ -56,17 +56,13 @@ def test_identifiers_can_be_computed_from_the_files(sources: Sequence[Any]) -> N
         for path, swhid in found["files"][source.name].items():
             assert swhid == content_swhid((source.root / path).read_bytes())
         assert found["sources"][source.name]["swhid"] == directory_swhid((f.path, f.blob) for f in source.files)
+    beta = found["sources"]["beta@2.0"]
+    assert (found["sources"]["alpha@1.0"]["permissive"], beta["permissive"]) == (True, False)
+    assert (beta["packages"], beta["digest"]) == (["beta"], sources[1].digest)
     swhid = Swhid.from_string(found["blocks"][0]["swhid"])
     assert swhid == Swhid(
         "cnt", sources[0].files[0].blob, "pkg:pypi/alpha@1.0", sources[0].swhid, "/alpha/blocks.py", (3, 9)
     )
-
-
-def test_sources_tell_their_licence_and_packages(sources: Sequence[Any]) -> None:
-    found = needs(made.results(sources), sources)["sources"]
-    assert (found["alpha@1.0"]["permissive"], found["beta@2.0"]["permissive"]) == (True, False)
-    assert found["beta@2.0"]["packages"] == ["beta"]
-    assert found["beta@2.0"]["digest"] == sources[1].digest
 
 
 def test_only_what_blocks_were_made_from_is_listed(sources: Sequence[Any]) -> None:

@@ -1,5 +1,6 @@
 """The cache: whole or absent, shared between processes, and never believed when its bytes have changed."""
 
+import hashlib
 import json
 import os
 import signal
@@ -43,6 +44,8 @@ def test_a_tree_is_kept_once() -> None:
         ("pkg/__init__.py", "pkg", True),
         ("pkg/a.py", "pkg.a", False),
     ]
+    lines = "".join(f"{file.path} {file.blob}\n" for file in files)
+    assert digest == hashlib.sha256(lines.encode()).hexdigest()
     assert read_listing(digest) == files
     assert {path.relative_to(tree_root(digest)).as_posix() for path in tree_root(digest).rglob("*.py")} == set(
         CODE.python
@@ -59,19 +62,6 @@ def test_another_process_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extract.sources.store.read_listing", lambda digest: next(answers, before[1]))
     assert keep_tree(CODE, "pkg") == before
     assert not list(store_folder("work").iterdir())
-
-
-def test_the_digest_is_that_of_the_lines() -> None:
-    import hashlib
-
-    digest, files = keep_tree(CODE, "pkg")
-    lines = "".join(f"{file.path} {file.blob}\n" for file in files)
-    assert digest == hashlib.sha256(lines.encode()).hexdigest()
-
-
-def test_no_code_is_an_error() -> None:
-    with pytest.raises(UserError, match="pkg: holds no Python code"):
-        keep_tree(Contents({}, {}), "pkg")
 
 
 def test_a_file_that_is_also_a_folder() -> None:
@@ -166,10 +156,3 @@ def test_two_processes_at_once(install: Make, monkeypatch: pytest.MonkeyPatch) -
     assert len({output for output, _ in outputs}) == 1
     assert len(list(store_folder("trees").iterdir())) == 1
     assert not list(store_folder("work").iterdir())
-
-
-def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(UserError, match="set LEMUR_CURATOR_CACHE"):
-        open_source("pkg@1.0")
