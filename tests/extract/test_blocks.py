@@ -115,9 +115,6 @@ def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
         "observed  280 parameters; gradients reach 4 of 4 tensors; train and eval differ",
         "layers    Conv2d 2, Gate 1, ReLU 1",
     ]
-
-
-def test_columns_that_cannot_be_read(folder: Path) -> None:
     assert "observed  not readable; run `lemur verify`" in lines_of(find_block(folder, "Odd"))
 
 
@@ -129,16 +126,13 @@ def test_what_was_not_found_for_sure_is_told(folder: Path) -> None:
     assert not any("re-export" in line for line in lines)
 
 
-def test_a_block_that_stopped_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_block_that_stopped_says_why_else_its_code_follows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_block(folder, "beta::Native")
     told = capsys.readouterr().out
     assert "level     discovered\nstopped   native_op: beta@2.0 beta/blocks.py:7: 'Native_op' is compiled\n" in told
     assert "licence   GPL-3.0-only (not known to be permissive: for local use)\n" in told
     assert "requires" not in told
     assert told.endswith("local use)\n")
-
-
-def test_the_code_follows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_block(folder, "alpha::Attention")
     head, _, code = capsys.readouterr().out.partition("\n\n")
     assert code == find_block(folder, "alpha::Attention").row.code
@@ -157,21 +151,17 @@ def test_json_has_the_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("wanted", "near"),
+    ("wanted", "told"),
     [
         ("Atention", "near names: Attention"),
         ("scale", "near names: Scale"),
         ("alpha@1.0::alpha.Nativ", "near names: Native"),
+        ("Zzzzz", r"blocks\.parquet lists all names"),
     ],
 )
-def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, near: str) -> None:
-    with pytest.raises(UserError, match=f"{wanted}: no block of this folder is called so; {near}"):
+def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, told: str) -> None:
+    with pytest.raises(UserError, match=f"{wanted}: no block of this folder is called so; {told}"):
         find_block(folder, wanted)
-
-
-def test_a_name_like_no_other(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"blocks\.parquet lists all names"):
-        find_block(folder, "Zzzzz")
 
 
 class Terminal:

@@ -21,7 +21,6 @@ from extract.folder import code_paths
 from extract.results import code_columns
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.checks import check_table
 from manifests.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
 
@@ -69,6 +68,9 @@ def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> Non
             assert (written / row.file).read_bytes() == (row.code or "").encode()
     with pytest.raises(IndexError):
         read_block(written, len(read))
+    lines = (written / "specs.jsonl").read_text(encoding="utf-8").splitlines()
+    specs = [Spec.model_validate_json(line) for line in lines]
+    assert [(spec.block, spec.file) for spec in specs] == [(r.block, r.file) for r in read if r.code is not None]
 
 
 def test_the_columns_of_a_block() -> None:
@@ -90,28 +92,12 @@ def test_the_columns_of_a_block() -> None:
     assert schema.field("seconds").type == pa.float64()
 
 
-def test_requirements_are_a_list_in_the_table(written: Path) -> None:
-    rows = {row["block"]: row["requires"] for row in read_rows(written, ["block", "requires"])}
-    assert rows["alpha@1.0::alpha.blocks.Einops"] == ["einops"]
-    assert rows["alpha@1.0::alpha.blocks.Scale"] == []
-    assert check_table(written, "blocks.parquet", Block).ok
-
-
 def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manifests.tables._ROWS_PER_GROUP", 3)
     made.write(tmp_path / "out", made.results(sources), sources)
     assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
     blocks = [row["block"] for row in read_rows(tmp_path / "out", ["block"])]
     assert [read_block(tmp_path / "out", place).block for place in range(10)] == blocks
-
-
-def test_specs_are_those_of_the_blocks_that_have_code(written: Path) -> None:
-    lines = (written / "specs.jsonl").read_text(encoding="utf-8").split("\n")
-    assert lines.pop() == ""
-    specs = [Spec.model_validate_json(line) for line in lines]
-    rows = [Block.model_validate(row) for row in read_rows(written)]
-    assert [spec.block for spec in specs] == [row.block for row in rows if row.code is not None]
-    assert [spec.file for spec in specs] == [row.file for row in rows if row.code is not None]
 
 
 def test_seconds_are_written_only_when_asked_for(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from extract.report import failures_of, form_of, goal_of, summary_text
 from extract.report_figures import rung_colors
 from extract.results import wilson
-from lemur_core.files.markdown import code_span, percent, plain, shown, table
+from lemur_core.files.markdown import code_span, plain, shown, table
 from manifests.manifest import read_manifest
 from manifests.records import LEVELS, Block
 
@@ -229,14 +229,6 @@ def test_every_rung_has_a_colour_of_its_own(level: Any) -> None:
     colors = rung_colors(present, goal_of(level))
     assert list(colors) == list(present)
     assert len(set(colors.values())) == len(present)
-
-
-@pytest.mark.parametrize(
-    ("part", "whole", "text"),
-    [(0, 9, "0 %"), (9, 9, "100 %"), (0, 0, "–"), (1, 9999, "< 0.1 %"), (9998, 9999, "> 99.9 %"), (1, 3, "33.3 %")],
-)
-def test_percent(part: int, whole: int, text: str) -> None:
-    assert percent(part, whole) == text
 
 
 def test_the_summary(written: Path) -> None:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from extract.search.command import candidate_of
 from extract.specs.make import LIMIT, line_of, make_spec, repeated, source_of
-from lemur_core.similarity.text import tokens_of
 from manifests.records import Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))
@@ -78,6 +77,9 @@ def test_the_checker_finds_what_is_there() -> None:
     assert passages(facts, made.SQUEEZE)
     assert passages({"a": ["x", "y", "z"]}, 'A = ["x", "y", "z"]\n')
     assert not passages({"summary": "type BN; eps 0.001"}, made.SQUEEZE)
+    assert LIMIT == 8
+    assert source_of(made.SQUEEZE).lstrip().startswith("import torch")
+    assert source_of("# a\n# b") == "# b"
 
 
 def test_a_block_that_was_observed() -> None:
@@ -129,12 +131,6 @@ def test_what_repeats_its_source_is_withheld() -> None:
     assert spec.withheld == ()
 
 
-def test_the_header_is_no_source() -> None:
-    assert source_of(made.SQUEEZE).lstrip().startswith("import torch")
-    assert source_of("# a\n# b") == "# b"
-    assert source_of("") == ""
-
-
 @given(st.lists(st.sampled_from("abc"), max_size=24), st.lists(st.sampled_from("abc"), max_size=24), st.integers(1, 9))
 def test_a_common_run_is_found_when_there_is_one(one: list[str], other: list[str], limit: int) -> None:
     """The search that samples agrees with the one that does not."""
@@ -142,13 +138,6 @@ def test_a_common_run_is_found_when_there_is_one(one: list[str], other: list[str
     found = repeated(" ".join(one), other, limit)
     assert (found is None) == (not runs[0] & runs[1])
     assert found is None or tuple(found) in runs[0] & runs[1]
-
-
-def test_tokens() -> None:
-    assert tokens_of('dict(type="BN", eps=1e-3)×é') == [
-        "dict", "(", "type", "=", '"', "BN", '"', ",", "eps", "=", "1e", "-", "3", ")", "×", "é",
-    ]  # fmt: skip
-    assert LIMIT == 8
 
 
 # --- any default ----------------------------------------------------------------------------------------------------

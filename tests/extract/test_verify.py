@@ -13,15 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.closure import Collector
-from extract.discover import discover
-from extract.emit import Emitted, Emitter
-from extract.graph import Graph
-from extract.index import Index
-from extract.modules import Library
-from extract.registry import Registries
 from extract.results import code_columns
-from extract.sources import open_source
 from extract.specs.make import write_specs
 from extract.verify import verify
 from extract.verify_code import import_faults
@@ -157,26 +149,18 @@ def test_a_file_that_was_changed(folder: Path) -> None:
     assert found["files"] == f"{ID}: blocks/alpha@1.0/alpha.blocks.Scale.py is not its code"
     path.unlink()
     assert failed(folder, refresh=False).keys() == {"digests", "files"}
-
-
-def test_a_file_that_is_not_there_to_be(folder: Path) -> None:
     (folder / "blocks" / "more.py").write_text("")
-    assert failed(folder, refresh=False) == {"digests": "blocks/more.py is not in the manifest"}
+    assert "blocks/more.py is not in the manifest" in failed(folder, refresh=False)["digests"]
 
 
-def test_a_digest_that_is_not_of_the_code(folder: Path) -> None:
+def test_a_digest_that_is_not_of_the_code_and_a_file_in_another_place(folder: Path) -> None:
+    (folder / "blocks" / "Scale.py").write_bytes((folder / "blocks/alpha@1.0/alpha.blocks.Scale.py").read_bytes())
+    change_rows(folder, lambda rows: rows[1].update(file="blocks/Scale.py"))
     change_rows(folder, lambda rows: rows[0].update(code_sha256="0" * 64))
     found = failed(folder)
     assert found.keys() == {"files", "specs"}
-    assert found["files"] == "alpha@1.0::alpha.blocks.Attention: code_sha256 is not the SHA-256 of its code"
-
-
-def test_a_file_in_another_place(folder: Path) -> None:
-    (folder / "blocks" / "Scale.py").write_bytes((folder / "blocks/alpha@1.0/alpha.blocks.Scale.py").read_bytes())
-    change_rows(folder, lambda rows: rows[1].update(file="blocks/Scale.py"))
-    found = failed(folder)
-    assert found.keys() == {"files", "specs"}
-    assert found["files"] == f"{ID}: lies in blocks/Scale.py, not in blocks/alpha@1.0/alpha.blocks.Scale.py"
+    assert f"{ID}: lies in blocks/Scale.py, not in blocks/alpha@1.0/alpha.blocks.Scale.py" in found["files"]
+    assert "alpha@1.0::alpha.blocks.Attention: code_sha256 is not the SHA-256 of its code" in found["files"]
 
 
 def test_a_table_without_a_column(folder: Path) -> None:
@@ -213,12 +197,9 @@ def test_a_row_that_is_wrong(folder: Path, change: dict[str, Any], check: str, s
     assert says in failed(folder)[check]
 
 
-def test_a_block_that_stands_twice(folder: Path) -> None:
+def test_rows_that_do_not_go_together(folder: Path) -> None:
     change_rows(folder, lambda rows: rows.append(dict(rows[1])))
     assert failed(folder)["ids"] == "a block id occurs twice"
-
-
-def test_a_block_that_stopped_but_has_a_rung(folder: Path) -> None:
     change_rows(folder, lambda rows: rows[2].update(level="executed", error_kind=None, error=None))
     assert "executed, but has no code" in failed(folder)["levels"]
 
@@ -232,12 +213,6 @@ def test_a_block_that_stopped_but_has_a_rung(folder: Path) -> None:
         ("__all__ = ['lost']\n", "undefined names", "undefined name 'lost' in __all__"),
         ("from torch import *\n", "undefined names", "'from torch import *' used; unable to detect undefined names"),
         ("import alpha.parts\n", "imports", "line 6: imports alpha.parts of its own origin"),
-        (
-            "def f():\n    from alpha import parts\n    return parts\n",
-            "imports",
-            "line 7: imports alpha of its own origin",
-        ),
-        ("try:\n    import alpha\nexcept ImportError:\n    pass\n", "imports", "imports alpha of its own origin"),
         ("from . import parts\n", "imports", "a relative import, ."),
         ("import einops\n", "imports", "line 6: imports einops, which it does not require"),
     ],
@@ -378,39 +353,3 @@ def test_a_manifest_without_a_level(folder: Path, level: object) -> None:
 
 
 # --- what extraction makes ----------------------------------------------------------------------------------------
-
-
-def test_what_extraction_emits_keeps_every_promise(tmp_path: Path) -> None:
-    """The core on a small package: two closed blocks of three files, one that needs einops, one that cannot be had."""
-    source = open_source(str(FIXTURES / "tinyvision"))
-    with Index(tmp_path / "facts.sqlite") as index:
-        library = Library((source,), index.facts)
-        index.add([(source, file) for file in source.files])
-        emitter = Emitter(Collector(Graph(library, Registries(library, index))))
-        outcomes = [emitter.emit(found) for found in discover(library, list(library.by_path.values()))]
-    results = []
-    for outcome in outcomes:
-        found = outcome.found
-        level, kind = ("executed", None) if isinstance(outcome, Emitted) else ("discovered", "unresolved_import")
-        emitted = outcome if isinstance(outcome, Emitted) else None
-        row = made.block(
-            SimpleNamespace(name=source.name, license=source.license, digest=source.digest, files=source.files),
-            found.name,
-            level,
-            block=found.block,
-            qualname=found.qualname,
-            path=found.module.file.path,
-            error_kind=kind,
-            error=kind,
-            swhid=f"swh:1:cnt:{found.module.file.blob}",
-            requires=emitted.requires if emitted else (),
-            **code_columns(emitted.code if emitted else None),
-        )
-        results.append(made.Result(row, emitted.files if emitted else ()))
-    assert sorted(r.row.name for r in results if r.row.code) == ["SqueezeExcite", "TinyNet", "TokenMixer"]
-    made.write(tmp_path / "out", results, [source])
-    assert failed(tmp_path / "out", refresh=False) == {}
-    needs = json.loads((tmp_path / "out" / "required_repos.json").read_text())
-    of = {entry["block"].rpartition(".")[2]: entry for entry in needs["blocks"]}
-    assert of["TokenMixer"]["requires"][1:] == ["einops>=0.6"]
-    assert of["TinyNet"]["made_from"]["tinyvision"] == ["models/net.py", "layers/helpers.py", "layers/squeeze.py"]
