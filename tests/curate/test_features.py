@@ -150,52 +150,21 @@ def test_what_is_equal(other: str, equal: set[str]) -> None:
 
 def test_trees_that_look_alike_are_told_apart() -> None:
     """The text of a tree that is digested must not read the same for two trees."""
-    codes = ["x = 1", "x = '1'", "x = 1.0", "x = True", "x == 1", "x.y", "x.y()", "x('y')", "x[y]", "(x, y)", "[x, y]"]
-    codes += [
-        "{x, y}",
-        "{x: y}",
-        "{**x}",
-        "f(*x)",
-        "f(**x)",
-        "f(x=x)",
-        "f(x)(x)",
-        "f(x, x)",
-        "f(f(x))",
-        "-x",
-        "+x",
-        "not x",
-    ]
-    codes += [
-        "a if b else c",
-        "b if a else c",
-        "global x",
-        "global y",
-        "global x, y",
-        "nonlocal_",
-        "import x",
-        "import x as y",
-    ]
-    codes += ["from x import y", "from .x import y", "from ..x import y", "def f(): pass", "async def f(): pass"]
-    codes += [
-        "def f(x): pass",
-        "def f(*x): pass",
-        "def f(*, x): pass",
-        "def f(x, /): pass",
-        "def f(x=1): pass",
-        "class f: pass",
-    ]
-    codes += ["x = b''", "x = ''", "x = ...", "x = None", "x = 1j", "x: int", "x: int = 1", "(x): int"]
-    codes += [
-        "f'{x}'",
-        "f'{x!r}'",
-        "f'{x:y}'",
-        "f'x'",
-        "'x'; y",
-        "if x:\n y\nelse:\n z",
-        "if x:\n y\nz",
-        "if x:\n y\n z",
-    ]
-    codes += ["x = a\nb", "x = 'a\\nb'", "x = 'a'\n'b'", "try:\n x\nexcept y:\n z", "try:\n x\nfinally:\n z"]
+    codes = (
+        """
+x = 1 | x = '1' | x = 1.0 | x = True | x == 1 | x.y | x.y() | x('y') | x[y] | (x, y) | [x, y] | {x, y}
+{x: y} | {**x} | f(*x) | f(**x) | f(x=x) | f(x)(x) | f(x, x) | f(f(x)) | -x | +x | not x | a if b else c
+b if a else c | global x | global y | global x, y | nonlocal_ | import x | import x as y | from x import y
+from .x import y | from ..x import y | def f(): pass | async def f(): pass | def f(x): pass | def f(*x): pass
+def f(*, x): pass | def f(x, /): pass | def f(x=1): pass | class f: pass | x = b'' | x = '' | x = ...
+x = None | x = 1j | x: int | x: int = 1 | (x): int | f'{x}' | f'{x!r}' | f'{x:y}' | f'x'
+""".strip()
+        .replace("\n", " | ")
+        .split(" | ")
+    )
+    codes += ["'x'; y", "if x:\n y\nelse:\n z", "if x:\n y\nz"]
+    codes += ["if x:\n y\n z", "x = a\nb", "x = 'a\\nb'", "x = 'a'\n'b'"]
+    codes += ["try:\n x\nexcept y:\n z", "try:\n x\nfinally:\n z"]
     digests: dict[bytes, str] = {}
     for code in codes:
         found = code_features("y = 0\n" + code)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from datasketch import MinHash
 
 import curate.nndup.code as text
 from curate.nndup.code import NnDupFeatures, family_of, nndup_features
@@ -473,15 +472,6 @@ def test_fingerprint() -> None:
 )
 def test_family(name: str, code: str, family: str) -> None:
     assert family_of(name, nndup_features(code)) == family
-
-
-def test_sketches_in_bulk_are_those_made_one_by_one() -> None:
-    texts = [[f"shingle {i} {j}".encode() for j in range(i)] for i in range(30)]
-    for items, sketch in zip(texts, MinHash.generator(texts, num_perm=64), strict=True):
-        single = MinHash(num_perm=64)
-        for item in items:
-            single.update(item)
-        assert (single.hashvalues == sketch.hashvalues).all()
 
 
 def test_the_witness_is_kept_and_carries_the_similarity_of_the_stage() -> None:
