@@ -14,7 +14,7 @@ from extract.modules import Definition, Library, Module
 from extract.sources import Source, SourceFile
 from lemur_core.source.text import normalise
 
-USAGE_VERSION = 11
+USAGE_VERSION = 12
 
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions

@@ -4,6 +4,7 @@ import ast
 import itertools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -267,6 +268,13 @@ def call_builtin(name: str, args: Sequence[object]) -> object:
     return _helper(name.rpartition(".")[2].lstrip("_"), args)
 
 
+#: What `get_norm_layer("layernorm")` and its like give; a class they give as it is.
+_LAYER_OF_NAME = re.compile(r"get_(\w+_)?layer")
+_NAMED_LAYERS = {
+    name.lower(): Expr(f"nn.{name}")
+    for name in ("ReLU", "ReLU6", "LeakyReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "BatchNorm2d", "LayerNorm")
+}
+_NAMED_LAYERS |= {"batchnorm": Expr("nn.BatchNorm2d"), "swish": Expr("nn.SiLU"), "hard_swish": Expr("nn.Hardswish")}
 _TIMES = {"to_1tuple": 1, "single": 1, "to_2tuple": 2, "pair": 2, "to_3tuple": 3, "triple": 3}
 
 
@@ -276,6 +284,8 @@ def _helper(name: str, args: Sequence[object]) -> object:
         return repeated(args[0], _TIMES[name])
     if name in {"to_ntuple", "ntuple"} and len(args) == 1 and isinstance(args[0], int):
         return Repeat(args[0])
+    if _LAYER_OF_NAME.fullmatch(name) and args:
+        return _NAMED_LAYERS.get(args[0], UNKNOWN) if isinstance(args[0], str) else args[0]
     if name == "make_divisible" and 1 <= len(args) <= 2:
         return _divisible(*args)
     if name == "calculate_drop_path_rates" and len(args) >= 2 and True not in args[2:]:
