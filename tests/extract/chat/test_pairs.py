@@ -158,20 +158,43 @@ def test_code_is_an_answer_only_where_it_may_be(rows: list[Block], blocks: list[
     assert draft.columns["notice"] is not None
 
 
-def test_a_block_that_returns_several_tensors(rows: list[Block], chat_block: Callable[..., ChatBlock]) -> None:
-    seen = json.loads(rows[1].observed or "")
-    seen["cases"] = [{"inputs": {"*0": "float32 2x24x16x16"}, "outputs": ["float32 2x24x8x8", "int64 2"]}]
-    spec = chat_block(rows[1].model_copy(update={"observed": json.dumps(seen)})).spec
-    assert shape_words(spec) == [
-        "takes an N×C×H×W input",
-        "halves height and width in its first output",
-        "keeps the number of channels in its first output",
-        "gives 2 tensors",
-    ]
+SEVERAL = Case(inputs={"*0": "float32 2×24×16×16"}, outputs=("float32 2×24×8×8", "int64 2"))
+LAYOUT = "takes an N×C×H×W input"
 
 
 @pytest.mark.parametrize(
-    ("outputs", "told"),
+    ("facts", "words"),
+    [
+        ({"keeps_shape": True}, ["keeps the shape of its N×C×H×W input"]),
+        ({"keeps_shape": True, "layout": None}, ["keeps the shape of its first input"]),
+        ({"keeps_shape": None, "layout": None}, []),
+        ({"layout": None}, ["gives another shape"]),
+        ({"downsampling": 2.0}, [LAYOUT, "halves height and width"]),
+        (
+            {"downsampling": 0.5, "changes_channels": True},
+            [LAYOUT, "doubles height and width", "changes the number of channels"],
+        ),
+        ({"downsampling": 4.0, "layout": "N×L×C"}, ["takes an N×L×C input", "divides the length by 4"]),
+        ({"downsampling": 0.25}, [LAYOUT, "multiplies height and width by 4"]),
+        ({"downsampling": 1.0}, [LAYOUT, "keeps height and width", "gives another shape"]),
+        (
+            {"downsampling": 2.0, "changes_channels": False, "cases": (SEVERAL,)},
+            [
+                LAYOUT,
+                "halves height and width in its first output",
+                "keeps the number of channels in its first output",
+                "gives 2 tensors",
+            ],
+        ),
+    ],
+)
+def test_shapes_in_words(blocks: list[ChatBlock], facts: dict[str, Any], words: list[str]) -> None:
+    plain = {"keeps_shape": False, "downsampling": None, "changes_channels": None, "layout": "N×C×H×W"}
+    assert shape_words(blocks[0].spec.model_copy(update=plain | facts)) == words
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
     [
         ((), "no tensor"),
         (("float32 2×3",), "one float32 tensor of shape 2×3"),
@@ -179,48 +202,24 @@ def test_a_block_that_returns_several_tensors(rows: list[Block], chat_block: Cal
         (("float32 2", "int64 2×1"), "2 tensors: float32 2 and int64 2×1"),
     ],
 )
-def test_outputs_in_words(outputs: tuple[str, ...], told: str) -> None:
-    assert output_words(Case(inputs={}, outputs=outputs)) == told
+def test_outputs_in_words(outputs: tuple[str, ...], words: str) -> None:
+    assert output_words(Case(inputs={}, outputs=outputs)) == words
 
 
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("make", "facts", "words"),
     [
-        ({"keeps_shape": True}, ["keeps the shape of its N×C×H×W input"]),
-        ({"keeps_shape": True, "layout": None}, ["keeps the shape of its first input"]),
-        ({"keeps_shape": None, "layout": None}, []),
-        ({"layout": None}, ["gives another shape"]),
-        ({"downsampling": 2.0}, ["takes an N×C×H×W input", "halves height and width"]),
-        (
-            {"downsampling": 0.5, "changes_channels": True},
-            ["takes an N×C×H×W input", "doubles height and width", "changes the number of channels"],
-        ),
-        ({"downsampling": 4.0, "layout": "N×L×C"}, ["takes an N×L×C input", "divides the length by 4"]),
-        ({"downsampling": 0.25}, ["takes an N×C×H×W input", "multiplies height and width by 4"]),
-        ({"downsampling": 1.0}, ["takes an N×C×H×W input", "keeps height and width", "gives another shape"]),
+        (parameter_words, {}, "has 280 parameters when built with `channels` 16"),
+        (parameter_words, {"parameters": 0, "arguments": None}, "has no parameters"),
+        (parameter_words, {"parameters": None}, ""),
+        (layer_words, {"layers": None}, ""),
+        (layer_words, {"layers": {}}, "It has no submodules."),
+        (layer_words, {"layers": {"ZeroPad2d": 1}}, "Its only submodule is one `ZeroPad2d`."),
+        (layer_words, {"layers": {"Conv2d": 2}}, "Its submodules are 2 `Conv2d`."),
+        (layer_words, {"layers": {"ReLU": 1, "Conv2d": 2}}, "Its submodules are 2 `Conv2d` and 1 `ReLU`."),
     ],
 )
-def test_shapes_in_words(blocks: list[ChatBlock], facts: dict[str, Any], told: list[str]) -> None:
-    plain = {"keeps_shape": False, "downsampling": None, "changes_channels": None, "layout": "N×C×H×W"}
-    assert shape_words(blocks[0].spec.model_copy(update=plain | facts)) == told
-
-
-def test_parameters_in_words(blocks: list[ChatBlock]) -> None:
-    spec = blocks[0].spec
-    assert parameter_words(spec) == "has 280 parameters when built with `channels` 16"
-    assert parameter_words(spec.model_copy(update={"parameters": 0, "arguments": None})) == "has no parameters"
-    assert parameter_words(spec.model_copy(update={"parameters": None})) == ""
-
-
-@pytest.mark.parametrize(
-    ("layers", "told"),
-    [
-        (None, ""),
-        ({}, "It has no submodules."),
-        ({"ZeroPad2d": 1}, "Its only submodule is one `ZeroPad2d`."),
-        ({"Conv2d": 2}, "Its submodules are 2 `Conv2d`."),
-        ({"ReLU": 1, "Conv2d": 2}, "Its submodules are 2 `Conv2d` and 1 `ReLU`."),
-    ],
-)
-def test_layers_in_words(blocks: list[ChatBlock], layers: dict[str, int] | None, told: str) -> None:
-    assert layer_words(blocks[0].spec.model_copy(update={"layers": layers})) == told
+def test_size_and_layers_in_words(
+    blocks: list[ChatBlock], make: Callable[[Spec], str], facts: dict[str, Any], words: str
+) -> None:
+    assert make(blocks[0].spec.model_copy(update=facts)) == words
