@@ -8,8 +8,7 @@ import pyarrow as pa
 from curate.chat.change import change_all
 from curate.chat.complete import completions
 from curate.chat.design import design, explain
-from curate.chat.lab import Experiment, Lab
-from curate.chat.network import Network, best_results, read_code, read_facts
+from curate.chat.network import Experiment, Lab, Network, best_results, read_code, read_facts
 from curate.chat.repair import repairs
 from curate.corpus import Corpus
 from curate.options import CurateOptions

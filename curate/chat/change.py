@@ -1,7 +1,7 @@
 """`change`: one ingredient becomes another everywhere; the new file was run, and measured to differ there."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,8 +9,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from curate.chat.codemod import Edit, Rewriting, SourceFile, confirmed, interleaved
-from curate.chat.lab import Answer, Lab
-from curate.chat.network import Facts, Network, read_facts
+from curate.chat.network import Answer, Facts, Lab, Network, read_facts
 from curate.chat.verbalization import SYSTEMS, call_line, joined
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
@@ -106,7 +105,8 @@ def _judge(
         return Skipped("change_fails", f"{what}: {answer['category']}: {answer['error']}")
     before, after = network.measured, read_facts(answer)
     same = (before.parameters, before.output) == (after.parameters, after.output)
-    if not same or not _SHOWS[change.kind](change, before, after):
+    seen = _seen(change, before, after)
+    if not same or seen is None:
         return Skipped("change_not_seen", f"{what}: the measurements are not those of the change")
     names = {
         "old": change.old,
@@ -117,56 +117,32 @@ def _judge(
     user = [request, "", fence(network.code), "", call_line(network)]
     lines = "Line" if len(change.lines) == 1 else "Lines"
     places = f"{lines} {', '.join(map(str, change.lines))} of your file changed."
-    told = f"{sampler.choice(_ANSWERS, 'answer').format(**names)} {places} {_measured(change, before, after)}"
-    system = sampler.choice(SYSTEMS, "system")
-    return Draft(system, "\n".join(user), f"{told}\n\n{fence(code)}", f"{change.kind} {change.old} to {change.new}")
-
-
-def _activation_shows(change: Change, before: Facts, after: Facts) -> bool:
-    old, new = _FUNCTIONS[change.old], _FUNCTIONS[change.new]
-    seen = before.functions.get(old, 0)
-    sums = seen + before.functions.get(new, 0)
-    return bool(seen) and old not in after.functions and after.functions.get(new, 0) == sums
-
-
-def _optimizer_shows(change: Change, before: Facts, after: Facts) -> bool:
-    return before.optimizers == (change.old,) and after.optimizers == (change.new,)
-
-
-def _dropout_shows(change: Change, before: Facts, after: Facts) -> bool:
-    return bool(before.dropout) and after.dropout == (float(change.new),)
-
-
-def _layer_shows(change: Change, before: Facts, after: Facts) -> bool:
-    seen = before.layers.get(change.old, 0)
-    expected = {name: number for name, number in before.layers.items() if name != change.old}
-    expected[change.new] = expected.get(change.new, 0) + seen
-    return bool(seen) and after.layers == expected
-
-
-#: Whether the networks before and after are as the request says.
-_SHOWS: Mapping[str, Callable[[Change, Facts, Facts], bool]] = {
-    "activation": _activation_shows,
-    "optimizer": _optimizer_shows,
-    "dropout": _dropout_shows,
-    "layer": _layer_shows,
-}
-
-
-def _measured(change: Change, before: Facts, after: Facts) -> str:
-    """What was seen of the change."""
     size = f"Parameters: {before.parameters:,} before, {after.parameters:,} after."
+    sentences = " ".join([sampler.choice(_ANSWERS, "answer").format(**names), places, seen, *change.notes, size])
+    variant = f"{change.kind} {change.old} to {change.new}"
+    return Draft(sampler.choice(SYSTEMS, "system"), "\n".join(user), f"{sentences}\n\n{fence(code)}", variant)
+
+
+def _seen(change: Change, before: Facts, after: Facts) -> str | None:
+    """What was measured of a change, in a sentence; None where the networks are not as the request says."""
     if change.kind == "optimizer":
-        told = f"The optimizer was {joined(before.optimizers)} and is {joined(after.optimizers)}."
-        return " ".join([told, *change.notes, size])
+        sentence = f"The optimizer was {joined(before.optimizers)} and is {joined(after.optimizers)}."
+        return sentence if (before.optimizers, after.optimizers) == ((change.old,), (change.new,)) else None
     if change.kind == "dropout":
-        return f"Dropout rates were {change.old} and are {change.new}. {size}"
+        sentence = f"Dropout rates were {change.old} and are {change.new}."
+        return sentence if before.dropout and after.dropout == (float(change.new),) else None
     if change.kind == "layer":
-        number = after.layers[change.new] - before.layers.get(change.new, 0)
-        return f"The network has {number:,} {change.new} where it had {number:,} {change.old}. {size}"
-    name = _FUNCTIONS[change.new]
-    number = after.functions[name] - before.functions.get(name, 0)
-    return f"One forward pass calls {change.new} {plural(number, 'time')} where it called {change.old}. {size}"
+        number = before.layers.get(change.old, 0)
+        expected = Counter(before.layers) + Counter({change.new: number})
+        del expected[change.old]
+        sentence = f"The network has {number:,} {change.new} where it had {number:,} {change.old}."
+        return sentence if number and after.layers == expected else None
+    old, new = _FUNCTIONS[change.old], _FUNCTIONS[change.new]
+    number = before.functions.get(old, 0)
+    expected = Counter(before.functions) + Counter({new: number})
+    sentence = f"One forward pass calls {change.new} {plural(number, 'time')} where it called {change.old}."
+    gone = old not in after.functions and after.functions.get(new, 0) == expected[new]
+    return sentence if number and gone else None
 
 
 def changes(file: SourceFile) -> dict[str, list[Change]]:

@@ -14,8 +14,7 @@ import libcst as cst
 from libcst.metadata import ExpressionContextProvider, MetadataWrapper, PositionProvider
 
 from curate.chat.design import skip_file
-from curate.chat.lab import Answer, Lab, Method
-from curate.chat.network import Network
+from curate.chat.network import Answer, Lab, Method, Network
 from manifests.conversations.conversation import Draft, Skipped
 from manifests.conversations.sampling import Sampler
 

@@ -1,18 +1,25 @@
-"""One kept record with all that conversations about it may say: its syntax tree read, its network measured."""
+"""One kept record with all that conversations about it may say: its syntax tree read, its network measured.
+
+Experiments on networks are made in the sandbox, each once.
+"""
 
 import ast
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 
-from curate.chat.lab import Experiment
 from curate.corpus import Corpus
-from curate.runs.check import read_parameters
+from curate.runs.check import LIMITS, answer_of, open_box, read_parameters
 from curate.runs.contract import Case
+from lemur_core.files.progress import progress
+from lemur_core.sandbox import Job, Limits
+
+#: Twice those of one run: a network is run with two seeds.
+CHAT_LIMITS = replace(LIMITS, wall_seconds=2 * LIMITS.wall_seconds, cpu_seconds=2 * LIMITS.cpu_seconds)
 
 #: Of torch.optim.
 OPTIMIZERS = frozenset(
@@ -22,6 +29,49 @@ _LOSS_FUNCTIONS = frozenset({"cross_entropy", "nll_loss", "mse_loss", "binary_cr
 
 #: Left in files by those who made them: a result as an annotation, and what an extraction did not find.
 _RESIDUE = re.compile(r"^(?:addon_accuracy:|# UNRESOLVED DEPENDENCIES).*$", re.MULTILINE)
+
+
+Answer = dict[str, Any]
+Method = Literal["measure", "train_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A code with what its network is given."""
+
+    code: str
+    case: Case
+    prm: dict[str, Any]
+
+
+class Lab:
+    """Answers experiments. A context manager; its sandbox starts with the first one that was never made before."""
+
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = CHAT_LIMITS) -> None:
+        self._box = open_box(["curate.chat.probe:measure"], jobs=jobs, unsafe=unsafe, limits=limits)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._box.__exit__(*error)
+
+    def make(self, experiments: Sequence[Experiment], what: str, method: Method = "measure") -> list[Answer]:
+        """The answers of `curate.chat.probe`, in order.
+
+        Args:
+            what: is done, for the line of progress.
+
+        Raises: UserError if no sandbox can be had.
+        """
+        entry = f"curate.chat.probe:{method}"
+        jobs = (Job(str(place), entry, asdict(experiment)) for place, experiment in enumerate(experiments))
+        answers: dict[str, Answer] = {}
+        with progress(what, len(experiments), "networks") as advance:
+            for outcome in self._box.run(jobs):
+                answers[outcome.key] = answer_of(outcome)
+                advance(1)
+        return [answers[str(place)] for place in range(len(experiments))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,45 +23,19 @@ from lemur_core.sandbox.net import NetError, run_network
 #: Of torch.nn: holders of modules, which are no layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})
 
-#: A network that draws one of these cannot be told of at all.
+#: Of a network that draws one of these nothing is stated.
 _OF_THE_ARCHITECTURE = ("parameters", "trainable", "buffers", "layers", "own", "dropout")
 #: What weights and inputs may decide, with what stands for it then.
 _OF_THE_RUN: dict[str, Any] = {"multiply_adds": 0, "output": None, "functions": {}}
 
-#: Functions whose calls are counted, in place or not: what an activation module calls in the end is one of these.
+#: Functions whose calls are counted: what the activation modules of torch.nn are named after calls one of these.
 ACTIVATIONS = frozenset(
-    {
-        "relu",
-        "relu6",
-        "leaky_relu",
-        "prelu",
-        "rrelu",
-        "elu",
-        "selu",
-        "celu",
-        "gelu",
-        "silu",
-        "mish",
-        "softplus",
-        "threshold",
-        "sigmoid",
-        "log_sigmoid",
-        "hardsigmoid",
-        "hardswish",
-        "tanh",
-        "hardtanh",
-        "tanhshrink",
-        "hardshrink",
-        "softshrink",
-        "softsign",
-        "softmax",
-        "log_softmax",
-        "softmin",
-        "glu",
-    }
+    function.__name__.strip("_")  # in place or not
+    for name, function in vars(torch.nn.functional).items()
+    if name.replace("_", "") in {kind.lower() for kind in torch.nn.modules.activation.__all__}
 )
 
-_ITEMS = 4  # of a tuple or dictionary that are told
+_ITEMS = 4  # of a tuple or dictionary that are described
 
 
 def measure(payload: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +44,7 @@ def measure(payload: dict[str, Any]) -> dict[str, Any]:
     Args:
         payload: of `lemur_core.sandbox.net.run_network`.
 
-    Returns: its answer; with `runs` true also the fields of a `curate.chat.facts.Facts`. The category is `not_measured`
+    Returns: its answer; with `runs` true also the fields of `curate.chat.network.Facts`. The category is `not_measured`
         where chance decides what the network consists of.
     """
     return _with_another_seed(payload, _measured(payload)[0])
@@ -97,7 +71,7 @@ def _with_another_seed(payload: dict[str, Any], answer: dict[str, Any]) -> dict[
     for name in _OF_THE_ARCHITECTURE:
         if answer[name] != other[name]:
             return _not_measured(f"chance decides its {name}: {answer[name]} with one seed, {other[name]} with another")
-    ends = [{child["name"]: child for child in told["children"]} for told in (answer, other)]
+    ends = [{child["name"]: child for child in found["children"]} for found in (answer, other)]
     for name, child in ends[0].items():
         twin = ends[1].get(name)
         if twin is None or any(child[key] != twin[key] for key in ("kind", "parameters")):
@@ -107,8 +81,12 @@ def _with_another_seed(payload: dict[str, Any], answer: dict[str, Any]) -> dict[
     return answer | {name: nothing for name, nothing in _OF_THE_RUN.items() if answer[name] != other[name]}
 
 
+def _failed(category: str, error: str) -> dict[str, Any]:
+    return {"runs": False, "category": category, "error": error, "missing": ""}
+
+
 def _not_measured(error: str) -> dict[str, Any]:
-    return {"runs": False, "category": "not_measured", "error": error, "missing": ""}
+    return _failed("not_measured", error)
 
 
 def _stepped(payload: dict[str, Any]) -> dict[str, Any]:
@@ -121,9 +99,8 @@ def _stepped(payload: dict[str, Any]) -> dict[str, Any]:
         net.train_setup(payload["prm"])
         net.train()
         net.learn([(inputs, labels)])
-    except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is told)
-        told = NetError.of(error, "step_failed", "one training step").detail
-        return {"runs": False, "category": "step_failed", "error": told, "missing": ""}
+    except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
+        return _failed("step_failed", NetError.of(error, "step_failed", "one training step").detail)
     return answer
 
 
@@ -163,11 +140,11 @@ def _children(net: torch.nn.Module, recorder: "Recorder") -> list[dict[str, Any]
         use = "unused" if not calls else "inside"
         if id(child) in recorder.called:
             use = "called" if id(child) in recorder.outputs else "failed"
-        told = {"name": name, "kind": type(child).__name__, "parameters": _elements(child.parameters())}
-        told |= {"use": use, "output": recorder.outputs.get(id(child))}
+        size, output = _elements(child.parameters()), recorder.outputs.get(id(child))
+        fields = {"name": name, "kind": type(child).__name__, "parameters": size, "use": use, "output": output}
         if not _is_loss(child):
-            found.append((min(calls, default=len(recorder.called)), told))
-    return [told for _, told in sorted(found, key=lambda item: item[0])]
+            found.append((min(calls, default=len(recorder.called)), fields))
+    return [fields for _, fields in sorted(found, key=lambda item: item[0])]
 
 
 def _count(module: torch.nn.Module, layers: Counter[str], own: Counter[str], seen: set[int]) -> None:
@@ -201,7 +178,7 @@ def _training(net: Any, prm: dict[str, Any]) -> dict[str, Any]:
     """Classes of the optimizer and the losses that `train_setup` makes; a network without them has none."""
     try:
         net.train_setup(prm)
-    except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is told)
+    except Exception as error:  # noqa: BLE001 (foreign code may raise anything; it is recorded)
         return {"optimizers": [], "losses": [], "setup_error": NetError.of(error, "", "train_setup(prm)").detail}
     held = [*vars(net).values(), *net.children()]
     held += [item for value in held if isinstance(value, tuple | list) for item in value]

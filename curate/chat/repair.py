@@ -10,8 +10,7 @@ import libcst.matchers as m
 from libcst.metadata import ExpressionContext
 
 from curate.chat.codemod import Rewriting, SourceFile, confirmed, interleaved
-from curate.chat.lab import Answer, Lab
-from curate.chat.network import Network
+from curate.chat.network import Answer, Lab, Network
 from curate.chat.verbalization import SYSTEMS, call_line
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
@@ -68,11 +67,11 @@ def _judge(
         return Skipped("no_clear_failure", f"last of {attempt} tried: {fault.kind}: {outcome}")
     user = [sampler.choice(_REQUESTS, "request"), "", fence(code), "", call_line(network), ""]
     user += [sampler.choice(_ERRORS, "error"), "", fence(outcome, "text")]
-    told = sampler.choice(_ANSWERS, "answer").format(line=fault.line, right=fault.right)
+    sentence = sampler.choice(_ANSWERS, "answer").format(line=fault.line, right=fault.right)
     return Draft(
         sampler.choice(SYSTEMS, "system"),
         "\n".join(user),
-        f"{told}\n\n{fence(network.code)}",
+        f"{sentence}\n\n{fence(network.code)}",
         f"{fault.kind} line {fault.line}",
     )
 

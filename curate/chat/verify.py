@@ -3,15 +3,14 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
 from curate.chat.complete import MARK, put_back
 from curate.chat.network import parse
-from manifests.checks import Check, found_check
+from manifests.checks import Check
 from manifests.conversations.conversation import fenced_codes
-from manifests.conversations.verify import ChatTables, chat_rows, contents, form_faults
+from manifests.conversations.verify import Row, check_rows, contents, form_faults
 from manifests.manifest import Manifest
 from manifests.records import CHAT_KINDS
 
@@ -20,15 +19,8 @@ _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 
 def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
     """The checks of a snapshot with conversations; its tables have the right columns already."""
-    tables = ChatTables("record", CHAT_KINDS, _splits(folder))
-    wrong: list[str] = []
-    parsed = 0
-    for split, row in chat_rows(folder):
-        tables.add(split, row)
-        wrong += [f"{row['nn']} {row['task']}: {fault}" for fault in _faults(row)]
-        parsed += len(fenced_codes(contents(row)[2]))
-    code = found_check("chat code", wrong, f"{parsed:,} code blocks of answers parse and fit their records")
-    return [code, *tables.checks(folder, manifest)]
+    facts = "chat code", ", the code in their answers parses and fits their records"
+    return check_rows(folder, manifest, "record", _splits(folder), CHAT_KINDS, _faults, facts)
 
 
 def _splits(folder: Path) -> dict[str, str]:
@@ -40,7 +32,7 @@ def _splits(folder: Path) -> dict[str, str]:
     return found
 
 
-def _faults(row: dict[str, Any]) -> Iterator[str]:
+def _faults(row: Row) -> Iterator[str]:
     """What is wrong with one conversation: its form, its code, and whether the code is that of its record."""
     yield from form_faults(row, "record")
     _, user, assistant = contents(row)
@@ -59,7 +51,7 @@ def _faults(row: dict[str, Any]) -> Iterator[str]:
         yield "the file in it is not that of its record"
 
 
-def _is_file(row: dict[str, Any], asked: list[str], answered: list[str]) -> bool:
+def _is_file(row: Row, asked: list[str], answered: list[str]) -> bool:
     """Whether the record's file is where the kind of request has it; a newline at its end may have been added."""
     if row["task"] in ("design", "repair"):
         text = answered[0]

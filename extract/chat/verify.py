@@ -4,15 +4,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from extract.chat.draft import FACTS, NAMES, spec_facts
 from extract.chat.guard import Rights, guarded_text, read_rights
 from extract.chat.verbalization import LAYERS
-from manifests.checks import Check, check_table, found_check
+from manifests.checks import Check, check_table
 from manifests.conversations.conversation import DROPS, TABLES
-from manifests.conversations.verify import ChatTables, chat_rows, contents, form_faults
+from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults
 from manifests.manifest import Manifest
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatDrop, SpecChatRow
 
@@ -60,15 +61,9 @@ def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], spli
         ]
     kinds = [kind for kind in SPEC_CHAT_KINDS if kind != "write" or options.get("include_code")]
     rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else Rights()
-    tables = ChatTables("block", kinds, splits)
-    wrong: list[str] = []
-    count = 0
-    for split, row in chat_rows(folder):
-        tables.add(split, row)
-        wrong += [f"{row['block']} {row['task']}: {fault}" for fault in _faults(row, specs, rights)]
-        count += 1
-    facts = found_check("chat facts", wrong, f"{count:,} conversations: form, ids, lengths, and facts of their specs")
-    return [*schemas, facts, *tables.checks(folder, manifest)]
+    facts = "chat facts", ": form, ids, lengths, and facts of their specs"
+    faults = partial(_faults, specs=specs, rights=rights)
+    return [*schemas, *check_rows(folder, manifest, "block", splits, kinds, faults, facts)]
 
 
 def _fenced(text: str, language: str) -> str | None:

@@ -1,7 +1,7 @@
 """`lemur verify` of conversations, whatever they are about: form, splits, ids, reasons and counts, from the folder."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,70 +45,62 @@ def form_faults(row: Row, subject: str) -> Iterator[str]:
         yield f"n_tokens is {row['n_tokens']:,}, which is not what its contents hold"
 
 
-class ChatTables:
-    """Gathers what must hold of all conversations of a folder together, row by row: few of them are in memory."""
+def check_rows(
+    folder: Path,
+    manifest: Manifest,
+    subject: str,
+    splits: Mapping[str, str],
+    kinds: Sequence[str],
+    faults: Callable[[Row], Iterable[str]],
+    facts: tuple[str, str],
+) -> list[Check]:
+    """The checks of each conversation, and of all together with the table of drops; few rows are in memory at a time.
 
-    def __init__(self, subject: str, kinds: Sequence[str], splits: Mapping[str, str]) -> None:
-        """Nothing gathered yet.
-
-        Args:
-            subject: the column that holds the id of what a conversation is about; with an s, the key of their number.
-            splits: of all subjects, by id.
-        """
-        self._subject = subject
-        self._kinds = kinds
-        self._splits = splits
-        self._ids: Counter[str] = Counter()
-        self._rows: list[tuple[str, str, str, int]] = []  # kind, subject, split, tokens
-        self._places: list[str] = []
-
-    def add(self, split: str, row: Row) -> None:
-        """One conversation, with the split of its file."""
-        own = row[self._subject]
-        self._ids[row["id"]] += 1
-        self._rows.append((row["task"], own, split, row["n_tokens"]))
+    Args:
+        subject: the column that holds the id of what a conversation is about; with an s, the key of their number.
+        splits: of all subjects, by id.
+        faults: what is wrong with one conversation.
+        facts: the name of the check of these faults, and what else it says of so many conversations.
+    """
+    ids: Counter[str] = Counter()
+    rows: list[tuple[str, str, str, int]] = []  # kind, subject, split, tokens
+    wrong: list[str] = []
+    misplaced: list[str] = []
+    for split, row in chat_rows(folder):
+        own = row[subject]
+        label = f"{row.get('nn', own)} {row['task']}"
+        ids[row["id"]] += 1
+        rows.append((row["task"], own, split, row["n_tokens"]))
+        wrong += [f"{label}: {fault}" for fault in faults(row)]
         for named in (own, *row.get("others", ())):
-            home = self._splits.get(named)
+            home = splits.get(named)
             if home != split:
-                what = f"its {self._subject}" if named == own else named
-                where = "in no split" if home is None else f"in {home}"
-                self._places.append(f"{row.get('nn', own)} {row['task']}: in {split}, {what} is {where}")
-
-    def checks(self, folder: Path, manifest: Manifest) -> list[Check]:
-        """The checks of what was gathered, with the table of drops and the counts of the manifest."""
-        drops = pq.read_table(folder / DROPS).to_pylist()
-        repeated = [f"{id_[:12]} occurs {number} times" for id_, number in sorted(self._ids.items()) if number > 1]
-        return [
-            found_check(
-                "chat splits",
-                self._places,
-                f"{len(self._rows):,} conversations, each in the split of what it is about",
-            ),
-            found_check("chat ids", repeated, f"{len(self._ids):,} ids, each once"),
-            self._check_explained(drops),
-            self._check_counts(drops, manifest),
-        ]
-
-    def _check_explained(self, drops: Sequence[Row]) -> Check:
-        """Every subject and kind has one conversation or one reason, not both, and nothing else has any."""
-        made = Counter((subject, kind) for kind, subject, *_ in self._rows)
-        not_made = Counter((drop[self._subject], drop["task"]) for drop in drops)
-        wanted = {(subject, kind) for subject in self._splits for kind in self._kinds}
-        wrong = [
-            f"{key[0]} {key[1]}: {made[key]} conversations and {not_made[key]} drops"
-            for key in sorted(wanted | made.keys() | not_made.keys())
-            if made[key] + not_made[key] != (key in wanted)
-        ]
-        told = f"{len(self._splits):,} {self._subject}s, for each kind a conversation or a reason"
-        return found_check("chat explained", wrong, told)
-
-    def _check_counts(self, drops: Sequence[Row], manifest: Manifest) -> Check:
-        stated = manifest.counts.get("chat", {})
-        reasons = [(drop["task"], drop["reason"]) for drop in drops]
-        wrong = [
-            f"{key}: {value} in the tables, {stated.get(key)} in the manifest"
-            for key, value in count_chat(self._rows, reasons, self._kinds, f"{self._subject}s").items()
-            if stated.get(key) != value
-        ]
-        told = f"{len(self._rows):,} conversations and {len(drops):,} drops as stated"
-        return found_check("chat counts", wrong, told)
+                what = f"its {subject}" if named == own else named
+                misplaced.append(f"{label}: in {split}, {what} is in {home or 'no split'}")
+    drops = pq.read_table(folder / DROPS).to_pylist()
+    made = Counter((own, kind) for kind, own, *_ in rows)
+    not_made = Counter((drop[subject], drop["task"]) for drop in drops)
+    wanted = {(own, kind) for own in splits for kind in kinds}
+    unexplained = [
+        f"{key[0]} {key[1]}: {made[key]} conversations and {not_made[key]} drops"
+        for key in sorted(wanted | made.keys() | not_made.keys())
+        if made[key] + not_made[key] != (key in wanted)
+    ]
+    stated = manifest.counts.get("chat", {})
+    counts = count_chat(rows, [(drop["task"], drop["reason"]) for drop in drops], kinds, f"{subject}s")
+    miscounted = [
+        f"{key}: {value} in the tables, {stated.get(key)} in the manifest"
+        for key, value in counts.items()
+        if stated.get(key) != value
+    ]
+    repeated = [f"{id_[:12]} occurs {number} times" for id_, number in sorted(ids.items()) if number > 1]
+    number = f"{len(rows):,} conversations"
+    return [
+        found_check(facts[0], wrong, f"{number}{facts[1]}"),
+        found_check("chat splits", misplaced, f"{number}, each in the split of what it is about"),
+        found_check("chat ids", repeated, f"{len(ids):,} ids, each once"),
+        found_check(
+            "chat explained", unexplained, f"{len(splits):,} {subject}s, for each kind a conversation or a reason"
+        ),
+        found_check("chat counts", miscounted, f"{number} and {len(drops):,} drops as stated"),
+    ]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from curate.chat.change import change_all
 from curate.chat.complete import MARK, completions, gaps, put_back
 from curate.chat.design import design, explain
-from curate.chat.lab import Lab
-from curate.chat.network import Child, Facts, Network, read_code
+from curate.chat.network import Child, Facts, Lab, Network, read_code
 from curate.chat.repair import repairs
 from curate.chat.verbalization import BLOCK_SYSTEMS, SYSTEMS, output_of
 from curate.runs.contract import Case

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from curate.chat.lab import Answer, Experiment, Lab
-from curate.chat.network import Facts, read_facts
+from curate.chat.network import Answer, Experiment, Facts, Lab, read_facts
 from curate.chat.probe import recording
 from curate.chat.verbalization import stage_lines
 from curate.runs.contract import Case
