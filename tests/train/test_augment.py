@@ -69,12 +69,8 @@ def test_mixed_targets_sum_to_one(settings: dict[str, float]) -> None:
     assert (targets.shape, targets.dtype) == ((64, 10), torch.float32)
     torch.testing.assert_close(targets.sum(1), torch.ones(64))
     assert bool((targets > 0).sum(1).max() == 2)  # two images in one
-
-
-def test_part_of_the_batches_is_mixed() -> None:
-    settings = NOTHING.model_copy(update={"cutmix_alpha": 1.0, "mix_probability": 0.3})
-    mixed = sum(augment(settings, *batch(4), seed=seed)[1].ndim == 2 for seed in range(200))
-    assert 40 <= mixed <= 80
+    some = NOTHING.model_copy(update={**settings, "mix_probability": 0.3})
+    assert 40 <= sum(augment(some, *batch(4), seed=seed)[1].ndim == 2 for seed in range(200)) <= 80
 
 
 def test_the_last_steps_have_crop_and_flip_alone() -> None:

@@ -74,6 +74,11 @@ def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
         candidates("stem", folder, ())
     with pytest.raises(UserError, match=r"no blocks\.parquet; give a folder that `lemur extract"):
         candidates("stem", tmp_path)
+    for name in ("blocks.parquet", "specs.jsonl", "required_repos.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "specs.jsonl").write_text("{]\n")
+    with pytest.raises(UserError, match="its records cannot be read"):
+        open_library(tmp_path)
 
 
 def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
@@ -89,11 +94,3 @@ def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
         UserError, match=r"2 blocks are called 'Blur': kit@1.0::kit.pool.Blur, kit@1.0::other.pool.Blur"
     ):
         library.find("Blur")
-
-
-def test_a_damaged_folder_is_told(folder: Path, tmp_path: Path) -> None:
-    for name in ("blocks.parquet", "specs.jsonl", "required_repos.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    (tmp_path / "specs.jsonl").write_text("{]\n")
-    with pytest.raises(UserError, match="its records cannot be read"):
-        open_library(tmp_path)

@@ -57,16 +57,13 @@ def test_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
         (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
         (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
     assert capsys.readouterr().err == "tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left\n"
+    said = [_said(Progress("tiny", 1, 16, StepFigures(steps=done, images_per_second=64.0), (), 32)) for done in (8, 16)]
+    assert [text.rpartition("  ")[2] for text in said] == ["4 s left", "evaluates"]
     with (
         pytest.raises(ZeroDivisionError),
         watching(tmp_path, Progress("x", 1, 1, StepFigures(), (), 1), lambda _: 1 / 0),
     ):  # type: ignore[arg-type,return-value]
         pass  # what a report raises is raised at the end
-
-
-def test_when_all_steps_are_done_it_evaluates() -> None:
-    said = [_said(Progress("tiny", 1, 16, StepFigures(steps=done, images_per_second=64.0), (), 32)) for done in (8, 16)]
-    assert [text.rpartition("  ")[2] for text in said] == ["4 s left", "evaluates"]
 
 
 def test_epochs_of_an_earlier_time_are_not_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
