@@ -281,13 +281,9 @@ def test_rescued(network: Callable[..., str], warm: Callable[..., None], tmp_pat
 
 
 @pytest.mark.parametrize("form", [lambda digest: digest, lambda digest: digest[:7], lambda digest: digest[:20].upper()])
-def test_by_id(snapshot: Path, codes: dict[str, str], form: Callable[[str], str]) -> None:
-    by_id = explain(snapshot, form(digest_of(codes["structural"])))
-    assert by_id == explain(snapshot, "structural-net")
-
-
-def test_id_of_several_names_tells_of_the_kept_one(snapshot: Path, codes: dict[str, str]) -> None:
-    assert explain(snapshot, digest_of(codes["base"])) == explain(snapshot, "base-net")
+@pytest.mark.parametrize("name", ["structural", "base"])  # of the base there are several names: the kept one tells
+def test_by_id(snapshot: Path, codes: dict[str, str], form: Callable[[str], str], name: str) -> None:
+    assert explain(snapshot, form(digest_of(codes[name]))) == explain(snapshot, f"{name}-net")
 
 
 def test_prefix_of_several_ids(snapshot: Path, codes: dict[str, str]) -> None:
@@ -324,11 +320,8 @@ def test_unknown_name_lists_near_ones(snapshot: Path, wanted: str, near: str) ->
 
 
 @pytest.mark.parametrize("wanted", ["", "zzzzzz", "0" * 64, "0" * 65])
-def test_nothing_near(snapshot: Path, wanted: str) -> None:
+def test_nothing_near(snapshot: Path, codes: dict[str, str], wanted: str) -> None:
     assert error_of(snapshot, wanted).endswith("decisions.parquet lists all names")
-
-
-def test_five_digits_are_not_an_id(snapshot: Path, codes: dict[str, str]) -> None:
     assert "6 or more digits" in error_of(snapshot, digest_of(codes["far"])[:5])
 
 

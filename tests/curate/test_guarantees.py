@@ -388,16 +388,6 @@ def test_all_pairs_are_found(pool: Pool, curated: Any, drawn: list[Row], chosen:
     assert stated["sets_asked"] == stated["sets"] == len(sets)
 
 
-@given(drawn=ROWS, chosen=OPTIONS)
-def test_a_second_curation_drops_nothing(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
-    first = curated(with_codes(drawn, pool), **chosen)
-    if not first.kept:
-        return
-    second = curated([first.kept_row(code) for code in first.kept], **chosen)
-    assert set(second.kept) == set(first.kept)
-    assert all(decision.kept for decision in second.decisions)
-
-
 def members(result: Any, pool: Pool, *, prefix: str = "", family: str = "") -> list[str]:
     """The codes of the records of a group."""
     found = []

@@ -55,6 +55,8 @@ def test_numbers(run: Run) -> None:
     shares = {split: number / len(run.records) for split, number in counts["splits"].items()}
     assert shares == pytest.approx({"train": 0.8, "validation": 0.1, "test": 0.1}, abs=0.005)
     assert counts["prefixes"]["rag"]["kept"] / len(run.records) < 0.70  # 72.5 % in the peer's snapshot
+    assert all(0 < record["score"] < 1 for record in run.records)
+    assert any(record["pretrained"] for record in run.records)
     assert run.manifest.details["lsh"]["recall"] == 1.0
     assert run.manifest.details["lsh"]["pairs"] > 10_000
 
@@ -190,15 +192,3 @@ def test_codes_are_those_of_the_wheel(run: Run, lemur_wheel: Path) -> None:
         for record in random.Random(3).sample(run.records, 100):
             text = archive.read(f"ab/nn/nn/{record['nn']}.py").decode()
             assert record["nn_code"] == text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def test_known_networks(run: Run) -> None:
-    """The best of CIFAR-10 in this release, and the paper's best, which starts from ImageNet weights."""
-    by_name = {decision["nn"]: decision for decision in run.decisions.to_pylist() if decision["stage"] != "repeat"}
-    records = {record["nn"]: record for record in run.records}
-    pretrained = by_name["rag-6d58587b76d7e03be409f7e7289d4a58"]
-    if pretrained["kept"]:
-        assert records["rag-6d58587b76d7e03be409f7e7289d4a58"]["pretrained"]
-    assert any(record["pretrained"] for record in run.records)
-    assert records["MoEv7"]["score"] > 0.5
-    assert all(0 < record["score"] < 1 for record in run.records)

@@ -6,6 +6,7 @@ import runpy
 import shutil
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -350,46 +351,47 @@ def test_hub_fails(monkeypatch: pytest.MonkeyPatch, raised: Exception, kind: typ
         assert type(caught.value) is kind
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(403, UserError), (404, UserError), (429, RetryableError), (503, RetryableError)]
-)
-def test_hub_answers_with_an_error(monkeypatch: pytest.MonkeyPatch, status: int, kind: type[UserError]) -> None:
-    import datasets
+def http_error(status: int) -> Exception:
     from huggingface_hub.errors import HfHubHTTPError
 
+    error = HfHubHTTPError.__new__(HfHubHTTPError)
+    error.response = types.SimpleNamespace(status_code=status)
+    return error
+
+
+def broken_connection() -> Exception:
+    return type(http_error(0)).__bases__[0]("connection reset")  # what the HTTP library itself raises
+
+
+def absent() -> Exception:
+    import datasets
+
+    return datasets.exceptions.DatasetNotFoundError("no such dataset")  # a FileNotFoundError too
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        (lambda: http_error(403), UserError, ""),
+        (lambda: http_error(404), UserError, ""),
+        (lambda: http_error(429), RetryableError, ""),
+        (lambda: http_error(503), RetryableError, ""),
+        (broken_connection, RetryableError, "the Hub cannot be read: connection reset; "),
+        (absent, UserError, "no such dataset; check the name"),
+    ],
+)
+def test_hub_answers_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, raised: Callable[[], Exception], kind: type[UserError], said: str
+) -> None:
+    import datasets
+
     def load_dataset(*_: object, **__: object) -> None:
-        error = HfHubHTTPError.__new__(HfHubHTTPError)
-        error.response = types.SimpleNamespace(status_code=status)
-        raise error
+        raise raised()
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"^hf://datasets/o/n: {said}") as caught:
         rows_of(open_source("hf://datasets/o/n"))
     assert type(caught.value) is kind
-
-
-def test_hub_connection_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-    from huggingface_hub.errors import HfHubHTTPError
-
-    def load_dataset(*_: object, **__: object) -> None:
-        raise HfHubHTTPError.__bases__[0]("connection reset")  # what the HTTP library itself raises
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(RetryableError, match=r"^hf://datasets/o/n: the Hub cannot be read: connection reset; "):
-        rows_of(open_source("hf://datasets/o/n"))
-
-
-def test_hub_has_no_such_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    def load_dataset(*_: object, **__: object) -> None:
-        raise datasets.exceptions.DatasetNotFoundError("no such dataset")  # a FileNotFoundError too
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(UserError, match=r"^hf://datasets/o/n: no such dataset; check the name") as caught:
-        rows_of(open_source("hf://datasets/o/n"))
-    assert type(caught.value) is UserError
 
 
 # --- several, and an extraction folder as one of them ---------------------------------------------------------------

@@ -39,14 +39,6 @@ def test_order_and_repetition_do_not_matter() -> None:
     assert signature(values).tolist() == signature(np.concatenate([values[::-1], values])).tolist()
 
 
-def test_a_smaller_set_has_larger_minima() -> None:
-    values = numbers(100)
-    assert (signature(values) <= signature(values[:30])).all()
-    assert signature(np.concatenate([values[:30], values[30:]])).tolist() == (
-        np.minimum(signature(values[:30]), signature(values[30:])).tolist()
-    )
-
-
 @pytest.mark.parametrize(
     ("bands", "rows", "jaccard", "chance"),
     [(1, 1, 0.5, 0.5), (2, 1, 0.5, 0.25), (2, 2, 0.5, 0.5625), (64, 4, 1.0, 0.0)],
