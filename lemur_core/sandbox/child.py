@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import confine as walls
+from .foreign import causes_of, message_of
 from .jobs import Limits, Status
 
 #: The most that an entry may return, as JSON.
@@ -121,16 +122,12 @@ def _arrange_files(output: int, errors: int, result: int) -> int:
 
 
 def _classify(error: BaseException) -> Status:
-    seen: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in seen:
-        seen.append(link)
-        link = link.__cause__ or link.__context__
-    if any(isinstance(link, MemoryError) for link in seen):
+    causes = causes_of(error)
+    if any(isinstance(cause, MemoryError) for cause in causes):
         return Status.OUT_OF_MEMORY
-    if isinstance(error, RuntimeError) and "can't allocate memory" in _text(error):  # PyTorch's CPU allocator
+    if isinstance(error, RuntimeError) and "can't allocate memory" in message_of(error):  # PyTorch's CPU allocator
         return Status.OUT_OF_MEMORY
-    if any(isinstance(link, OSError) and link.errno in _REFUSALS for link in seen):
+    if any(isinstance(cause, OSError) and cause.errno in _REFUSALS for cause in causes):
         return Status.DENIED
     return Status.ERROR
 
@@ -141,11 +138,4 @@ def _describe(error: BaseException) -> str:
         f"  {Path(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
-    return "\n".join([f"{type(error).__name__}: {_text(error)}"[:_ERROR_CHARACTERS], *frames[-_FRAMES:]])
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException as broken:  # noqa: BLE001 (foreign code, too)
-        return f"(its message cannot be had: {type(broken).__name__})"
+    return "\n".join([f"{type(error).__name__}: {message_of(error)}"[:_ERROR_CHARACTERS], *frames[-_FRAMES:]])

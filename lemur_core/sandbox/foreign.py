@@ -36,5 +36,15 @@ def message_of(error: BaseException) -> str:
     """The message of a foreign exception."""
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 (foreign code, too)
+    except BaseException as broken:  # noqa: BLE001 (foreign code, too)
         return f"(its message cannot be had: {type(broken).__name__})"
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """An exception, and what it was raised from or while handling, each once."""
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in seen:
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    return seen

@@ -24,7 +24,7 @@ import torchvision
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
-from lemur_core.sandbox.foreign import NETWORK, load, message_of, one_line
+from lemur_core.sandbox.foreign import NETWORK, causes_of, load, message_of, one_line
 
 _MESSAGE_CHARACTERS = 240
 _LINE_CHARACTERS = 100
@@ -77,14 +77,7 @@ _FILE = f"{NETWORK}.py"
 
 def _missing_module(error: BaseException) -> str:
     """The name of the module whose absence led to this error, or nothing."""
-    seen: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in seen:
-        if isinstance(link, ModuleNotFoundError) and link.name:
-            return link.name
-        seen.append(link)
-        link = link.__cause__ or link.__context__
-    return ""
+    return next((cause.name for cause in causes_of(error) if isinstance(cause, ModuleNotFoundError) and cause.name), "")
 
 
 @contextmanager

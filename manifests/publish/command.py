@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from manifests.kinds import Verifier
 from manifests.manifest import read_manifest
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import Published, publish, pull
@@ -17,22 +17,11 @@ _LISTED = 20  # files of each kind on a terminal; --json has all of them
 
 
 def run_publish(
-    folder: Path,
-    repo_id: str,
-    *,
-    verify: Verifier,
-    revision: str,
-    tag: str | None,
-    private: bool,
-    force: bool,
-    dry_run: bool,
-    yes: bool,
-    not_secret: Collection[str],
-    as_json: bool,
-    hub: Hub | None = None,
+    folder: Path, repo_id: str, *, dry_run: bool = False, yes: bool = False, as_json: bool = False, **options: Any
 ) -> None:
     """Publish a folder and print what was done.
 
+    Args: options: further ones of `publish`.
     Raises: UserError if nobody can be asked and `yes` is not given, and as `publish` does.
     """
     read_manifest(folder)  # a folder that is none is told before anything about asking
@@ -45,19 +34,7 @@ def run_publish(
         print(f"Publish this on {plan.repo_id}? [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    done = publish(
-        folder,
-        repo_id,
-        verify=verify,
-        revision=revision,
-        tag=tag,
-        private=private,
-        force=force,
-        dry_run=dry_run,
-        not_secret=not_secret,
-        confirm=None if yes or dry_run else confirm,
-        hub=hub,
-    )
+    done = publish(folder, repo_id, dry_run=dry_run, confirm=None if yes or dry_run else confirm, **options)
     if as_json:
         print(json.dumps(_summary(done), indent=2))
         return

@@ -245,17 +245,16 @@ def test_a_parent_is_known_by_its_digest_alone(of_blocks: Path, extraction: Path
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
-    [("net-aa", "near names: net-a, net-"), ("ffffffff", "no network of this snapshot has this name")],
+    [
+        ("net-aa", "near names: net-a, net-"),
+        ("ffffffff", "no network of this snapshot has this name"),
+        ("Atention", "no block of this folder is called so; near names: Attention"),
+    ],
 )
-def test_an_unknown_network(lemur: Path, wanted: str, message: str) -> None:
+def test_what_is_not_there(lemur: Path, extraction: Path, wanted: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        trace(wanted, [lemur])
+        trace(wanted, [extraction if "block" in message else lemur])
     assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_block(extraction: Path) -> None:
-    with pytest.raises(UserError, match="no block of this folder is called so; near names: Attention"):
-        trace("Atention", [extraction])
 
 
 def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:

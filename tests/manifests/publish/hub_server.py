@@ -157,13 +157,11 @@ class RefusalError(Exception):
 NAME = r"(?P<repo>[\w.-]+/[\w.-]+)"
 ROUTES = [
     ("create", "POST", r"/api/repos/create"),
-    ("whoami", "GET", r"/api/whoami-v2"),
     ("yaml", "POST", r"/api/validate-yaml"),
     ("info", "GET", rf"/api/datasets/{NAME}(/revision/(?P<rev>[^/]+))?"),
     ("refs", "GET", rf"/api/datasets/{NAME}/refs"),
     ("commits", "GET", rf"/api/datasets/{NAME}/commits/(?P<rev>[^/]+)"),
     ("tree", "GET", rf"/api/datasets/{NAME}/tree/(?P<rev>[^/]+)(/(?P<path>.*))?"),
-    ("paths", "POST", rf"/api/datasets/{NAME}/paths-info/(?P<rev>[^/]+)"),
     ("branch", "POST", rf"/api/datasets/{NAME}/branch/(?P<rev>[^/]+)"),
     ("tag", "POST", rf"/api/datasets/{NAME}/tag/(?P<rev>[^/]+)"),
     ("preupload", "POST", rf"/api/datasets/{NAME}/preupload/(?P<rev>[^/]+)"),
@@ -298,11 +296,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _whoami(self, body: bytes) -> None:
-        if not self._token:
-            raise RefusalError(401, "Invalid username or password.")
-        self._answer(200, {"type": "user", "name": "owner", "orgs": [], "auth": {"type": "access_token"}})
-
     def _yaml(self, body: bytes) -> None:
         self._answer(200, {"errors": [], "warnings": []})
 
@@ -356,11 +349,6 @@ class _Handler(BaseHTTPRequestHandler):
             asked = "&".join(f"{k}={quote(v)}" for k, v in self.query.items() if k != "cursor")
             headers["Link"] = f'<{self.hub.endpoint}{path}?{asked}&cursor={start + PAGE}>; rel="next"'
         self._answer(200, entries[start : start + PAGE], headers)
-
-    def _paths(self, body: bytes) -> None:
-        asked = json.loads(body) if body.startswith(b"{") else parse_qs(body.decode())
-        entries = self._entries(self._repo.trees[self._commit_oid])
-        self._answer(200, [entry for entry in entries if entry["path"] in asked["paths"]])
 
     def _resolve(self, body: bytes) -> None:
         oid = self._commit_oid

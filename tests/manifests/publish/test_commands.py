@@ -19,10 +19,7 @@ from manifests.publish import Hub, command
 TOKEN = "hf_" + "W" * 34
 REPO = "owner/data"
 Lemur = Callable[..., subprocess.CompletedProcess[str]]
-run_publish = partial(
-    command.run_publish, verify=verify_folder, revision="main", tag=None, private=False, force=False, dry_run=False,
-    yes=False, not_secret=(), as_json=False,
-)  # fmt: skip
+run_publish = partial(command.run_publish, verify=verify_folder)
 pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")  # of the client, about itself
 
 
