@@ -89,12 +89,17 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 def corpus(tmp_path_factory: pytest.TempPathFactory, index: Index) -> MakeCorpus:
     """Writes files and opens them: as one source, or each top-level folder as a source of its own (`apart`).
 
-    Top-level folders are packages, unless `bare`.
+    Top-level folders are packages, unless `bare`. `sources` are taken as they are.
     """
     numbers = itertools.count()
 
     def make(
-        files: str | Mapping[str, str], *, apart: bool = False, reverse: bool = False, bare: bool = False
+        files: str | Mapping[str, str],
+        *,
+        apart: bool = False,
+        reverse: bool = False,
+        bare: bool = False,
+        sources: list[Source] | None = None,
     ) -> Corpus:
         folder = tmp_path_factory.mktemp(f"corpus{next(numbers)}") / "src"
         given = split_files(files) if isinstance(files, str) else dict(files)
@@ -103,6 +108,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, index: Index) -> MakeCorpus
         for path, text in given.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8", newline="")
+        if sources is not None:
+            index.add([(source, file) for source in sources for file in source.files])
+            return Corpus(folder, sources, index)
         roots = sorted({folder / path.split("/")[0] for path in given}) if apart else [folder]
         return Corpus(folder, [open_source(f"{root}/") for root in roots], index, reverse)
 

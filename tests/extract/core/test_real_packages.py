@@ -9,46 +9,42 @@ from typing import Any
 
 import pytest
 
-from extract.closure import Collector
-from extract.discover import Found, discover
-from extract.emit import Emitted, Emitter
-from extract.graph import Graph
-from extract.index import Index
-from extract.modules import Library
-from extract.registry import Registries
+from extract.emit import Emitted
 from extract.sources import open_source
 
 BLOCKS = 40
 
 RUNNER = """
 import json, sys, torch
-failed = {}
-for name, code in json.load(open(sys.argv[1])).items():
+failed, imported = {}, []
+blocks = json.load(open(sys.argv[1]))
+for_operators = [name for name in blocks if "\\nimport torchvision\\n" in blocks[name]]  # nothing is taken from it
+assert all("torch.ops.torchvision." in blocks[name] for name in for_operators)
+for name in [*(name for name in blocks if name not in for_operators), *for_operators]:
+    code = blocks[name]
     names = {"__name__": "block", "__file__": "block.py"}
     try:
         exec(compile(code, name, "exec"), names)
         assert issubclass(names[name.rpartition(".")[2]], torch.nn.Module)
     except Exception as error:
         failed[name] = f"{type(error).__name__}: {error}"
-print(json.dumps([failed, sorted(m for m in sys.modules if m.split(".")[0] == "torchvision")]))
+    if name not in for_operators:
+        imported = sorted(m for m in sys.modules if m.split(".")[0] == "torchvision")
+print(json.dumps([failed, imported]))
 """
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def outcomes(corpus: Any) -> Any:
     """Every n-th class of torchvision, extracted without torchvision in the declared runtime."""
     try:
         version = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("needs torchvision, which is not installed")
-    source = open_source(f"torchvision@{version}")
-    with Index(tmp_path_factory.mktemp("index") / "index.sqlite") as index:
-        index.add([(source, file) for file in source.files])
-        library = Library([source], index.facts)
-        found = discover(library, [library.by_path[source.name, file.path] for file in source.files])
-        emitter = Emitter(Collector(Graph(library, Registries(library, index))))
-        chosen: list[Found] = found[:: max(1, len(found) // BLOCKS)][:BLOCKS]
-        return len(found), {one.qualname: emitter.emit(one) for one in chosen}
+    made = corpus({}, sources=[open_source(f"torchvision@{version}")])
+    emitter = made.emitter()
+    chosen = made.found[:: max(1, len(made.found) // BLOCKS)][:BLOCKS]
+    return len(made.found), {one.qualname: emitter.emit(one) for one in chosen}
 
 
 @pytest.mark.slow
