@@ -39,6 +39,15 @@ _CAPTIONS = {
     "failures": "Classes that came no further, by category.",
     "sizes": "Lines of the closed files.",
 }
+_NO_TWO_NEAR = "no two near-duplicates (structural Jaccard >= 0.95)"
+_OF_CATEGORIES = "What a class is for is told from its names, by the rules in `extract/categories.py`."
+_SINGLE_BLOCKS = (
+    "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
+    " one with its code. `required_repos.json` says what each closed file needs, and where its parts came from.",
+    "",
+    "`specs.jsonl` has one line for each closed file: what the block is and does, without its source;"
+    " `lemur search QUERY --in DIR` searches it.",
+)
 #: Notes that are printed; the manifest has all of them.
 _PRINTED_NOTES = 10
 
@@ -76,43 +85,29 @@ def write_report(
         measured: up to here.
     """
     drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.options.level))
-    numbers = {figure: place for place, figure in enumerate(drawn, start=1)}
-
-    def figure(key: str) -> list[str]:
-        if key not in drawn:
-            return []
-        caption = f"Figure {numbers[key]}. {_CAPTIONS[key]}"
-        return [f"![{caption}](figures/{drawn[key]})", "", f"*{caption}*", ""]
-
-    lines = [
-        *_head(facts, counts),
-        *_rungs(facts, counts),
-        *_targets(facts, counts),
-        *_distinct(structures),
-        *_by_group("By source", "source", counts["sources"], facts),
-        *figure("sources"),
-        *_unopened(facts),
-        *_by_group(
-            "By category",
-            "category",
-            counts["categories"],
-            facts,
-            intro="What a class is for is told from its names, by the rules in `extract/categories.py`.",
-        ),
-        *_failures(failures_of(rows), counts["blocks"]),
-        *figure("failures"),
-        *_sizes(rows, files),
-        *figure("sizes"),
-        *_smaller(counts),
-        *_this_run(facts, rows, measured),
-        "## Single blocks",
-        "",
-        "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
-        " one with its code. `required_repos.json` says what each closed file needs, and where its parts came from.",
-        "",
-        "`specs.jsonl` has one line for each closed file: what the block is and does, without its source;"
-        " `lemur search QUERY --in DIR` searches it.",
+    sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
+        (_head(facts, counts), ""),
+        (_rungs(facts, counts), ""),
+        (_targets(facts, counts), ""),
+        (_distinct(structures), ""),
+        (_by_group("By source", "source", counts["sources"], facts), "sources"),
+        (_unopened(facts), ""),
+        (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
+        (_failures(failures_of(rows), counts["blocks"]), "failures"),
+        (_sizes(rows, files), "sizes"),
+        (_licences(counts), ""),
+        (_fidelity(counts), ""),
+        (_this_run(facts, rows, measured), ""),
     ]
+    lines: list[str] = []
+    number = 0
+    for section, figure in sections:
+        lines += section
+        if figure in drawn:
+            number += 1
+            caption = f"Figure {number}. {_CAPTIONS[figure]}"
+            lines += [f"![{caption}](figures/{drawn[figure]})", "", f"*{caption}*", ""]
+    lines += ["## Single blocks", "", *_SINGLE_BLOCKS]
     (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
 
@@ -186,7 +181,7 @@ def _rungs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
         low, high = wilson(here, whole)
         cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
         rows.append([f"`{level}`", _MEANS[level], *cells])
-    return ["## How far they came", "", *table(["rung", "", "classes", "%", "95 %", "stopped here"], rows, left=2)]
+    return _section("How far they came", ["rung", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
 
 
 def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
@@ -201,8 +196,7 @@ def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     for label, part in (("found", there), *((f"`{rung}`", found["reached"][rung]) for rung in ladder)):
         of_found = [share(part, there)] if label != "found" else [""]
         rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *of_found])
-    lines = ["## Names asked for", ""]
-    lines += table(["", "names", "% of all", "95 %", "of those found"], rows)
+    lines = _section("Names asked for", ["", "names", "% of all", "95 %", "of those found"], rows)
     lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
     if found["missing"]:
         named = ", ".join(code_span(name, 40) for name in found["missing"][:LONG_TABLE])
@@ -219,10 +213,9 @@ def _distinct(structures: "Distinct") -> list[str]:
     rows = [
         ["executed blocks that call anything", count(whole), ""],
         ["different fingerprints", count(structures.fingerprints), percent(structures.fingerprints, whole)],
-        ["no two near-duplicates (structural Jaccard >= 0.95)", count(structures.structures), ""],
+        [_NO_TWO_NEAR, count(structures.structures), percent(structures.structures, whole)],
     ]
-    rows[-1][-1] = percent(structures.structures, whole)
-    lines = ["## Structurally unique", "", *table(["", "blocks", "%"], rows)]
+    lines = _section("Structurally unique", ["", "blocks", "%"], rows)
     note = "Fingerprints and threshold are those of `lemur curate`, over the whole closed file."
     return [*lines, f"{note} NN-RAG's paper counts 771 unique among 941 validated blocks (82 %).", ""]
 
@@ -245,7 +238,7 @@ def _by_group(
     whole: dict[str, int] = {level: sum(levels.get(level, 0) for levels in groups.values()) for level in LEVELS}
     rows.append(["**all**", *_cells(whole, ladder, goal)])
     heads = [label, "classes", *(f"`{level}`" for level in ladder), f"% `{goal}`", "95 %"]
-    return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows)]
+    return _section(title, heads, rows, intro=intro)
 
 
 def _failures(found: Sequence[Failure], blocks: int) -> list[str]:
@@ -265,7 +258,7 @@ def _failures(found: Sequence[Failure], blocks: int) -> list[str]:
         for failure in found
     ]
     heads = ["category", "commonest message", "for example", "classes", "% of failures", "% of all"]
-    return ["## Why they came no further", "", *table(heads, rows, left=3)]
+    return _section("Why they came no further", heads, rows, left=3)
 
 
 def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
@@ -278,21 +271,27 @@ def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
         [label, *(count(values[min(len(values) - 1, int(place * len(values)))]) for place in (0, 0.5, 0.9, 1))]
         for label, values in (("lines of a closed file", lengths), ("files that it was made from", made))
     ]
-    return ["## Size", "", *table(["", "least", "median", "90 %", "most"], cells)]
+    return _section("Size", ["", "least", "median", "90 %", "most"], cells)
 
 
-def _smaller(counts: Mapping[str, Any]) -> list[str]:
-    """Licences, and what a comparison with the originals found."""
-    lines = ["## Licences", ""]
+def _licences(counts: Mapping[str, Any]) -> list[str]:
     rows = [[code_span(name), count(n), percent(n, counts["blocks"])] for name, n in counts["licenses"].items()]
-    lines += table(["licence", "classes", "%"], rows)
-    compared = counts["fidelity"]
-    if compared:
-        whole = sum(compared.values())
-        rows = [[f"`{name}`", count(n), share(n, whole)] for name, n in compared.items()]
-        lines += ["## Fidelity", "", "Against the class as imported from its own package:", ""]
-        lines += table(["", "classes", "%"], rows)
-    return lines
+    return _section("Licences", ["licence", "classes", "%"], rows)
+
+
+def _fidelity(counts: Mapping[str, Any]) -> list[str]:
+    """What a comparison with the originals found."""
+    whole = sum(counts["fidelity"].values())
+    rows = [[f"`{name}`", count(n), share(n, whole)] for name, n in counts["fidelity"].items()]
+    intro = "Against the class as imported from its own package:"
+    return _section("Fidelity", ["", "classes", "%"], rows, intro=intro) if rows else []
+
+
+def _section(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, intro: str = ""
+) -> list[str]:
+    """A section that is a table; `left` columns stand at the left."""
+    return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows, left=left)]
 
 
 def _unopened(facts: RunFacts) -> list[str]:
@@ -300,14 +299,14 @@ def _unopened(facts: RunFacts) -> list[str]:
     if not facts.unopened:
         return []
     rows = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
-    return ["## Sources that could not be opened", "", *table(["source", "reason"], rows, left=2)]
+    return _section("Sources that could not be opened", ["source", "reason"], rows, left=2)
 
 
 def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> list[str]:
     """Seconds and cache hits: what another run need not repeat."""
-    lines = ["## This run", "", "These figures differ from run to run.", ""]
     stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
-    lines += table(["stage", "seconds"], [*stages, ["**all**", f"{measured.seconds:,.1f}"]])
+    stages.append(["**all**", f"{measured.seconds:,.1f}"])
+    lines = _section("This run", ["stage", "seconds"], stages, intro="These figures differ from run to run.")
     timed = sorted(((row.seconds, row.block) for row in rows if row.seconds is not None), reverse=True)
     if timed:
         total = sum(seconds for seconds, _ in timed)

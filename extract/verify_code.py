@@ -23,7 +23,7 @@ from extract.modules import RUNTIME
 from extract.requirements import imported_names
 from extract.results import at_least
 from extract.specs import SPECS
-from extract.specs.make import line_faults, read_lines
+from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from lemur_core.source.undefined import undefined_names
@@ -32,25 +32,7 @@ from manifests.conversations.verify import has_chat
 from manifests.provenance import TABLE
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
-_CODE_COLUMNS = (
-    "block",
-    "source",
-    "level",
-    "error_kind",
-    "requires",
-    "license",
-    "file",
-    "code",
-    "code_sha256",
-    "n_lines",
-    "name",
-    "category",
-    "fidelity",
-    "path",
-    "start_line",
-    "end_line",
-    "swhid",
-)
+_CODE_COLUMNS = tuple({*SHARED, "error_kind", "requires", "code", "n_lines"})
 _BATCH = 40  # blocks a worker is given at once
 _FEW = 60  # blocks; below it, starting processes costs more than it saves
 
@@ -81,8 +63,9 @@ def check_code(
     for row in rows:
         if row["file"] != paths.get(row["block"]):
             found["files"].append(f"{row['block']}: lies in {row['file']}, not in {paths.get(row['block'])}")
+    work, batches = partial(check_batch, folder, packages), _batches(folder)
     with progress("verify", len(paths), "blocks") as advance:
-        for done, faults in _in_order(folder, packages, len(paths), jobs):
+        for done, faults in map(work, batches) if len(paths) <= _FEW else map_items(work, batches, jobs):
             for name, wrong in faults.items():
                 found[name] += wrong
             advance(done)
@@ -94,19 +77,6 @@ def check_code(
     elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
         found["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
     return [found_check(name, found[name], told) for name, told in fine.items()]
-
-
-def _in_order(
-    folder: Path, packages: Mapping[str, frozenset[str]], count: int, jobs: int | None
-) -> Iterator[tuple[int, Faults]]:
-    """The faults of all files, batch by batch, in the order of the table."""
-    work = partial(_checked, str(folder), packages)
-    batches = _batches(folder)
-    yield from map(work, batches) if count <= _FEW else map_items(work, batches, jobs)
-
-
-def _checked(folder: str, packages: Mapping[str, frozenset[str]], rows: Sequence[Row]) -> tuple[int, Faults]:
-    return len(rows), check_batch(folder, rows, packages)
 
 
 def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
@@ -126,13 +96,13 @@ def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
                 yield there
 
 
-def check_batch(folder: str, rows: Sequence[Row], packages: Mapping[str, frozenset[str]]) -> Faults:
-    """What is wrong with some blocks' files, by check."""
+def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], rows: Sequence[Row]) -> tuple[int, Faults]:
+    """How many blocks these are, and what is wrong with their files, by check."""
     found: Faults = {name: [] for name in _OF_CODE}
     for row in rows:
-        for name, fault in _file_faults(Path(folder), row, packages[row["source"]]):
+        for name, fault in _file_faults(folder, row, packages[row["source"]]):
             found[name].append(f"{row['block']}: {fault}")
-    return found
+    return len(rows), found
 
 
 def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[str, str]]:

@@ -172,12 +172,10 @@ def spec_row(spec: Spec, place: Place) -> dict[str, Any]:
     facts["layers"] = None if facts["layers"] is None else _counts(facts["layers"])
     facts["builds"] = _counts(facts["builds"])
     facts["dependencies"] = _values(facts["dependencies"])
-    facts |= {name: None if worked[key] is None else _values(worked[key]) for name, key in _CALLS}
+    for name, key in (("init", "init"), ("call", "forward")):
+        facts[name] = None if worked[key] is None else _values(worked[key])
     facts |= {"method": worked["method"], "split": place.split, "cluster": place.cluster}
     return {name: facts[name] for name in SpecRow.model_fields}
-
-
-_CALLS = (("init", "init"), ("call", "forward"))
 
 
 def _values(items: Mapping[str, str]) -> list[dict[str, str]]:
