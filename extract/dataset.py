@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.chat.build import build_chat, extraction_chat_card
-from extract.chat.draft import ChatBlock
-from extract.chat.guard import Rights, read_rights
+from extract.chat.draft import ChatBlock, Rights, read_rights
 from extract.results import Options
 from extract.specs.splits import Place, place_specs, write_spec_tables
 from lemur_core.files.markdown import code_span, count, plural, table

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.guard import repeats
+from extract.chat.draft import repeats
 from extract.chat.verify import read_texts
 from extract.folder import code_paths
 from extract.graph import distributions_of

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extract.chat.choose import Distractors, choose
-from extract.chat.draft import ChatBlock, describe, shapes, specify, write
-from extract.chat.guard import Rights, guarded_text, repeats
+from extract.chat.draft import ChatBlock, Rights, describe, guarded_text, repeats, shapes, specify, write
 from extract.specs.make import LIMIT
 from extract.specs.splits import design_key
 from lemur_core.files.progress import progress

@@ -32,7 +32,7 @@ _ASKED = (
 )
 
 
-_SCALES = (1, 2, 5)
+_SCALES = (1, 2, 5, 10)
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Identity", "ParameterList", "ParameterDict"})
 
 
@@ -92,50 +92,43 @@ def _shape(spec: Spec) -> Demand | None:
             return False
         return other.downsampling == factor if other.layout == layout and other.downsampling is not None else None
 
-    return Demand(phrase, met, _shape_because)
+    return Demand(phrase, met, lambda other: _first_phrase(other, "takes") or "")
 
 
 def _keeps_because(spec: Spec) -> str:
     """That it keeps the shape, or what about it shows that it does not."""
-    phrases = [words for words in shape_words(spec) if spec.keeps_shape or not words.startswith(("takes", "keeps"))]
-    return f"it {phrases[0]}" if phrases else "it gives another shape"
+    shown = _first_phrase(spec) if spec.keeps_shape else _first_phrase(spec, "takes", "keeps")
+    return shown or "it gives another shape"
 
 
-def _shape_because(spec: Spec) -> str:
-    """What becomes of its shape."""
-    phrases = [words for words in shape_words(spec) if not words.startswith("takes")]
-    return f"it {phrases[0]}" if phrases else ""
+def _first_phrase(spec: Spec, *left_out: str) -> str | None:
+    """What becomes of its shape, but for phrases that begin so."""
+    return next((f"it {words}" for words in shape_words(spec) if not words.startswith(left_out)), None)
 
 
 def _size(spec: Spec) -> Demand | None:
     if spec.parameters is None:
         return None
-    if not spec.parameters:
-        return Demand("has no parameters", lambda other: _at_most(other, 0), _size_because)
     limit = _round_up(spec.parameters)
-    return Demand(f"has at most {limit:,} parameters", lambda other: _at_most(other, limit), _size_because)
-
-
-def _at_most(spec: Spec, limit: int) -> bool | None:
-    return None if spec.parameters is None else spec.parameters <= limit
-
-
-def _size_because(spec: Spec) -> str:
-    return f"it {parameter_words(spec, arguments=False)}"
+    text = f"has at most {limit:,} parameters" if limit else "has no parameters"
+    return Demand(
+        text,
+        lambda other: None if other.parameters is None else other.parameters <= limit,
+        lambda other: f"it {parameter_words(other, arguments=False)}",
+    )
 
 
 def _round_up(number: int) -> int:
-    """The next of 1, 2, 5, 10, 20, 50, …"""
-    power = int(10 ** (len(str(number)) - 1))
-    return next(scale * power for scale in (*_SCALES, 10) if scale * power >= number)
+    """The next of 0, 1, 2, 5, 10, 20, 50, …"""
+    power = int(10 ** (len(str(number)) - 1)) if number else 0
+    return next(scale * power for scale in _SCALES if scale * power >= number)
 
 
 def _layer(spec: Spec) -> Demand | None:
-    """A kind of layer that it contains; only where all kinds are stated can a block be said to lack it."""
-    named = [(name, count) for name, count in bag(spec.layers or {}) if name not in _CONTAINERS]
-    if not named:
+    """A kind of layer that it contains; only where all kinds are stated can a block be known to lack it."""
+    name = next((name for name, _ in bag(spec.layers or {}) if name not in _CONTAINERS), None)
+    if name is None:
         return None
-    name, _ = named[0]
 
     def met(other: Spec) -> bool | None:
         if other.layers is None:
@@ -154,16 +147,12 @@ def _layer(spec: Spec) -> Demand | None:
 def _mode(spec: Spec) -> Demand | None:
     if spec.train_differs is None:
         return None
-    same = not spec.train_differs
-    text = "gives the same output in train and eval mode" if same else "gives different outputs in train and eval mode"
-
-    def met(other: Spec) -> bool | None:
-        return None if other.train_differs is None else (not other.train_differs) == same
-
-    def because(other: Spec) -> str:
-        return "train and eval mode give " + ("different outputs" if other.train_differs else "the same output")
-
-    return Demand(text, met, because)
+    outputs = {True: "different outputs", False: "the same output", None: ""}
+    return Demand(
+        f"gives {outputs[spec.train_differs]} in train and eval mode",
+        lambda other: None if other.train_differs is None else other.train_differs == spec.train_differs,
+        lambda other: f"train and eval mode give {outputs[other.train_differs]}",
+    )
 
 
 def _layout(spec: Spec) -> Demand | None:

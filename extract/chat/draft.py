@@ -1,11 +1,14 @@
-"""The kinds that say one block's facts in other words: `describe`, `specify`, `shapes`; and `write`, with its code."""
+"""The kinds that say one block's facts in other words: `describe`, `specify`, `shapes`; and `write`, with its code.
+
+Of code they hold no passage, unless it is the whole answer and its licences allow that.
+"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from extract.chat.guard import Rights
 from extract.chat.verbalization import (
     SYSTEMS,
     and_list,
@@ -21,10 +24,14 @@ from extract.chat.verbalization import (
     parameter_words,
     shape_words,
 )
+from extract.specs.make import repeated, source_of
 from extract.specs.splits import Place
 from lemur_core.files.markdown import plural
+from lemur_core.similarity.text import tokens_of
 from manifests.conversations.conversation import Draft, Skipped, Subject, fence
 from manifests.conversations.sampling import Sampler
+from manifests.licenses import NOASSERTION
+from manifests.provenance import Parts, barred_blocks, read_parts
 from manifests.records import Spec
 
 #: What a design is, in the order in which it is stated.
@@ -79,7 +86,7 @@ _FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement beside behaviour 
 
 @dataclass(frozen=True, slots=True)
 class ChatBlock:
-    """A block with what may be said of it: its spec, its place, and its code, which answers must not repeat."""
+    """A block with what may be stated of it: its spec, its place, and its code, which answers must not repeat."""
 
     spec: Spec
     place: Place
@@ -92,6 +99,46 @@ class ChatBlock:
         columns = {name: getattr(self.spec, name) for name in names}
         drop_columns = {"block": self.spec.block, "source": self.spec.source}
         return Subject(self.spec.block, self.spec.block, self.place.split, columns, drop_columns)
+
+
+def repeats(texts: Iterable[str], code: str) -> list[bool]:
+    """Of each text, whether it has eight consecutive tokens in common with the code; its header is no source."""
+    source = tokens_of(source_of(code))
+    return [repeated(text, source) is not None for text in texts]
+
+
+def guarded_text(kind: str, user: str, assistant: str) -> str:
+    """The part of a conversation that must not repeat code: all of it, unless the answer is the code itself."""
+    return user if kind == "write" else f"{user}\n{assistant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Whose code may be passed on, decided as publishing decides it, and the notice that goes with it."""
+
+    barred: Mapping[str, str] = field(default_factory=dict)  # block -> the licences that do not allow it
+    parts: Parts = field(default_factory=lambda: Parts({}, {}))
+
+    def notice(self, spec: Spec) -> str:
+        """Where a block's code comes from and under which licences, in one line."""
+        lines = f"lines {spec.start_line}-{spec.end_line}"
+        origin = f"{spec.name}: {spec.source} {spec.path}, {lines}, {spec.swhid}, {spec.license}"
+        further = [
+            f"{name} ({self.parts.source_licenses.get(name, NOASSERTION)})"
+            for name in self.parts.made_from.get(spec.block, ())
+            if name != spec.source
+        ]
+        also = f"; with definitions from {', '.join(further)}" if further else ""
+        return f"{origin}{also}; changed: imports resolved and definitions brought together"
+
+
+def read_rights(folder: Path) -> Rights:
+    """The rights to the code in a folder whose table and requirements are written.
+
+    Raises: UserError if they cannot be read.
+    """
+    parts = read_parts(folder)
+    return Rights({block: licenses for block, (_, licenses) in barred_blocks(folder, parts).items()}, parts)
 
 
 def drafted(
@@ -108,7 +155,7 @@ def drafted(
 
 
 def not_run(spec: Spec) -> Skipped:
-    """That nothing can be said of a block that did not run."""
+    """That nothing is stated of a block that did not run."""
     return Skipped("not_run", f"it came to the rung {spec.level}")
 
 

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from extract.chat.draft import FACTS, NAMES, spec_facts
-from extract.chat.guard import Rights, guarded_text, read_rights
+from extract.chat.draft import FACTS, NAMES, Rights, guarded_text, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
 from manifests.checks import Check, check_table
 from manifests.conversations.conversation import DROPS, TABLES
