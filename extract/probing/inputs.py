@@ -248,6 +248,8 @@ MEANINGS: tuple[tuple[str, Value], ...] = (
         r"(box|bbox)(es)?|rois|proposals|anchors",
         Literal("torch.tensor([[0.0, 1.0, 1.0, 6.0, 6.0], [1.0, 2.0, 2.0, 7.0, 7.0]])"),
     ),
+    (r"num_nodes|dim_size", Literal(str(_NODES))),
+    (r"(layer|block)_idx", Literal("0")),
     (r"[hHwW]|height|width", Literal("4")),
     (r"hw|size|shape|(\w+_)?(shapes?|size|resolution)", Literal("(4, 4)")),
 )
