@@ -162,6 +162,8 @@ def test_what_is_pinned(repository: Any) -> None:
 
 
 def test_what_is_unknown(repository: Any) -> None:
+    with pytest.raises(UserError, match="no branch or tag 'HEAD'; branches: none"):
+        open_source(f"git+{repository.url}")
     repository.commit(FILES)
     repository.git("branch", "dev")
     with pytest.raises(UserError, match=r"no branch or tag 'nope'; branches: dev, main$"):
@@ -173,11 +175,6 @@ def test_what_is_unknown(repository: Any) -> None:
     with pytest.raises(UserError, match=r"nowhere: .*check the address"):
         open_source(f"git+{repository.url}/nowhere")
     assert not list(store_folder("work").iterdir())
-
-
-def test_an_empty_repository(repository: Any) -> None:
-    with pytest.raises(UserError, match="no branch or tag 'HEAD'; branches: none"):
-        open_source(f"git+{repository.url}")
 
 
 def test_without_git(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Packages from an index that is a folder: wheels, sdists, what is pinned, and what goes wrong."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -248,68 +249,52 @@ def test_the_same_source_both_ways(make_wheel: Make, install: Make, monkeypatch:
     other = downloaded.root.parents[4] / "other"
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(other))
     monkeypatch.setenv("PIP_FIND_LINKS", "/dev/null")
-    install("pkg", "1.0", INSTALLED, METADATA)
+    site = install("pkg", "1.0", INSTALLED, METADATA)
     installed = open_source("pkg@1.0")
     assert installed.root.is_relative_to(other)
     assert replace(installed, root=downloaded.root) == downloaded
+    (site / "pkg/layers/se.py").write_text("changed\n")  # the copy in the cache stays
     assert [installed.read(file) for file in installed.files] == [downloaded.read(file) for file in downloaded.files]
 
 
-def test_the_copy_in_the_cache_outlives_the_installed_one(install: Make) -> None:
-    site = install("pkg", "1.0", INSTALLED, METADATA)
-    source = open_source("pkg@1.0")
-    (site / "pkg/layers/se.py").write_text("changed\n")
-    assert source.read(source.files[1]) == b"import torch\n"
-
-
-def test_a_released_copy(install: Make) -> None:
-    install("pkg", "1.0", INSTALLED, METADATA, INSTALLER="pip\n")
-    contents = read_installed("pkg", "1.0.0")
+@pytest.mark.parametrize(
+    ("extra", "version"),
+    [
+        ({"INSTALLER": "pip\n"}, "1.0.0"),
+        ({}, "1.1"),
+        ({"direct_url_JSON": '{"url": "file:///src/pkg", "dir_info": {"editable": true}}'}, "1.0"),
+        ({"INSTALLER": "conda\n"}, "1.0"),
+    ],
+)
+def test_which_copies_are_released_ones(install: Make, extra: dict[str, str], version: str) -> None:
+    site = install("pkg", "1.0", INSTALLED, METADATA, **extra)
+    (site / "pkg/added.py").write_text("")  # beside the package, of which it is no part
+    contents = read_installed("pkg", version)
+    if extra != {"INSTALLER": "pip\n"}:
+        assert contents is None
+        return
     assert contents is not None
     assert list(contents.python) == ["pkg/__init__.py", "pkg/layers/se.py"]
     assert list(contents.texts) == ["pkg-1.0.dist-info/METADATA"]
 
 
 @pytest.mark.parametrize(
-    ("extra", "version"),
+    "damage",
     [
-        ({}, "1.1"),
-        ({"direct_url_JSON": '{"url": "file:///src/pkg", "dir_info": {"editable": true}}'}, "1.0"),
-        ({"INSTALLER": "conda\n"}, "1.0"),
+        lambda site, record: (site / "pkg/layers/se.py").write_text("import torch \n"),
+        lambda site, record: (site / "pkg/layers/se.py").unlink(),
+        lambda site, record: record.write_text(
+            re.sub(r"(?m)^pkg/__init__.py,.*$", "pkg/__init__.py,,", record.read_text())
+        ),
+        lambda site, record: record.unlink(),
     ],
+    ids=["edited", "gone", "no hash", "no record"],
 )
-def test_another_version_or_a_copy_that_is_not_the_released_one(
-    install: Make, extra: dict[str, str], version: str
-) -> None:
-    install("pkg", "1.0", INSTALLED, METADATA, **extra)
-    assert read_installed("pkg", version) is None
-
-
-@pytest.mark.parametrize("damage", ["edited", "gone", "no hash", "no record"])
-def test_a_copy_that_differs_from_its_record(install: Make, damage: str) -> None:
+def test_a_copy_that_differs_from_its_record(install: Make, damage: Callable[[Path, Path], object]) -> None:
     site = install("pkg", "1.0", INSTALLED, METADATA)
-    record = site / "pkg-1.0.dist-info/RECORD"
     assert read_installed("pkg", "1.0") is not None
-    if damage == "edited":
-        (site / "pkg/layers/se.py").write_text("import torch \n")
-    elif damage == "gone":
-        (site / "pkg/layers/se.py").unlink()
-    elif damage == "no hash":
-        lines = record.read_text().splitlines()
-        record.write_text(
-            "".join(("pkg/__init__.py,,\n" if line.startswith("pkg/__init__") else line + "\n") for line in lines)
-        )
-    else:
-        record.unlink()
+    damage(site, site / "pkg-1.0.dist-info/RECORD")
     assert read_installed("pkg", "1.0") is None
-
-
-def test_a_file_beside_the_package_is_not_the_package(install: Make) -> None:
-    site = install("pkg", "1.0", INSTALLED, METADATA)
-    (site / "pkg/added.py").write_text("")
-    contents = read_installed("pkg", "1.0")
-    assert contents is not None
-    assert "pkg/added.py" not in contents.python
 
 
 def test_an_edited_copy_is_fetched_instead(install: Make, make_wheel: Make) -> None:

@@ -69,11 +69,6 @@ def test_extras_and_known_names(wheel: Wheel) -> None:
     assert runtime.unavailable == ()
 
 
-def test_nothing_to_fetch_gives_no_folder() -> None:
-    runtime = runtime_for(["torch>=2", 'nothing ; python_version < "3"'])
-    assert runtime == Runtime(None, (), (), ())
-
-
 def test_the_second_time_pip_is_not_asked(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel("tinya", needs=("gone",))
     first = runtime_for(["tinya"])
@@ -108,12 +103,6 @@ def test_of_two_files_at_one_place_the_first_stays(wheel: Wheel) -> None:
     for runtime, owner in ((both, "a"), (alone, "b")):
         assert runtime.folder is not None
         assert (runtime.folder / "tests" / "__init__.py").read_text() == f"OWNER = '{owner}'"
-
-
-def test_an_installed_one_of_the_wrong_version_is_said(index: Path) -> None:
-    runtime = runtime_for(["packaging<1"])
-    assert "is installed here, not <1" in reasons(runtime)["packaging"]
-    assert runtime.folder is None
 
 
 def test_opencv_comes_without_its_windows(wheel: Wheel) -> None:
@@ -154,11 +143,13 @@ def test_no_code_of_a_distribution_is_run(index: Path, wheel: Wheel, tmp_path: P
         ("--pre", "--pre", "not a requirement of PEP 508"),
         ("tiny==9", "tiny", "no wheel of it"),
         ("elsewhere", "elsewhere", "no wheel of it"),
+        ("packaging<1", "packaging", "is installed here, not <1"),
     ],
 )
 def test_what_cannot_be_had(wheel: Wheel, requirement: str, name: str, reason: str) -> None:
     wheel("tiny")
     wheel("elsewhere", tag="cp27-cp27m-win32")
+    assert runtime_for(["torch>=2", 'nothing ; python_version < "3"']) == Runtime(None, (), (), ())
     runtime = runtime_for([requirement])
     assert reason in reasons(runtime)[name]
     assert runtime.folder is None
@@ -183,18 +174,16 @@ def test_links_and_scripts_are_left_out(index: Path, wheel: Wheel) -> None:
     assert names(runtime_for(["tinya"])) == {"tinya.py", "deep.py"}
 
 
-def test_the_bound_on_the_wheel(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("bound", "says"), [("MAX_WHEEL_BYTES", "more than 0 MiB"), ("MAX_UNPACKED_BYTES", "unpacks to more")]
+)
+def test_bounds(wheel: Wheel, monkeypatch: pytest.MonkeyPatch, bound: str, says: str) -> None:
     wheel("large", files={"large.py": str(list(range(20_000)))})
-    monkeypatch.setattr(extract.runtime, "MAX_WHEEL_BYTES", 20_000)
-    assert "more than 0 MiB" in reasons(runtime_for(["large"]))["large"]
-
-
-def test_the_bound_on_what_it_unpacks_to(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel("large", files={"large.py": "x" * 50_000})
-    monkeypatch.setattr(extract.runtime, "MAX_UNPACKED_BYTES", 40_000)
-    assert "unpacks to more" in reasons(runtime_for(["large"]))["large"]
-    monkeypatch.setattr(extract.runtime, "MAX_UNPACKED_BYTES", 60_000)
-    assert runtime_for(["large"]).installed == ("large==1.0",)
+    with monkeypatch.context() as patch:
+        patch.setattr(extract.runtime, bound, 20_000)
+        assert says in reasons(runtime_for(["large"]))["large"]
+    if bound == "MAX_UNPACKED_BYTES":  # that a wheel is too large is known for a day
+        assert runtime_for(["large"]).installed == ("large==1.0",)
 
 
 def test_damaged_and_mislabelled_wheels(index: Path, wheel: Wheel) -> None:
