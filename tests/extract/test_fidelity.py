@@ -271,9 +271,9 @@ def test_real_classes_are_faithful(tmp_path: Path) -> None:
     except UserError as error:
         pytest.skip(f"needs the releases that are installed: {error}")
     with extractor:
-        if extractor.unopened:
-            pytest.skip(f"needs the releases that are installed: {extractor.unopened}")
+        if extractor.facts.unopened:
+            pytest.skip(f"needs the releases that are installed: {extractor.facts.unopened}")
         rows = [result.row for result in extractor.extract_multiple_blocks(names)]
     assert sorted(row.name for row in rows) == names
     assert {row.name: (row.level, row.error) for row in rows if row.level != "backward"} == {}
-    assert {row.name: row.fidelity for row in rows} == dict.fromkeys(names, "match"), extractor.notes
+    assert {row.name: row.fidelity for row in rows} == dict.fromkeys(names, "match"), extractor.facts.notes
