@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def require_rows(where: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         raise UserError(f"{where}: holds no rows; name a SOURCE that does")
 
 
-class RowSource:
+class RowSource(ABC):
     """A source of rows that come from no file: the manifest names it with the digest of its rows, as JSON, in order."""
 
     def __init__(self, name: str) -> None:
@@ -117,9 +118,9 @@ class RowSource:
             deque(self._digested_rows(), maxlen=0)
         return list(self._inputs)
 
+    @abstractmethod
     def read_rows(self) -> Iterator[dict[str, Any]]:
         """The rows, read anew."""
-        raise NotImplementedError
 
     def label(self) -> str:
         """What the manifest calls it."""
