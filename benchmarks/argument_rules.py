@@ -7,8 +7,8 @@ in `UNSEEN`, which no rule was written for. A rule that none of the won blocks u
 blocks that used it are run again without it until `ENOUGH` are lost. What wins fewer in both sets together may go.
 """
 
+import argparse
 import random
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -135,11 +135,13 @@ def _read(index: Index, source: Source, file: SourceFile) -> usage.FileUsage:  #
 
 def main() -> None:
     """Measure and print."""
-    if len(sys.argv) not in (2, 3):
-        raise SystemExit(__doc__)
-    every = int(sys.argv[2]) if len(sys.argv) == 3 else 1
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("names", type=Path, help="JSON list of class names")
+    arguments.add_argument("every", nargs="?", type=int, default=1, help="only every so many classes")
+    chosen = arguments.parse_args()
+    names, every = read_names(chosen.names), chosen.every
     with tempfile.TemporaryDirectory() as folder, Index(Path(folder) / "index.sqlite") as index:
-        targets = BlockSet(open_available(load_corpus("paper"))[0], index, read_names(Path(sys.argv[1])), every)
+        targets = BlockSet(open_available(load_corpus("paper"))[0], index, names, every)
         sets = [targets, BlockSet([open_source(package) for package in UNSEEN], index, (), every)]
         folders = [folder for blocks in sets for folder in blocks.folders]
         with Sandbox(readable=folders, preload=PRELOAD, entries=[_ENTRY]) as box:
