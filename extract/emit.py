@@ -2,6 +2,7 @@
 
 import ast
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from extract.closure import Closure, Collector, Unit
@@ -13,7 +14,7 @@ from extract.standins import SOURCE_NAME
 from extract.symbols import CONFIDENCE, How, Imported, Namespace, Optional, Own, Reason, Registered
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
-from lemur_core.source.undefined import undefined_names
+from lemur_core.source.undefined import drop_unevaluated, undefined_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +58,35 @@ class Emitter:
         pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
         body = _with_glue(pieces, closure, names, late) + _namespaces(names, self.collector)
         requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
-        code = "\n".join(
-            [
-                *_header(closure, names, renderer),
-                *_future(closure, names, self.texts),
-                *_imports(names, late),
-                *_placeholders(names),
-                "",
-                "",
-                "\n\n\n".join(body),
-                "",
-            ]
-        )
+        head = [*_header(closure, names, renderer), *_future(closure, names, self.texts), *_imports(names, late)]
+        code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
         resolutions = _resolutions(closure, self.collector)
         try:
-            undefined, fault = _undefined(code), ""
+            (undefined, annotated), fault = _undefined(code), ""
+            if annotated:  # in annotations that the author left without an import
+                placeholders = _placeholders({*names.annotations, *annotated})
+                code = "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])
         except (SyntaxError, ValueError, RecursionError) as error:
             undefined, fault = (), str(error)
         return Emitted(found, code, requires, files, resolutions, undefined, fault)
 
 
-def _undefined(code: str) -> tuple[str, ...]:
-    """Names that nothing defines. Compiles the file, and so finds what does not compile. Raises: SyntaxError."""
+def _undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Names that nothing defines: those that Python looks up, and those in annotations that it never evaluates.
+
+    Compiles the file, and so finds what does not compile. Raises: SyntaxError.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the compiler thinks of other people's code is not ours to print
         tree = ast.parse(code)
         compile(tree, "block.py", "exec", dont_inherit=True)
-    return tuple(sorted(undefined_names(tree)))
+    found = undefined_names(tree)
+    if not found:
+        return (), frozenset()
+    drop_unevaluated(tree)
+    needed = undefined_names(tree)
+    return tuple(sorted(needed)), frozenset(found.keys() - needed.keys())
 
 
 def _resolutions(closure: Closure, collector: Collector) -> tuple[str, ...]:
@@ -232,9 +234,6 @@ def _import(symbol: Imported, names: Names) -> Import:
     return Import(symbol.package, symbol.name, symbol.whole, names.of[symbol])
 
 
-def _placeholders(names: Names) -> list[str]:
-    lines: list[str] = []
-    if names.annotations:
-        lines += ["", "# Named by annotations only."]
-        lines += [f"{name} = object" for name in sorted(names.annotations)]
-    return lines
+def _placeholders(annotations: Iterable[str]) -> list[str]:
+    lines = [f"{name} = object" for name in sorted(annotations)]
+    return ["", "# Named by annotations only.", *lines] if lines else []

@@ -196,6 +196,25 @@ def test_an_annotation_whose_name_another_thing_has_later(corpus, closed, run) -
     assert names["Index"] == (int, str)
 
 
+def test_a_quoted_annotation_by_a_name_that_the_block_calls_otherwise(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    """Python does not look it up, so it stands for nothing; what is looked up and not there is told."""
+    outcome = corpus(
+        """
+        --- p/b.py
+        class Real: pass
+        --- p/a.py
+        from torch import nn
+        from .b import Real as Image
+        class A(nn.Module):
+            def draw(self) -> "Image.Image": return Image
+            def forward(self, x): return x
+        """
+    ).emit("A")
+    names = run(closed(outcome))
+    assert names["A"]().draw() is names["Real"]
+    assert names["Image"] is object
+
+
 def test_requirements(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
     outcome = corpus(
         """
