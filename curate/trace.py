@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from curate.explain import explain
 from curate.verify import verify
 from lemur_core.files.errors import UserError
-from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text
+from manifests.conversations.verify import find_conversation
+from manifests.kinds import FolderKind, Link, Traced, lines_text
 from manifests.manifest import Manifest, read_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.swhid import content_swhid

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from extract.blocks import damaged, find_block
 from extract.verify import verify
-from manifests.kinds import FolderKind, Link, Traced, find_conversation, lines_text
+from manifests.conversations.verify import find_conversation
+from manifests.kinds import FolderKind, Link, Traced, lines_text
 from manifests.manifest import read_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
 

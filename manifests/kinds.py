@@ -3,23 +3,17 @@
 Each of `extract`, `curate` and `train` states its kinds as `KINDS`; `lemur` puts them together.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import shown
 from manifests.checks import Check
 from manifests.manifest import FILE_NAME, Manifest
 
 _LABEL, _FACT = 11, 13  # columns
-_DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +76,6 @@ def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> Link:
 def lines_text(first: int, last: int) -> str:
     """`7` or `7-9`."""
     return str(first) if first == last else f"{first}-{last}"
-
-
-def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict[str, Any] | None:
-    """These columns of the conversation whose id is, or begins with, these digits; `id` must be among them.
-
-    Raises: UserError if several ids begin so; OSError or pyarrow.ArrowException if a table cannot be read.
-    """
-    if not _DIGITS.fullmatch(wanted.lower()):
-        return None
-    found: list[dict[str, Any]] = []
-    for path in sorted((folder / "data" / "chat").glob("*.parquet")):
-        table = pq.read_table(path, columns=list(columns))
-        found += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
-    if len(found) > 1:
-        raise UserError(f"{wanted!r} begins {len(found)} ids of conversations; give more digits")
-    return found[0] if found else None
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
 from manifests.records import Record, Sha256
 
@@ -146,8 +146,7 @@ def parent_of(folder: Path) -> Parent:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest; the last file of a folder."""
-    with atomic_file(folder / FILE_NAME) as part:
-        part.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_text(folder / FILE_NAME, manifest.model_dump_json(indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, table
@@ -158,11 +158,9 @@ def _accuracies(found: dict[int, TrainingRecord]) -> dict[int, float]:
 
 def _write(out: Path, rows: Sequence[Row], records: dict[str, dict[int, TrainingRecord]], data: Cifar10) -> None:
     every = [record.model_dump(mode="json") for found in records.values() for record in found.values()]
-    with atomic_file(out / RECORDS) as part:
-        part.write_text("".join(json.dumps(record, sort_keys=True) + "\n" for record in every), encoding="utf-8")
+    write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in every))
     draw_differences(out / "ablation.png", [(row.variant, row.against) for row in rows if row.variant != FULL])
-    with atomic_file(out / "ablation.md") as part:
-        part.write_text("\n".join(page(rows, records[FULL], data.label, len(data.test_labels))), encoding="utf-8")
+    write_text(out / "ablation.md", "\n".join(page(rows, records[FULL], data.label, len(data.test_labels))))
 
 
 def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, tested: int) -> list[str]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lemur_core.files.atomic import atomic_file, check_writable
+from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
@@ -115,8 +115,7 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
     assembled = assemble(recipe, folder, unsafe=unsafe)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(out) as part:
-            part.write_text(assembled.code, encoding="utf-8")
+        write_text(out, assembled.code)
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
     return assembled

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import atomic_file, own
+from lemur_core.files.atomic import own, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.sandbox.processes import remove_folder
@@ -98,8 +98,7 @@ def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Pa
         if identity is not None and not quiet:
             note(f"{partial}: is of another run ({_difference(identity, wanted)}); training starts anew")
         remove_folder(scratch)
-        with atomic_file(partial / IDENTITY) as part:
-            part.write_text(canonical_json({"identity": dict(wanted)}) + "\n", encoding="utf-8")
+        write_text(partial / IDENTITY, canonical_json({"identity": dict(wanted)}) + "\n")
     scratch.mkdir(mode=0o700, exist_ok=True)
     return scratch
 

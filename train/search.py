@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
@@ -221,13 +221,10 @@ def _write(out: Path, trials: Sequence[Trial], label: str, plan: Plan) -> None:
         }
         for place, trial in enumerate(ranked, 1)
     ]
-    with atomic_file(out / TRIALS) as part:
-        part.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows), encoding="utf-8")
-    with atomic_file(out / "search.md") as part:
-        part.write_text("\n".join(page(ranked, label, plan)), encoding="utf-8")
+    write_text(out / TRIALS, "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
+    write_text(out / "search.md", "\n".join(page(ranked, label, plan)))
     if ranked and ranked[0].passed:
-        with atomic_file(out / "best.toml") as part:
-            part.write_text(ranked[0].recipe.to_toml(), encoding="utf-8")
+        write_text(out / "best.toml", ranked[0].recipe.to_toml())
 
 
 def page(ranked: Sequence[Trial], label: str, plan: Plan) -> list[str]:

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lemur_core.files.atomic import atomic_file, check_writable
+from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.sandbox import Job, Outcome, Sandbox
@@ -53,8 +53,7 @@ def open_study(out: Path, plan: Mapping[str, Any], *, force: bool) -> None:
         raise UserError(f"{out}: holds a study with another plan; choose another --out, or --force to go on with this")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as part:
-            part.write_text(text, encoding="utf-8")
+        write_text(path, text)
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
     if (out / FILE_NAME).is_file() and read_manifest(out).parameters != json.loads(text):

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, InputFile
-from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.atomic import atomic_file, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
@@ -258,8 +258,7 @@ def _check_digest(wheel: Path, version: str) -> str:
             "from the cache: run again to fetch it anew"
         )
     if not seen.is_file():
-        with atomic_file(seen) as part:
-            part.write_text(digest + "\n", encoding="utf-8")
+        write_text(seen, digest + "\n")
     return digest
 
 

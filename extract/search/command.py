@@ -10,7 +10,7 @@ from typing import Any
 from extract.search.index import open_index, read_spec
 from extract.search.query import Filters, Found, Hit, search
 from extract.specs import SPECS
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural, shown
 
@@ -90,9 +90,8 @@ def write_candidates(path: Path, folder: Path, hits: Sequence[Hit]) -> None:
     if path.is_dir():
         raise UserError(f"{path}: is a folder; give a file for --spec")
     try:
-        with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-            lines = (json.dumps(candidate, ensure_ascii=False) for candidate in candidates)
-            file.write('{"candidates": [\n' + ",\n".join(lines) + "\n]}\n")
+        lines = (json.dumps(candidate, ensure_ascii=False) for candidate in candidates)
+        write_text(path, '{"candidates": [\n' + ",\n".join(lines) + "\n]}\n")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --spec") from error
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lemur_core.files.atomic import atomic_file, own, sha256_file
+from lemur_core.files.atomic import own, sha256_file, write_text
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.progress import note
 from manifests.manifest import package_versions
@@ -198,8 +198,7 @@ def _read_state(out: Path, *, anew: bool) -> dict[str, StageRecord]:
 
 
 def _write_state(out: Path, finished: dict[str, StageRecord]) -> None:
-    with atomic_file(out / STATE) as part:
-        part.write_text(State(stages=finished).model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_text(out / STATE, State(stages=finished).model_dump_json(indent=2) + "\n")
 
 
 def _remove(path: Path) -> None:

@@ -18,7 +18,7 @@ from extract.extractor import extract_to
 from extract.results import Options
 from lemur.folders import verify_folder
 from lemur.pipeline.runner import Stage, Summary, in_stage
-from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.markdown import plural
 from manifests.checks import Check, found_check
@@ -201,8 +201,8 @@ def make_network(plan: Plan, out: Path) -> None:
     built = assemble(_recipe(plan), out / BLOCKS, unsafe=plan.unsafe)
     parts = [part.model_dump(mode="json") for part in built.ingredients]
     facts = {"name": built.name, "prm": built.prm, "ingredients": parts}
-    _write(out / NETWORK_FACTS, json.dumps(facts, indent=2) + "\n")
-    _write(out / NETWORK, built.code)
+    write_text(out / NETWORK_FACTS, json.dumps(facts, indent=2) + "\n")
+    write_text(out / NETWORK, built.code)
 
 
 def make_run(plan: Plan, out: Path) -> None:
@@ -248,7 +248,7 @@ def make_checks(jobs: int | None, out: Path) -> None:
                 " run again with --force"
             )
     rows = [{"folder": name, "check": c.name, "detail": c.detail} for name, checks in found.items() for c in checks]
-    _write(out / CHECKS, json.dumps(rows, indent=2) + "\n")
+    write_text(out / CHECKS, json.dumps(rows, indent=2) + "\n")
 
 
 def check_network(out: Path) -> Check:
@@ -318,8 +318,3 @@ def _recipe(plan: Plan) -> Recipe:
     """The recipe with its changes. Raises: UserError if it is none."""
     recipe = find_recipe(plan.recipe)
     return recipe.changed(**plan.changes) if plan.changes else recipe
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_file(path) as part:
-        part.write_text(text, encoding="utf-8")

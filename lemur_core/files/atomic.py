@@ -73,6 +73,12 @@ def atomic_file(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Put a text into a file, in UTF-8 with `\\n` line ends: the whole of it, or the older file stays."""
+    with atomic_file(path) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
+
+
 @contextlib.contextmanager
 def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     """A temporary sibling folder of `out` to fill; renamed to `out` on success, removed on failure.

@@ -1,12 +1,15 @@
-"""`lemur verify` of conversations, whatever they are about: form, splits, ids, reasons and counts, from the folder."""
+"""Conversations in a folder, whatever they are about: found by id, and checked: form, splits, ids, reasons, counts."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lemur_core.files.errors import UserError
 from manifests.checks import Check, found_check
 from manifests.conversations.conversation import DROPS, TABLES, conversation_id, count_chat, count_tokens
 from manifests.manifest import Manifest
@@ -14,6 +17,8 @@ from manifests.records import CHAT_ROLES
 from manifests.tables import rows_by_split
 
 Row = Mapping[str, Any]
+
+_DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 def chat_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -24,6 +29,22 @@ def chat_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def has_chat(folder: Path) -> bool:
     """Whether there is anything of conversations."""
     return (folder / TABLES).is_dir() or (folder / DROPS).exists()
+
+
+def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict[str, Any] | None:
+    """These columns of the conversation whose id is, or begins with, these digits; `id` must be among them.
+
+    Raises: UserError if several ids begin so; OSError or pyarrow.ArrowException if a table cannot be read.
+    """
+    if not _DIGITS.fullmatch(wanted.lower()):
+        return None
+    found: list[dict[str, Any]] = []
+    for path in sorted((folder / TABLES).glob("*.parquet")):
+        table = pq.read_table(path, columns=list(columns))
+        found += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
+    if len(found) > 1:
+        raise UserError(f"{wanted!r} begins {len(found)} ids of conversations; give more digits")
+    return found[0] if found else None
 
 
 def contents(row: Row) -> tuple[str, str, str]:

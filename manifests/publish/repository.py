@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
@@ -300,8 +300,7 @@ class Repository:
     def see(self, commit: str) -> None:
         """Keep it for the next time; a cache that cannot be written only costs that comparison."""
         try:
-            with atomic_file(self._note()) as part:
-                part.write_text(f"{commit}\n", encoding="ascii")
+            write_text(self._note(), f"{commit}\n")
         except (OSError, UserError) as error:
             note(f"{self.repo_id}: commit {commit[:12]} cannot be noted for the next time: {error}")
 
