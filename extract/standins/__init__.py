@@ -20,7 +20,7 @@ from lemur_core.source.parse import parse_file
 from manifests.swhid import blob_sha1
 
 SOURCE_NAME = "lemur-curator"
-OPERATOR_FILES = ("boxes.py", "convolutions.py", "points.py", "regions.py", "sparse.py")
+OPERATOR_FILES = ("convolutions.py", "points.py", "regions.py")
 
 _HERE = Path(__file__).parent
 

@@ -1,7 +1,6 @@
 """Convolutions and attention that compiled operators compute: each is what the author's `Function.apply` returns."""
 
 import itertools
-import math
 
 import torch
 import torchvision
@@ -55,19 +54,6 @@ class _ModulatedDeformConv:
     @staticmethod
     def apply(input, offset, mask, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, deformable_groups=1):
         return _deformable_convolution(input, offset, mask, weight, bias, stride, padding, dilation)
-
-
-class MaskedConv2dFunction:
-    """A convolution (of one image, with stride 1) where a mask is set, zero elsewhere."""
-
-    @staticmethod
-    def apply(features, mask, weight, bias, padding=0, stride=1):
-        assert mask.dim() == 3 and mask.size(0) == 1
-        assert features.dim() == 4 and features.size(0) == 1
-        assert features.size()[2:] == mask.size()[1:]
-        if _pair(stride) != (1, 1):
-            raise ValueError("Stride could not only be 1 in masked_conv2d currently.")
-        return functional.conv2d(features, weight, bias, padding=_pair(padding)) * (mask > 0)[:, None]
 
 
 class CARAFEFunction:
@@ -159,37 +145,6 @@ class TINShiftFunction:
         known = ((time >= 0) & (time < frames))[..., None, None]
         index = time.clamp(0, frames - 1)[..., None, None].expand(groups.shape)
         return (groups.gather(1, index) * known).reshape(input.shape)
-
-
-class _SwapAlign2Nat:
-    """A mask tensor from the aligned to the natural representation (Chen et al., "TensorMask", ICCV 2019).
-
-    Linear interpolation in four axes: (N, V * U, H, W) -> (N, lV * lU, ceil(H / l), ceil(W / l)).
-    """
-
-    @staticmethod
-    def apply(X, lambda_val, pad_val):
-        n, channels, height, width = X.shape
-        side = math.isqrt(channels)
-        big = lambda_val * side
-        masks = functional.pad((X - pad_val).view(n, side, side, height, width), [1] * 8)
-        index = torch.arange(big, device=X.device, dtype=X.dtype)
-        inner = (index + 0.5) / lambda_val - 0.5
-        v, u = inner[:, None, None, None], inner[None, :, None, None]
-        rows = torch.arange(math.ceil(height / lambda_val), device=X.device, dtype=X.dtype) * lambda_val
-        columns = torch.arange(math.ceil(width / lambda_val), device=X.device, dtype=X.dtype) * lambda_val
-        shift = index - big / 2 + 0.5
-        y = rows[None, None, :, None] + shift[:, None, None, None]
-        x = columns[None, None, None, :] + shift[None, :, None, None]
-        total = X.new_zeros(())
-        for corner in itertools.product((0, 1), repeat=4):
-            share, places = X.new_ones(()), []
-            for upper, place, length in zip(corner, (v, u, y, x), (side, side, height, width), strict=True):
-                low = place.floor()
-                share = share * (place - low if upper else 1 - (place - low))
-                places.append((low + upper + 1).clamp(0, length + 1).long())
-            total = total + share * masks[:, places[0], places[1], places[2], places[3]]
-        return (total + pad_val).reshape(n, big * big, len(rows), len(columns))
 
 
 class MultiScaleDeformableAttnFunction:

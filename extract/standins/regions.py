@@ -1,7 +1,8 @@
-"""Features pooled over regions of an image, by sampling it bilinearly.
+"""Overlaps and suppression of boxes; features pooled over regions of an image, by sampling it bilinearly.
 
 `rois` is (K, 5): image index, x1, y1, x2, y2; rotated ones are (K, 6): image index, centre x and y, width, height,
-angle. Results are (K, C, h, w). Gradients reach the image, and boxes where an original's do.
+angle. Results are (K, C, h, w). Gradients reach the image, and boxes where an original's do. `nms` and
+`bbox_overlaps` take the place of the operators themselves: what they are given is filled.
 """
 
 import math
@@ -9,6 +10,26 @@ import math
 import torch
 import torchvision
 from torch.nn.modules.utils import _pair
+
+
+def nms(boxes, scores, iou_threshold, offset=0):
+    """Indices of the boxes kept by greedy NMS, best score first; widths and heights are `x2 - x1 + offset`."""
+    if offset:
+        boxes = boxes + boxes.new_tensor([0, 0, offset, offset])
+    return torchvision.ops.nms(boxes, scores, float(iou_threshold))
+
+
+def bbox_overlaps(bboxes1, bboxes2, ious, mode, aligned, offset):
+    """Fill `ious` (N, M), or (N,) if `aligned`: `mode` 0 IoU, 1 over the first area; sides are `x2 - x1 + offset`."""
+    first, second = (bboxes1, bboxes2) if aligned else (bboxes1[:, None], bboxes2[None])
+    sides = torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2]) + offset
+    inter = sides.clamp(min=0).prod(-1)
+    area1, area2 = ((b[..., 2:] - b[..., :2] + offset).prod(-1) for b in (first, second))
+    base = area1 + area2 - inter if mode == 0 else area1 + torch.zeros_like(inter)
+    ious.copy_(inter / base.clamp(min=offset))
+
+
+# -- regions ---------------------------------------------------------------------------------------------------------
 
 
 def _bilinear(image, y, x):
@@ -68,32 +89,6 @@ class RoIAlignFunction:
             x = x1 + _sample_steps(width, size[1], sampling_ratio)
             value = _bilinear(input[int(roi[0])], *_sample_grid(y, x)).flatten(3)
             results.append(value.max(-1).values if value.shape[-1] else value.sum(-1) - 10000)
-        return _stack_regions(results, input, size)
-
-
-def _pixel_bins(start, end, bins, length):
-    """The first pixel of each bin, and the one after its last."""
-    edges = torch.arange(bins + 1, device=start.device) * ((end - start) / bins) + start
-    first, last = edges[:-1].floor().clamp(0, length), edges[1:].ceil().clamp(0, length)
-    return list(zip(first.long().tolist(), last.long().tolist(), strict=True))
-
-
-class RoIPoolFunction:
-    """RoI max pooling (Girshick, "Fast R-CNN", ICCV 2015); bins in real numbers, a region ends after its last pixel."""
-
-    @staticmethod
-    def apply(input, rois, output_size, spatial_scale=1.0):
-        assert rois.size(1) == 5, "RoI must be (idx, x1, y1, x2, y2)!"
-        size = _pair(output_size)
-        results = []
-        for roi in rois.detach():
-            x1, y1, x2, y2 = (roi[1:] + roi.new_tensor([0, 0, 1, 1])) * spatial_scale
-            image = input[int(roi[0])] if x2 > x1 and y2 > y1 else input[0, :, :0]
-            rows = _pixel_bins(y1, y2, size[0], image.shape[1])
-            columns = _pixel_bins(x1, x2, size[1], image.shape[2])
-            bins = [image[:, top:bottom, left:right].flatten(1) for top, bottom in rows for left, right in columns]
-            values = [pixels.max(1).values if pixels.shape[1] else pixels.sum(1) for pixels in bins]
-            results.append(torch.stack(values, 1).view(-1, *size))
         return _stack_regions(results, input, size)
 
 

@@ -1,7 +1,6 @@
 """Convolutions, attention and losses of compiled operators against loops over their definitions."""
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -149,26 +148,6 @@ def test_tin_shift():
         ops.TINShiftFunction.apply(x[:, :, :3], shift)
 
 
-@pytest.mark.parametrize("ratio", [1, 2, 3])
-def test_swap_align2nat(ratio):
-    side, height, width, pad = 2, 4, 3, -6.0
-    x, big = random(2, side * side, height, width), ratio * side
-    wanted = torch.zeros(2, big * big, math.ceil(height / ratio), math.ceil(width / ratio), dtype=torch.float64)
-    cells = x.view(2, side, side, height, width)
-    sizes = (side, side, height, width)
-    for v, u, y, z in torch.cartesian_prod(*(torch.arange(k) for k in (big, big, *wanted.shape[2:]))).tolist():
-        place = [
-            (v + 0.5) / ratio - 0.5, (u + 0.5) / ratio - 0.5,
-            y * ratio + v - big / 2 + 0.5, z * ratio + u - big / 2 + 0.5,
-        ]  # fmt: skip
-        for corner in torch.cartesian_prod(*[torch.arange(2)] * 4).tolist():
-            at = [math.floor(p) + c for p, c in zip(place, corner, strict=True)]
-            share = math.prod(1 - abs(p - a) for p, a in zip(place, at, strict=True))
-            known = all(0 <= a < n for a, n in zip(at, sizes, strict=True))
-            wanted[:, v * big + u, y, z] += share * (cells[:, at[0], at[1], at[2], at[3]] if known else pad)
-    torch.testing.assert_close(ops._SwapAlign2Nat.apply(x, ratio, pad), wanted)
-
-
 SHAPES = torch.tensor([[3, 4], [2, 2]])
 STARTS = torch.tensor([0, 12])
 
@@ -258,13 +237,3 @@ def test_carafe(kernel, group, scale):
                     mask = masks[n, c // (4 // group) * kernel**2 + u * kernel + v, y, x]
                     wanted[n, c, y, x] += features[n, c, i, j] * mask
     torch.testing.assert_close(ops.CARAFENaiveFunction.apply(features, masks, kernel, group, scale), wanted)
-
-
-@pytest.mark.parametrize(("kernel", "pad"), [((1, 1), 0), ((3, 3), 1), ((5, 3), (2, 1))])
-def test_masked_convolution(kernel, pad):
-    x, weight, bias = random(1, 3, 6, 7), random(4, 3, *kernel, seed=1), random(4, seed=2)
-    mask = torch.rand(1, 6, 7, generator=torch.Generator().manual_seed(0)) > 0.5
-    got = ops.MaskedConv2dFunction.apply(x, mask, weight, bias, pad)
-    torch.testing.assert_close(got, torch.nn.functional.conv2d(x, weight, bias, padding=pad) * mask)
-    with pytest.raises(ValueError, match="Stride"):
-        ops.MaskedConv2dFunction.apply(x, mask, weight, bias, pad, 2)

@@ -42,8 +42,8 @@ def test_a_file_needs_nothing_but_the_runtime(path: Path) -> None:
 
 
 def test_what_stands_in_for_a_function_of_autograd_has_its_parameters() -> None:
-    assert FUNCTIONS["RoIPoolFunction"].has == {"input", "rois", "output_size", "spatial_scale"}
-    assert FUNCTIONS["SubMConvFunction"].has == FUNCTIONS["SparseConvFunction"].has
+    assert FUNCTIONS["BorderAlignFunction"].has == {"input", "boxes", "pool_size"}
+    assert FUNCTIONS["CARAFENaiveFunction"].has == FUNCTIONS["CARAFEFunction"].has
     assert all(found.has for found in FUNCTIONS.values())
 
 
@@ -53,8 +53,8 @@ def test_what_stands_in_for_a_function_of_autograd_has_its_parameters() -> None:
         ("PreTrainedModel", ["Module"], "pretrained.py"),
         ("AutoModelForCausalLM", ["_BaseAutoModelClass"], "frameworks.py"),
         ("AutoEncoder", ["Module"], None),
-        ("RoIPoolFunction", ["Function"], "regions.py"),
-        ("RoIPoolFunction", ["Module"], None),
+        ("RoIAlignFunction", ["Function"], "regions.py"),
+        ("RoIAlignFunction", ["Module"], None),
         ("PreTrainedModel", ["Function"], None),
         ("SEModule", ["Module"], None),
     ],
@@ -66,10 +66,9 @@ def test_known_by_name_and_bases(name: str, bases: list[str], file: str | None) 
 
 def test_operators_are_known_by_name() -> None:
     found: Any = standins.find_operator("nms")
-    assert (found.file, found.name) == ("boxes.py", "nms")
-    assert standins.find_operator("get_indice_pairs_4d_forward") is not None
-    assert standins.find_operator("_greedy") is None
-    assert standins.find_operator("RoIPoolFunction") is None
+    assert (found.file, found.name) == ("regions.py", "nms")
+    assert standins.find_operator("_bilinear") is None
+    assert standins.find_operator("RoIAlignFunction") is None
 
 
 def test_the_index_does_not_import_torch() -> None:

@@ -1,4 +1,4 @@
-"""Point operators against loops over their definitions, sparse convolutions against dense ones."""
+"""Point operators against loops over their definitions."""
 
 import itertools
 
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.standins import points as ops
-from extract.standins import sparse
 
 
 def random(*shape, seed=0):
@@ -214,113 +213,3 @@ def test_points_to_voxels(kind, outside):
 def test_no_points_make_no_voxels():
     reduced, places = ops._DynamicScatter.apply(random(0, 3), torch.zeros(0, 3).long(), "max")
     assert (len(reduced), len(places)) == (0, 0)
-
-
-# -- sparse convolutions -----------------------------------------------------------------------------------------------
-
-
-DENSE = {2: (torch.nn.functional.conv2d, torch.nn.functional.conv_transpose2d),
-         3: (torch.nn.functional.conv3d, torch.nn.functional.conv_transpose3d)}  # fmt: skip
-
-
-def scene(dims, seed=0):
-    """Indices in no order, features, and the dense tensor (2, channels, *size) with zeros elsewhere."""
-    size = (5, 4, 6)[:dims]
-    generator = torch.Generator().manual_seed(seed)
-    active = (torch.rand(2, *size, generator=generator) < 0.3).nonzero().int()
-    active = active[torch.randperm(len(active), generator=generator)]
-    features = random(len(active), 3, seed=seed + 1)
-    dense = torch.zeros(2, *size, 3, dtype=torch.float64)
-    dense[tuple(active.long().T)] = features
-    return size, active, features, dense.movedim(-1, 1)
-
-
-def pairs_of(dims, active, out_size, size, kernel, stride=1, pad=0, dilation=1, subm=0, transpose=0):
-    function = getattr(sparse, f"get_indice_pairs_{dims}d_forward")
-    spread = [[v] * dims for v in (kernel, stride, pad, dilation, 0)]
-    return function(active, 2, list(out_size), list(size), *spread, subm, transpose)
-
-
-@given(
-    dims=st.sampled_from([2, 3]), kernel=st.integers(1, 3), stride=st.integers(1, 2), pad=st.integers(0, 1),
-    dilation=st.integers(1, 2), transpose=st.booleans(), seed=st.integers(0, 50),
-)  # fmt: skip
-@settings(max_examples=25, deadline=None)
-def test_convolution(dims, kernel, stride, pad, dilation, transpose, seed):
-    size, active, features, dense = scene(dims, seed)
-    filters = random(*[kernel] * dims, 3, 2, seed=9)
-    reach = dilation * (kernel - 1) + 1
-    if transpose:
-        out_size = [(n - 1) * stride - 2 * pad + reach for n in size]
-        weight = filters.movedim(-2, 0).movedim(-1, 1)
-    else:
-        out_size = [(n + 2 * pad - reach) // stride + 1 for n in size]
-        weight = filters.movedim(-1, 0).movedim(-1, 1)
-    if min(out_size) < 1 or len(active) == 0:
-        return
-    out, pairs, counts = pairs_of(dims, active, out_size, size, kernel, stride, pad, dilation, 0, int(transpose))
-    assert out.dtype == pairs.dtype == counts.dtype == torch.int32
-    assert pairs.shape == (kernel**dims, 2, len(active))
-    assert torch.equal((pairs[:, 0] >= 0).sum(1), counts)
-    assert len(out.unique(dim=0)) == len(out)
-    got = sparse.SparseConvFunction.apply(features, filters, pairs, counts, len(out))
-    wanted = DENSE[dims][transpose](dense, weight, stride=stride, padding=pad, dilation=dilation).movedim(1, -1)
-    torch.testing.assert_close(got, wanted[tuple(out.long().T)])
-    wanted = wanted.clone()
-    wanted[tuple(out.long().T)] = 0
-    assert wanted.abs().max() < 1e-9, "every place that is reached is among the outputs"
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 1)])
-def test_submanifold_convolution_keeps_the_places(dims, kernel, dilation):
-    size, active, features, dense = scene(dims)
-    filters = random(*[kernel] * dims, 3, 2, seed=9)
-    out, pairs, counts = pairs_of(dims, active, size, size, kernel, 1, 0, dilation, subm=1)
-    assert torch.equal(out, active)
-    got = sparse.SubMConvFunction.apply(features, filters, pairs, counts, len(out))
-    weight = filters.movedim(-1, 0).movedim(-1, 1)
-    wanted = DENSE[dims][0](dense, weight, padding=kernel // 2, dilation=dilation).movedim(1, -1)
-    torch.testing.assert_close(got, wanted[tuple(active.long().T)])
-    fused = sparse.fused_indice_conv_forward(features, filters, torch.ones(2), pairs, counts, len(out), 0, 1)
-    torch.testing.assert_close(fused, got + 1)
-
-
-def test_the_form_with_a_grid_and_four_dimensions():
-    size, active, _, _ = scene(2)
-    plain = pairs_of(2, active, (3, 2), size, 3, 2, 1)
-    grid = torch.full((2 * 6,), -1)
-    spread = [[3] * 2, [2] * 2, [1] * 2, [1] * 2, [0] * 2]
-    for one, two in zip(
-        plain, sparse.get_indice_pairs_2d_backward(active, grid, 2, [3, 2], list(size), *spread, 0, 0), strict=True
-    ):
-        assert torch.equal(one, two)
-    four = torch.tensor([[0, 1, 1, 1, 1]], dtype=torch.int32)
-    out, _, counts = pairs_of(4, four, (3,) * 4, (3,) * 4, 3, 1, 1)
-    assert len(out) == int(counts.sum()) == 81
-
-
-def test_the_inverse():
-    size, active, _, _ = scene(2)
-    out, pairs, counts = pairs_of(2, active, (3, 2), size, 3, 2, 1)
-    features, filters = random(len(out), 3, seed=5).requires_grad_(), random(3, 3, 3, 2, seed=9).requires_grad_()
-    got = sparse.SparseInverseConvFunction.apply(features, filters, pairs, counts, len(active))
-    wanted = torch.zeros(len(active), 2, dtype=torch.float64)
-    for k in range(9):
-        for i, o in pairs[k, :, : counts[k]].T.tolist():
-            wanted[i] += features[o] @ filters.view(9, 3, 2)[k]
-    torch.testing.assert_close(got, wanted)
-    grads = torch.autograd.grad(got.sum(), (features, filters))
-    torch.testing.assert_close(grads, torch.autograd.grad(wanted.sum(), (features, filters)))
-    fused = sparse.fused_indice_conv_forward(features, filters, torch.ones(2), pairs, counts, len(active), 1, 0)
-    torch.testing.assert_close(fused, got + 1)
-
-
-def test_max_pooling_starts_from_zero():
-    size, active, features, dense = scene(3)
-    out, pairs, counts = pairs_of(3, active, (2, 2, 3), size, 2, 2)
-    got = sparse.SparseMaxPoolFunction.apply(features.requires_grad_(), pairs, counts, len(out))
-    wanted = torch.nn.functional.max_pool3d(dense.clamp(min=0), 2, 2).movedim(1, -1)[tuple(out.long().T)]
-    torch.testing.assert_close(got, wanted)
-    got.sum().backward()
-    assert features.grad.sum() == (wanted > 0).sum()

@@ -1,4 +1,4 @@
-"""Region pooling against torchvision (average) and against loops over the definition (the others)."""
+"""Boxes and region pooling against torchvision (average) and against loops over the definition (the others)."""
 
 import itertools
 import math
@@ -6,6 +6,8 @@ import math
 import pytest
 import torch
 import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extract.standins import regions
 
@@ -92,27 +94,6 @@ def test_roi_align_gradients_equal_the_compiled_ones():
         grads.append(x.grad)
     torch.testing.assert_close(grads[1], grads[0])
     torch.testing.assert_close(grads[2], grads[0])
-
-
-@pytest.mark.parametrize("scale", [0.5, 0.7, 1.0])
-def test_roi_pool(scale):
-    x, size = random(2, 3, 7, 9), (2, 3)
-    wanted = torch.zeros(len(ROIS), 3, *size, dtype=torch.float64)
-    for k, (index, x1, y1, x2, y2) in enumerate(ROIS.tolist()):
-        left, top = x1 * scale, y1 * scale
-        step_x, step_y = ((x2 + 1) * scale - left) / size[1], ((y2 + 1) * scale - top) / size[0]
-        for i in range(size[0]):
-            rows = [r for r in range(7) if math.floor(top + i * step_y) <= r < math.ceil(top + (i + 1) * step_y)]
-            for j in range(size[1]):
-                columns = [
-                    q for q in range(9) if math.floor(left + j * step_x) <= q < math.ceil(left + (j + 1) * step_x)
-                ]
-                for c in range(3):
-                    inside = [float(x[int(index), c, r, q]) for r in rows for q in columns]
-                    wanted[k, c, i, j] = max(inside, default=0)
-    torch.testing.assert_close(regions.RoIPoolFunction.apply(x, ROIS, size, scale), wanted)
-    turned_over = torch.tensor([[0.0, 5, 5, 3, 8]], dtype=torch.float64)
-    assert regions.RoIPoolFunction.apply(x, turned_over, size, scale).abs().max() == 0
 
 
 def turned_by_loops(x, rois, size, scale, ratio, aligned, clockwise, orientations=1):
@@ -278,7 +259,6 @@ def test_bezier_align(ratio, aligned):
 
 POOLED = {
     "RoIAlignFunction": (ROIS, (2, 3), 0.5, 2, "max", True),
-    "RoIPoolFunction": (ROIS, (2, 3), 0.5),
     "RoIAlignRotatedFunction": (TURNED, (2, 3), 0.5),
     "RiRoIAlignRotatedFunction": (TURNED, (2, 3), 0.5, 2, 4),
     "_ROIAlignRotated": (TURNED, (2, 3), 0.5, 2),
@@ -303,3 +283,61 @@ def test_gradients_reach_the_image_and_the_regions_where_they_should(name, count
     assert x.grad.isfinite().all()
     assert bool(x.grad.any()) == bool(count)
     assert (rois.grad is not None) == (name == "PrRoIPoolFunction")
+
+
+# -- boxes -------------------------------------------------------------------------------------------------------------
+
+
+def some_boxes(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    corner = torch.rand(count, 2, generator=generator) * 20
+    side = torch.rand(count, 2, generator=generator) * 12 + 1
+    return torch.cat([corner, corner + side], 1), torch.rand(count, generator=generator)
+
+
+def iou_of(a, b, offset):
+    width = min(a[2], b[2]) - max(a[0], b[0]) + offset
+    height = min(a[3], b[3]) - max(a[1], b[1]) + offset
+    inter = max(width, 0) * max(height, 0)
+    areas = [(p[2] - p[0] + offset) * (p[3] - p[1] + offset) for p in (a, b)]
+    return inter / (sum(areas) - inter)
+
+
+@given(st.integers(0, 30), st.integers(0, 2**31), st.floats(0.05, 0.95), st.sampled_from([0, 1]))
+@settings(max_examples=40, deadline=None)
+def test_nms(count, seed, threshold, offset):
+    boxes, scores = some_boxes(count, seed)
+    kept = []
+    for i in scores.argsort(descending=True).tolist():
+        if all(iou_of(boxes[j].tolist(), boxes[i].tolist(), offset) <= threshold for j in kept):
+            kept.append(i)
+    assert regions.nms(boxes, scores, iou_threshold=threshold, offset=offset).tolist() == kept
+
+
+def test_nms_of_integer_offset_counts_the_last_pixel():
+    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 1, 1, 2]])  # share no area, but one row of pixels
+    scores = torch.tensor([0.9, 0.8])
+    assert (
+        regions.nms(boxes, scores, iou_threshold=0.3, offset=0).tolist()
+        == regions.nms(boxes, scores, 0.3).tolist()
+        == [0, 1]
+    )
+    assert regions.nms(boxes, scores, iou_threshold=0.3, offset=1).tolist() == [0]
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_bbox_overlaps(mode, offset, aligned):
+    first, second = some_boxes(6, 1)[0].double(), some_boxes(6, 2)[0].double()
+    first[0] = second[0]
+    ious = torch.zeros(6 if aligned else (6, 6), dtype=torch.float64)
+    regions.bbox_overlaps(first, second, ious, mode=mode, aligned=aligned, offset=offset)
+    if offset:
+        first, second = (b + torch.tensor([0, 0, 1, 1]) for b in (first, second))
+    wanted = torchvision.ops.box_iou(first, second)
+    if mode:
+        inter = wanted * (torchvision.ops.box_area(first)[:, None] + torchvision.ops.box_area(second)) / (1 + wanted)
+        wanted = inter / torchvision.ops.box_area(first)[:, None]
+    torch.testing.assert_close(ious, wanted.diagonal() if aligned else wanted)
+    assert ious.flatten()[0] == pytest.approx(1)
