@@ -1,7 +1,11 @@
-"""Licences: which SPDX expression a text or a declaration stands for, and which let code be passed on."""
+"""Licences: which SPDX expression a text, a declaration or a package's metadata stands for; which are permissive.
 
+Source: https://packaging.python.org/specifications/core-metadata/
+"""
+
+import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
@@ -84,41 +88,14 @@ NOASSERTION = "NOASSERTION"
 #: Licences that let anyone pass on changed copies under terms of their own, as long as notices stay.
 _PERMISSIVE = frozenset(
     {
-        "0BSD",
-        "AFL-3.0",
-        "Apache-2.0",
-        "Artistic-2.0",
-        "BSD-1-Clause",
-        "BSD-2-Clause",
-        "BSD-2-Clause-Patent",
-        "BSD-3-Clause",
-        "BSD-3-Clause-Clear",
-        "BSL-1.0",
-        "bzip2-1.0.6",
-        "CC-BY-4.0",
-        "CC0-1.0",
-        "CNRI-Python",
-        "HPND",
-        "ISC",
-        "libpng-2.0",
-        "MIT",
-        "MIT-0",
-        "MIT-CMU",
-        "NCSA",
-        "PostgreSQL",
-        "PSF-2.0",
-        "Python-2.0",
-        "Python-2.0.1",
-        "Unlicense",
-        "UPL-1.0",
-        "W3C",
-        "WTFPL",
-        "X11",
-        "Zlib",
-        "ZPL-2.1",
+        "0BSD", "AFL-3.0", "Apache-2.0", "Artistic-2.0", "BSD-1-Clause", "BSD-2-Clause", "BSD-2-Clause-Patent",
+        "BSD-3-Clause", "BSD-3-Clause-Clear", "BSL-1.0", "bzip2-1.0.6", "CC-BY-4.0", "CC0-1.0", "CNRI-Python", "HPND",
+        "ISC", "libpng-2.0", "MIT", "MIT-0", "MIT-CMU", "NCSA", "PostgreSQL", "PSF-2.0", "Python-2.0", "Python-2.0.1",
+        "Unlicense", "UPL-1.0", "W3C", "WTFPL", "X11", "Zlib", "ZPL-2.1",
     }
-)
-_PERMISSIVE_EXCEPTIONS = frozenset({"LLVM-exception"})
+)  # fmt: skip
+_PERMISSIVE_EXCEPTIONS = frozenset({None, "LLVM-exception"})
+_LICENSE = re.compile(r"\b(?!(?:AND|OR)\b)([\w.+:-]+)(?: WITH ([\w.-]+))?")
 
 _IDENTIFIER = re.compile(r"^[ \t]*#[ \t]*SPDX-License-Identifier:[ \t]*(\S.*)$", re.MULTILINE)
 
@@ -129,39 +106,18 @@ def is_permissive(expression: str) -> bool:
     With AND both sides must allow it, with OR one of them suffices.
     """
     try:
-        tokens = re.findall(r"[()]|[^\s()]+", canonicalize_license_expression(expression))
+        canonical = canonicalize_license_expression(expression)
     except InvalidLicenseExpression:
         return False
-    return _either(tokens)
+    truth = _LICENSE.sub(lambda it: str(it[1] in _PERMISSIVE and it[2] in _PERMISSIVE_EXCEPTIONS), canonical)
+    return _holds(ast.parse(truth.replace("AND", "and").replace("OR", "or"), mode="eval").body)
 
 
-def _either(tokens: list[str]) -> bool:
-    allowed = _both(tokens)
-    while tokens and tokens[0] == "OR":
-        tokens.pop(0)
-        allowed = _both(tokens) or allowed  # the right side is read in any case
-    return allowed
-
-
-def _both(tokens: list[str]) -> bool:
-    allowed = _one(tokens)
-    while tokens and tokens[0] == "AND":
-        tokens.pop(0)
-        allowed = _one(tokens) and allowed
-    return allowed
-
-
-def _one(tokens: list[str]) -> bool:
-    item = tokens.pop(0)
-    if item == "(":
-        allowed = _either(tokens)
-        tokens.pop(0)
-    else:
-        allowed = item in _PERMISSIVE
-    if tokens and tokens[0] == "WITH":
-        allowed = allowed and tokens[1] in _PERMISSIVE_EXCEPTIONS
-        del tokens[:2]
-    return allowed
+def _holds(node: ast.expr) -> bool:
+    """The value of an expression of True, False, `and` and `or`."""
+    if isinstance(node, ast.BoolOp):
+        return (all if isinstance(node.op, ast.And) else any)(map(_holds, node.values))
+    return isinstance(node, ast.Constant) and node.value is True
 
 
 def all_of(expressions: Iterable[str]) -> str:
@@ -194,3 +150,83 @@ def licenses_of_code(code: str) -> list[str]:
     Source: https://spdx.github.io/spdx-spec/v2.3/using-SPDX-short-identifiers-in-source-files/
     """
     return [found.strip() for found in _IDENTIFIER.findall(code)]
+
+
+#: Trove classifiers that name one licence; "BSD License" and the like do not.
+_CLASSIFIERS = {
+    "Apache Software License": "Apache-2.0",
+    "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
+    "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication": "CC0-1.0",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "MIT No Attribution License (MIT-0)": "MIT-0",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+    "zlib/libpng License": "Zlib",
+}
+
+_GNU = re.compile(r"GNU (?:(A)ffero |(L)esser )?General Public License v(\d)( or later)?")
+
+#: The free text of a License field, in lower case, without "the", "license", "version" and signs.
+_FIELDS = {
+    "apache 2": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
+    "apache software 2.0": "Apache-2.0",
+    "bsd 2 clause": "BSD-2-Clause",
+    "bsd 3 clause": "BSD-3-Clause",
+    "3 clause bsd": "BSD-3-Clause",
+    "new bsd": "BSD-3-Clause",
+    "modified bsd": "BSD-3-Clause",
+    "simplified bsd": "BSD-2-Clause",
+    "mit": "MIT",
+    "mpl 2.0": "MPL-2.0",
+    "mozilla public 2.0": "MPL-2.0",
+    "isc": "ISC",
+    "unlicense": "Unlicense",
+    "cc by nc 4.0": "CC-BY-NC-4.0",
+}
+_GNU_FIELD = re.compile(r"([al]?gpl) ?v([23])")
+
+
+def find_license(stated: str, texts: Sequence[str]) -> str:
+    """The licence that metadata states, else the one that a licence file is the text of, else NOASSERTION.
+
+    Files of several licences are joined with AND.
+    """
+    if stated != NOASSERTION:
+        return stated
+    return all_of({license_of_text(text) for text in texts} - {NOASSERTION})
+
+
+def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
+    """The licence that the fields License-Expression, License and Classifier state, in this order; else NOASSERTION.
+
+    Args: classifiers: with or without their leading `License :: OSI Approved ::`.
+    """
+    for text in (expression, field):
+        known = _expression(text)
+        if known != NOASSERTION:
+            return known
+    named = {_classified(line.rpartition("::")[2].strip()) for line in classifiers} - {""}
+    if len(named) == 1:
+        return named.pop()
+    return license_of_text(field) if len(field) > 200 else NOASSERTION
+
+
+def _classified(name: str) -> str:
+    if found := _GNU.match(name):
+        return f"{found[1] or found[2] or ''}GPL-{found[3]}.0-{'or-later' if found[4] else 'only'}"
+    return _CLASSIFIERS.get(name, "")
+
+
+def _expression(text: str) -> str:
+    text = text.strip()
+    words = re.sub(r"\b(?:the|license|licence|version|software)\b|[^a-z0-9.+ ]", " ", text.lower()).split()
+    plain = " ".join(words)
+    if found := _GNU_FIELD.fullmatch(plain):
+        return f"{found[1].upper()}-{found[2]}.0"
+    try:
+        return _FIELDS.get(plain) or canonicalize_license_expression(text)
+    except InvalidLicenseExpression:
+        return NOASSERTION

@@ -14,8 +14,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from manifests.license_metadata import license_of_fields
-from manifests.licenses import NOASSERTION, all_of
+from manifests.licenses import NOASSERTION, all_of, license_of_fields
 from manifests.manifest import FILE_NAME, Manifest, Parent, parent_of, read_manifest
 
 

@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from extract.sources.model import SourceFile
 from lemur_core.files.errors import UserError
-from manifests.license_metadata import find_license, license_of_fields
+from manifests.licenses import find_license, license_of_fields
 from manifests.swhid import blob_sha1
 
 #: Bounds on what is taken; the largest source known, transformers, has 3,000 files and 60 MB.

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
-from manifests.license_metadata import find_license, license_of_fields
-from manifests.licenses import NOASSERTION, all_of, is_permissive, license_of_text, licenses_of_code, stated_expression
+from manifests.licenses import (
+    NOASSERTION,
+    all_of,
+    find_license,
+    is_permissive,
+    license_of_fields,
+    license_of_text,
+    licenses_of_code,
+    stated_expression,
+)
 
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy
 of this software and associated documentation files (the "Software"), to deal in the Software without restriction
