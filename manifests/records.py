@@ -2,7 +2,7 @@
 
 import types
 import typing
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -405,48 +405,25 @@ RECORD_TYPES: tuple[type[Record], ...] = (
 
 def arrow_schema(record: type[Record]) -> pa.Schema:
     """The Parquet columns of a record type, in the order of its fields."""
-    fields = []
-    for name, info in record.model_fields.items():
-        kinds, nullable = _kinds(info.annotation)
-        fields.append(pa.field(name, _arrow_type(kinds), nullable=nullable))
-    return pa.schema(fields)
+    kinds = {name: _arrow_type(info.annotation) for name, info in record.model_fields.items()}
+    return pa.schema([pa.field(name, kind, nullable=nullable) for name, (kind, nullable) in kinds.items()])
 
 
-def _arrow_type(kind: object) -> pa.DataType:
-    """The type of a column; records within a row are structs."""
-    if kind in _ARROW:
-        return _ARROW[kind]
-    (record, _) = typing.get_args(kind)  # tuple[SomeRecord, ...]
-    return pa.list_(pa.field("element", pa.struct(list(arrow_schema(record))), nullable=False))
+_ARROW: dict[object, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
-_ARROW: dict[object, pa.DataType] = {
-    str: pa.string(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    tuple[str, ...]: pa.list_(pa.field("element", pa.string(), nullable=False)),
-    tuple[ChatMessage, ...]: pa.list_(
-        pa.field("element", pa.struct([pa.field(name, pa.string(), nullable=False) for name in ("role", "content")]))
-    ),
-}
-
-
-def _kinds(annotation: object) -> tuple[object, bool]:
-    """The plain type behind an annotation (Annotated, Literal and Optional unwrapped), and whether it may be null."""
-    origin = typing.get_origin(annotation)
+def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
+    """The type of a column, and whether it may be null; records within a row are structs."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        inner = [item for item in typing.get_args(annotation) if item is not type(None)]
-        return _kinds(inner[0])[0], True
+        return _arrow_type(next(item for item in arguments if item is not type(None)))[0], True
     if origin is Annotated:
-        return _kinds(typing.get_args(annotation)[0])
+        return _arrow_type(arguments[0])
     if origin is Literal:
-        return type(typing.get_args(annotation)[0]), False
-    assert annotation in _ARROW or _is_records(annotation), annotation
-    return annotation, False
-
-
-def _is_records(annotation: object) -> bool:
-    """Whether it is `tuple[SomeRecord, ...]`."""
-    inner = typing.get_args(annotation)
-    return typing.get_origin(annotation) is tuple and isinstance(inner[0], type) and issubclass(inner[0], Record)
+        return _ARROW[type(arguments[0])], False
+    if origin is tuple:  # tuple[Something, ...]; messages may be null in the schema as it was first published
+        element = pa.field("element", _arrow_type(arguments[0])[0], nullable=arguments[0] is ChatMessage)
+        return pa.list_(element), False
+    if annotation in _ARROW:
+        return _ARROW[annotation], False
+    return pa.struct(list(arrow_schema(annotation))), False
