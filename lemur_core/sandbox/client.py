@@ -3,6 +3,7 @@
 Jobs are handed to servers, which are started again when they die.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -12,21 +13,21 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox.jobs import Job, Limits, Message, Outcome, Status, read_report
 from lemur_core.sandbox.link import (
     Link,
-    ServerDiedError,
     Setup,
     StartError,
     WallError,
     examine,
     find_package,
     scrubbed_environment,
+    start_all,
 )
 from lemur_core.sandbox.processes import remove_folder
 
@@ -41,67 +42,11 @@ _AHEAD = 64  # jobs handed out beyond the oldest one that is not done, for each 
 _QUEUED = 2  # jobs at a server for each slot: one that runs and one that waits, so that no slot is ever idle
 
 
-class Pool:
-    """The servers of one sandbox, each with the jobs that are in its hands."""
-
-    def __init__(self, setup: Setup, servers: int) -> None:
-        self.setup = setup
-        self._setups = [
-            dataclasses.replace(setup, root=setup.root.with_name(f"{setup.root.name}-{number}"))
-            for number in range(servers)
-        ]
-        self.links: list[Link | None] = [None] * servers
-        self.held: list[dict[int, Job]] = [{} for _ in range(servers)]
-
-    def start(self) -> None:
-        """Start the servers that do not run, all at once.
-
-        Raises: StartError or ServerDiedError if one cannot.
-        """
-        fresh = [index for index, link in enumerate(self.links) if link is None]
-        for index in fresh:
-            self.links[index] = Link(self._setups[index])
-        for index in fresh:
-            link = self.links[index]
-            assert link is not None
-            link.wait_ready()
-
-    def stop(self, indices: Iterable[int] | None = None) -> None:
-        """Stop these servers, or all of them, with what they run."""
-        for index in list(range(len(self.links)) if indices is None else indices):
-            link, self.links[index] = self.links[index], None
-            self.held[index].clear()
-            if link is not None:
-                link.stop()
-
-    def suits(self, index: int, scratch: str | None) -> bool:
-        """Whether this server can be handed a job with that scratch folder, if need be by starting it anew."""
-        return not self.held[index] or not self._must_rebind(index, scratch)
-
-    def rebind(self, index: int, scratch: str | None) -> None:
-        """Show the server that scratch folder, and no other one of the caller's; it must be idle.
-
-        Raises: StartError, ServerDiedError or WallError if it does not start again.
-        """
-        if self._must_rebind(index, scratch):
-            self.stop([index])
-            self._setups[index] = dataclasses.replace(self._setups[index], scratch=scratch)
-            self.start()
-
-    def _must_rebind(self, index: int, scratch: str | None) -> bool:
-        return self.setup.backend == "bubblewrap" and self._setups[index].scratch != scratch
-
-    def stop_busy(self) -> None:
-        """Stop the servers that still hold jobs; the next run starts them again."""
-        self.stop(index for index, held in enumerate(self.held) if held)
-
-
 class Flow:
     """One run: jobs in, outcomes out."""
 
-    def __init__(self, pool: Pool, limits: Limits) -> None:
-        self._pool = pool
-        self._limits = limits
+    def __init__(self, links: Sequence[Link], slots: int, limits: Limits) -> None:
+        self._links, self._slots, self._limits = links, slots, limits
         self._done: dict[int, Outcome] = {}
         self._suspects: deque[tuple[int, Job]] = deque()  # were in the hands of a server that died
         self._tried: set[int] = set()
@@ -115,67 +60,68 @@ class Flow:
         """
         source = enumerate(jobs)
         handed, given, exhausted = 0, 0, False
-        slots = self._pool.setup.slots
-        ahead = _AHEAD * slots * len(self._pool.links)
+        ahead = _AHEAD * self._slots * len(self._links)
         while True:
-            self._restart()
+            with _starting("the sandbox's server died and cannot be started again"):
+                start_all(self._links)
             while not exhausted and not self._suspects and not self._alone and handed - given < ahead:
-                index = min(range(len(self._pool.held)), key=lambda number: len(self._pool.held[number]))
-                if len(self._pool.held[index]) >= _QUEUED * slots:
+                link = min(self._links, key=lambda each: len(each.held))
+                if len(link.held) >= _QUEUED * self._slots:
                     break
                 self._taken = self._taken or next(source, None)
                 if self._taken is None:
                     exhausted = True
-                elif not self._pool.suits(index, self._taken[1].scratch):
+                elif not link.suits(self._taken[1].scratch):
                     break
                 else:
                     pair, self._taken = self._taken, None
                     handed += 1
-                    self._hand(index, *pair)
-            if not any(self._pool.held):
+                    self._hand(link, *pair)
+            if not self._holding:
                 self._alone = bool(self._suspects)
                 if self._suspects:
-                    self._hand(0, *self._suspects.popleft())
+                    self._hand(self._links[0], *self._suspects.popleft())
             while given in self._done:
                 yield self._done.pop(given)
                 given += 1
             if exhausted and given == handed:
                 return
-            self._listen()
+            if self._holding:
+                self._listen()
 
-    def _hand(self, index: int, number: int, job: Job) -> None:
+    @property
+    def _holding(self) -> bool:
+        return any(link.held for link in self._links)
+
+    def _hand(self, link: Link, number: int, job: Job) -> None:
         fault = _scratch_fault(job.scratch)
         if fault:
             self._done[number] = Outcome(job.key, Status.ERROR, error=fault)
             return
-        self._rebind(index, job.scratch)
-        link = self._pool.links[index]
-        assert link is not None
+        with _starting(f"{job.scratch}: the sandbox's server cannot be started with this folder"):
+            link.rebind(job.scratch)
         message = {"number": number, "entry": job.entry, "payload": job.payload, "scratch": job.scratch}
         try:
             link.channel.send({**message, "limits": dataclasses.asdict(job.limits or self._limits)})
         except (TypeError, ValueError) as error:
             self._done[number] = Outcome(job.key, Status.ERROR, error=f"the payload cannot be sent: {error}")
             return
-        self._pool.held[index][number] = job
+        link.held[number] = job
 
     def _listen(self) -> None:
         """Wait until a server says something or dies."""
-        if not any(self._pool.held):
-            return
         with selectors.DefaultSelector() as selector:
-            for index, link in enumerate(self._pool.links):
-                assert link is not None
+            for link in self._links:
                 pending = selectors.EVENT_WRITE if link.channel.pending else 0
-                selector.register(link.channel, selectors.EVENT_READ | pending, (index, link))
+                selector.register(link.channel, selectors.EVENT_READ | pending, link)
             for key, _ in selector.select():
-                index, link = key.data
+                link = key.data
                 link.channel.flush()
                 for message in link.channel.receive():
                     number = message["number"]
-                    self._file(self._pool.held[index].pop(number), number, message)
+                    self._file(link.held.pop(number), number, message)
                 if link.channel.closed:
-                    self._bury(index, link)
+                    self._bury(link)
 
     def _file(self, job: Job, number: int, message: Message) -> None:
         status, text = message["status"], message["text"]
@@ -191,10 +137,10 @@ class Flow:
             peak_bytes=message.get("peak_bytes", 0),
         )
 
-    def _bury(self, index: int, link: Link) -> None:
+    def _bury(self, link: Link) -> None:
         """Note what a dead server held: to be run again alone, or, the second time, as crashed."""
         words = link.last_words()
-        for number, job in self._pool.held[index].items():
+        for number, job in link.held.items():
             if number in self._tried:
                 error = f"the sandbox's server died twice while this job ran ({words})"
                 self._done[number] = Outcome(job.key, Status.CRASHED, error=error)
@@ -202,19 +148,16 @@ class Flow:
                 self._tried.add(number)
                 self._suspects.append((number, job))
         _LOG.warning("the sandbox's server died (%s); %d jobs are run again", words, len(self._suspects))
-        self._pool.stop([index])
+        link.stop()
 
-    def _restart(self) -> None:
-        try:
-            self._pool.start()
-        except (StartError, ServerDiedError) as error:
-            raise UserError(f"the sandbox's server died and cannot be started again: {error}") from error
 
-    def _rebind(self, index: int, scratch: str | None) -> None:
-        try:
-            self._pool.rebind(index, scratch)
-        except (StartError, ServerDiedError, WallError) as error:
-            raise UserError(f"{scratch}: the sandbox's server cannot be started with this folder: {error}") from error
+@contextlib.contextmanager
+def _starting(trouble: str) -> Iterator[None]:
+    """A server is started in here. Raises: UserError that tells of this trouble if it cannot be."""
+    try:
+        yield
+    except StartError as error:
+        raise UserError(f"{trouble}: {error}") from error
 
 
 def _scratch_fault(scratch: str | None) -> str:
@@ -229,6 +172,7 @@ def _scratch_fault(scratch: str | None) -> str:
     return "" if Path(scratch).is_dir() else f"{scratch}: no such folder, so not a scratch folder; make it first"
 
 
+@dataclass(eq=False, kw_only=True)
 class Sandbox:
     """Runs jobs in confined processes forked from a server that has the heavy libraries imported. A context manager.
 
@@ -248,34 +192,29 @@ class Sandbox:
         unsafe: no walls at all: still a process, limits of memory and time, and a scratch folder for each job.
     """
 
-    def __init__(
-        self,
-        *,
-        preload: Sequence[str] = PRELOAD,
-        entries: Sequence[str] = (),
-        python: str = sys.executable,
-        sys_path: Sequence[Path] = (),
-        readable: Sequence[Path] = (),
-        workers: int = 2,
-        limits: Limits = Limits(),  # noqa: B008 (frozen)
-        environment: Mapping[str, str] = MappingProxyType({}),
-        unsafe: bool = False,
-    ) -> None:
-        if workers < 1:
-            raise UserError(f"workers: {workers}; at least 1 is needed")
-        self.backend = ""
-        self._preload, self._entries, self._python = preload, entries, python
-        self._sys_path, self._readable = sys_path, readable
-        self._workers, self._limits, self._unsafe = workers, limits, unsafe
-        self._environment = environment
-        self._folder: Path | None = None
-        self._pool: Pool | None = None
-        self._busy = False
+    preload: Sequence[str] = PRELOAD
+    entries: Sequence[str] = ()
+    python: str = sys.executable
+    sys_path: Sequence[Path] = ()
+    readable: Sequence[Path] = ()
+    workers: int = 2
+    limits: Limits = field(default_factory=Limits)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unsafe: bool = False
+    backend: str = field(default="", init=False)
+    _folder: Path | None = field(default=None, init=False)
+    _links: list[Link] = field(default_factory=list, init=False)
+    _slots: int = field(default=1, init=False)
+    _busy: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise UserError(f"workers: {self.workers}; at least 1 is needed")
 
     @property
     def is_open(self) -> bool:
         """Whether its server has been started, and not ended."""
-        return self._pool is not None
+        return bool(self._links)
 
     def __enter__(self) -> Self:
         """Start the server behind the first back end that passes its self-test.
@@ -297,11 +236,11 @@ class Sandbox:
 
     def close(self) -> None:
         """End every process and remove every folder. Harmless when done twice."""
+        links, self._links = self._links, []
         try:
-            if self._pool is not None:
-                self._pool.stop()
+            for link in links:
+                link.stop()
         finally:
-            self._pool = None
             if self._folder is not None:
                 remove_folder(self._folder)
             self._folder = None
@@ -312,45 +251,46 @@ class Sandbox:
         A job that was running when the server itself died is run once more, alone; if it dies again, it has CRASHED.
         Closing the iterator ends the jobs that still run.
         """
-        if self._pool is None:
+        if not self._links:
             raise UserError("the sandbox is not open; use it as a context manager: with Sandbox() as sandbox")
         if self._busy:
             raise UserError("the sandbox is running jobs already; finish or close that run, or open a second sandbox")
         self._busy = True
         try:
-            yield from Flow(self._pool, self._limits).run(jobs)
+            yield from Flow(self._links, self._slots, self.limits).run(jobs)
         finally:
             self._busy = False
-            if self._pool is not None:  # closed meanwhile, otherwise
-                self._pool.stop_busy()
+            for link in self._links:
+                if link.held:  # the next run starts it again
+                    link.stop()
 
     def _choose_backend(self, folder: Path) -> None:
         home = Path.home()
-        environment = scrubbed_environment(folder) | dict(self._environment)
-        interpreter = examine(self._python, self._readable, home, environment)
+        environment = scrubbed_environment(folder) | dict(self.environment)
+        interpreter = examine(self.python, self.readable, home, environment)
         canary = folder / "canary"
         canary.write_bytes(b"not for jobs to read")
         setup = Setup(
             interpreter=interpreter,
             backend="none",
-            slots=self._workers,
+            slots=self.workers,
             root=folder / "server",
             canary=canary,
             home=home,
-            sys_path=[str(Path(path).resolve()) for path in self._sys_path],
-            preload=self._preload,
-            entries=self._entries,
+            sys_path=[str(Path(path).resolve()) for path in self.sys_path],
+            preload=self.preload,
+            entries=self.entries,
             environment=environment,
         )
-        if self._unsafe:
+        if self.unsafe:
             self._start(setup, 1)
             return
         refusals = []
         for backend in BACKENDS:
             alone = backend == "bubblewrap"  # jobs of one server share its view of the scratch folders there
-            chosen = dataclasses.replace(setup, backend=backend, slots=1 if alone else self._workers)
+            chosen = dataclasses.replace(setup, backend=backend, slots=1 if alone else self.workers)
             try:
-                self._start(chosen, self._workers if alone else 1)
+                self._start(chosen, self.workers if alone else 1)
             except WallError as refusal:
                 refusals.append(f"{backend}: {refusal}")
             else:
@@ -366,13 +306,14 @@ class Sandbox:
             raise WallError("the package is not installed")
         if setup.backend == "bubblewrap" and shutil.which("bwrap") is None:
             raise WallError("bwrap is not on the PATH")
-        self._pool = Pool(setup, servers)
+        roots = [setup.root.with_name(f"{setup.root.name}-{number}") for number in range(servers)]
+        self._links = [Link(dataclasses.replace(setup, root=root)) for root in roots]
+        self.backend, self._slots = setup.backend, setup.slots
         try:
-            self._pool.start()
-        except (StartError, ServerDiedError) as error:
-            self._pool.stop()
-            raise UserError(f"{self._python}: the sandbox's server cannot start: {error}") from error
-        except BaseException:
-            self._pool.stop()
+            start_all(self._links)
+        except BaseException as error:
+            for link in self._links:
+                link.stop()
+            if isinstance(error, StartError) and not isinstance(error, WallError):
+                raise UserError(f"{self.python}: the sandbox's server cannot start: {error}") from error
             raise
-        self.backend = setup.backend

@@ -1,4 +1,4 @@
-"""One server process: its interpreter, what that must be able to read, and the caller's end of its socket."""
+"""One server: its interpreter, what that must be able to read, its process, and the caller's end of its socket."""
 
 import contextlib
 import importlib.util
@@ -13,13 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox.confine import MACHINE_FILES
-from lemur_core.sandbox.jobs import OWN_PACKAGES, Channel, Message
+from lemur_core.sandbox.jobs import OWN_PACKAGES, Channel, Job, Message
 from lemur_core.sandbox.processes import remove_folder
 
 _START_SECONDS = 600.0  # importing PyTorch from a cold disk takes a while
@@ -135,15 +135,11 @@ def _ask(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, An
     return facts
 
 
-class ServerDiedError(Exception):
-    """The server is gone. The message holds the last of what it logged."""
-
-
 class StartError(Exception):
-    """The server could not import what it has to."""
+    """The server is gone, or could not import what it has to."""
 
 
-class WallError(Exception):
+class WallError(StartError):
     """This back end does not keep jobs in, on this machine."""
 
 
@@ -212,23 +208,31 @@ class Setup:
 
 
 class Link:
-    """A running server. Use `start`, then `channel`, then `stop`."""
+    """One server, the jobs that are in its hands, and the channel to its process, which can be started again."""
+
+    channel: Channel
+    _process: subprocess.Popen[bytes]
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
+        self._log = setup.root.with_name(f"{setup.root.name}.log")
+        self.running = False
+        self.held: dict[int, Job] = {}
+
+    def start(self) -> None:
+        """Start the process; `wait_ready` comes next."""
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
-        self._log = setup.root.with_name(f"{setup.root.name}.log")
-        setup.root.mkdir(mode=0o700, exist_ok=True)
+        self._setup.root.mkdir(mode=0o700, exist_ok=True)
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    setup.command(),
+                    self._setup.command(),
                     stdin=theirs.fileno(),
                     stdout=log,
                     stderr=log,
-                    env=setup.environment,
-                    cwd=setup.root,
+                    env=self._setup.environment,
+                    cwd=self._setup.root,
                     start_new_session=True,  # Ctrl-C reaches the caller alone, which then closes the socket
                 )
         except BaseException:
@@ -236,12 +240,13 @@ class Link:
             raise
         finally:
             theirs.close()
-        self.channel.send(setup.message())
+        self.running = True
+        self.channel.send(self._setup.message())
 
     def wait_ready(self) -> None:
         """Return once the server has proved its walls and imported everything.
 
-        Raises: WallError if a job could get out; StartError if an import fails; ServerDiedError if it ended.
+        Raises: WallError if a job could get out; StartError if an import fails, or it ended.
         """
         deadline = time.monotonic() + _START_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -253,8 +258,25 @@ class Link:
                         return
                     raise (WallError if message["kind"] == "breached" else StartError)(message["error"])
                 if self.channel.closed:
-                    raise (WallError if self._setup.backend == "bubblewrap" else ServerDiedError)(self.last_words())
-        raise ServerDiedError(f"not ready within {_START_SECONDS:g} seconds")
+                    raise (WallError if self._setup.backend == "bubblewrap" else StartError)(self.last_words())
+        raise StartError(f"not ready within {_START_SECONDS:g} seconds")
+
+    def suits(self, scratch: str | None) -> bool:
+        """Whether it can be handed a job with that scratch folder, if need be by starting it anew."""
+        return not self.held or not self._must_rebind(scratch)
+
+    def rebind(self, scratch: str | None) -> None:
+        """Show it that scratch folder, and no other one of the caller's; it must be idle.
+
+        Raises: StartError if it does not start again.
+        """
+        if self._must_rebind(scratch):
+            self.stop()
+            self._setup = replace(self._setup, scratch=scratch)
+            start_all([self])
+
+    def _must_rebind(self, scratch: str | None) -> bool:
+        return self._setup.backend == "bubblewrap" and self._setup.scratch != scratch
 
     def last_words(self) -> str:
         """How the server ended, and the end of its log."""
@@ -270,6 +292,10 @@ class Link:
 
     def stop(self) -> None:
         """Close the socket, at which the server ends its jobs and itself; kill it if it does not; clean up."""
+        self.held.clear()
+        if not self.running:
+            return
+        self.running = False
         self.channel.close()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -283,6 +309,18 @@ class Link:
         finally:
             remove_folder(self._setup.root)
             self._log.unlink(missing_ok=True)
+
+
+def start_all(links: Iterable[Link]) -> None:
+    """Start the servers that do not run, side by side.
+
+    Raises: StartError if one cannot.
+    """
+    fresh = [link for link in links if not link.running]
+    for link in fresh:
+        link.start()
+    for link in fresh:
+        link.wait_ready()
 
 
 def find_package(name: str) -> str:

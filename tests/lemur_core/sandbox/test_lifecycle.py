@@ -92,7 +92,7 @@ def test_server_that_dies_is_started_again(box: Sandbox, caplog: pytest.LogCaptu
     jobs = [Job(str(i), "attacks:sleep", {"seconds": 0.2, "x": i}) for i in range(8)]
     outcomes = box.run(jobs)
     values = [next(outcomes).value]
-    victim = next(link for link in box._pool.links if link is not None)  # type: ignore[union-attr]
+    victim = box._links[0]
     os.killpg(victim.process_id, signal.SIGKILL)  # its jobs are in sessions of their own, and die with it
     values += [outcome.value for outcome in outcomes]
     assert values == list(range(8))
@@ -104,10 +104,9 @@ def test_jobs_die_with_their_server(box: Sandbox) -> None:
     outcomes = box.run(Job(str(i), "attacks:sleep", {"seconds": each}) for i, each in enumerate(seconds))
     assert next(outcomes).status == Status.OK
     time.sleep(0.3)
-    links = [link for link in box._pool.links if link is not None]  # type: ignore[union-attr]
-    family = [child for link in links for child in psutil.Process(link.process_id).children(recursive=True)]
+    family = [child for link in box._links for child in psutil.Process(link.process_id).children(recursive=True)]
     assert len(family) >= 2
-    for link in links:
+    for link in box._links:
         os.killpg(link.process_id, signal.SIGKILL)
     deadline = time.monotonic() + 2
     while (alive := [process for process in family if runs(process)]) and time.monotonic() < deadline:
