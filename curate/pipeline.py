@@ -13,12 +13,12 @@ from curate.report.page import write_report
 from curate.rows import Source
 from curate.runs.check import Check, RunChecker
 from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
-from curate.sources.provenance import parents_of, source_license
+from curate.sources import parents_of
 from curate.strict import curate_strict
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox.cached import run_versions
-from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
+from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 
 
 def curate(
@@ -37,7 +37,7 @@ def curate(
             outcome = decide(corpus, options, jobs)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
-            license_ = source_license(source, options.license)
+            license_ = source.license(options.license)
             if options.chat:
                 from curate.chat.build import build_chat  # LibCST is imported only where code is rewritten
 
@@ -57,7 +57,7 @@ def curate(
             kind="snapshot",
             versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),
             parameters=_parameters(source, options),
-            inputs=[Input(name=item.name, sha256=item.sha256, bytes=item.bytes) for item in source.inputs()],
+            inputs=source.inputs(),
             parents=parents_of(source),
             counts=counts,
             details=_details(outcome, license_),

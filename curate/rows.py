@@ -1,16 +1,15 @@
 """The one shape in which every source hands over its rows: Arrow batches with the columns of the LEMUR API."""
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from lemur_core.files.errors import UserError
+from manifests.licenses import NOASSERTION
+from manifests.manifest import Input
 
 #: Columns of an input row. `nn_code` is null when the row cannot be used; `problem` then says why in a few words.
 ROW_SCHEMA = pa.schema(
@@ -32,31 +31,28 @@ ROW_SCHEMA = pa.schema(
 BATCH_ROWS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One input as the manifest names it: never an absolute path, always a digest."""
+class Source(ABC):
+    """A supplier of rows. `name` is what the manifest calls it, `where` what messages call it."""
 
-    name: str
-    sha256: str
-    bytes: int
+    def __init__(self, name: str, where: str = "") -> None:
+        self.name = name
+        self.where = where or name
 
-
-class Source(Protocol):
-    """A supplier of rows.
-
-    `batches` may be called more than once and yields the same rows in the same order each time.
-    `inputs` is complete after `batches` has been consumed once.
-    """
-
-    name: str
-
+    @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Record batches of ROW_SCHEMA, at most BATCH_ROWS rows each, in input order."""
-        ...
+        """Record batches of ROW_SCHEMA, at most BATCH_ROWS rows each, in input order; the same each time."""
 
-    def inputs(self) -> list[InputFile]:
-        """What was read, with digests, for the manifest."""
-        ...
+    @abstractmethod
+    def inputs(self) -> list[Input]:
+        """What was read, never by an absolute path, with digests; complete once `batches` has been consumed."""
+
+    def files(self) -> list[Path]:
+        """Every file that is read, sorted; none for rows that come from elsewhere."""
+        return []
+
+    def license(self, stated: str | None) -> str:
+        """The SPDX expression of the rows; what a user has stated where they state none, else NOASSERTION."""
+        return stated or NOASSERTION
 
 
 def to_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -68,69 +64,28 @@ def to_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 BATCH_CHARACTERS = 32 << 20
 
 
-def batch_rows(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Batches of the rows, in their order, cut at BATCH_ROWS rows and before BATCH_CHARACTERS."""
-    held: list[dict[str, Any]] = []
-    characters = 0
-    for row in rows:
-        size = sum(len(value) for value in row.values() if isinstance(value, str))
-        if held and (len(held) == BATCH_ROWS or characters + size > BATCH_CHARACTERS):
-            batch = to_batch(held)
-            held, characters = [], 0  # let the texts go before the consumer works on the batch
-            yield batch
-        held.append(row)
-        characters += size
-    if held:
-        yield to_batch(held)
-
-
-def require_rows(where: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches that hold rows.
-
-    Raises: UserError at the end if there was none.
-    """
-    found = False
-    for batch in batches:
-        if batch.num_rows:
-            found = True
-            yield batch
-    if not found:
-        raise UserError(f"{where}: holds no rows; name a SOURCE that does")
-
-
-class RowSource(ABC):
-    """A source of rows that come from no file: the manifest names it with the digest of its rows, as JSON, in order."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._inputs: list[InputFile] = []
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in their order.
-
-        Raises: UserError if there are none, or as `read_rows` does.
-        """
-        return require_rows(self.name, batch_rows(self._digested_rows()))
-
-    def inputs(self) -> list[InputFile]:
-        """The source, with the digest of its rows."""
-        if not self._inputs:
-            deque(self._digested_rows(), maxlen=0)
-        return list(self._inputs)
+class RowSource(Source):
+    """A source whose rows are read one by one, as dictionaries of ROW_SCHEMA."""
 
     @abstractmethod
     def read_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows, read anew."""
+        """The rows in their order, read anew."""
 
-    def label(self) -> str:
-        """What the manifest calls it."""
-        return self.name
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows in their order, cut at BATCH_ROWS rows and before BATCH_CHARACTERS.
 
-    def _digested_rows(self) -> Iterator[dict[str, Any]]:
-        digest, size = hashlib.sha256(), 0
+        Raises: UserError if there are none, or as `read_rows` does.
+        """
+        held: list[dict[str, Any]] = []
+        characters = 0
         for row in self.read_rows():
-            line = json.dumps(row, sort_keys=True).encode() + b"\n"
-            digest.update(line)
-            size += len(line)
-            yield row
-        self._inputs = [InputFile(self.label(), digest.hexdigest(), size)]
+            size = sum(len(value) for value in row.values() if isinstance(value, str))
+            if held and (len(held) == BATCH_ROWS or characters + size > BATCH_CHARACTERS):
+                batch = to_batch(held)
+                held, characters = [], 0  # let the texts go before the consumer works on the batch
+                yield batch
+            held.append(row)
+            characters += size
+        if not held:
+            raise UserError(f"{self.where}: holds no rows; name a SOURCE that does")
+        yield to_batch(held)

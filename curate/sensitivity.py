@@ -21,7 +21,7 @@ from curate.options import CurateOptions
 from curate.records import Records, build_records
 from curate.rows import Source
 from curate.select import Verdict, select
-from curate.sources.provenance import parents_of
+from curate.sources import parents_of
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import INK, save_figure
@@ -38,7 +38,7 @@ from lemur_core.similarity.index import (
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
 from lemur_core.similarity.tokens import Detail
-from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
+from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 from manifests.tables import write_table
 
 if TYPE_CHECKING:
@@ -426,7 +426,7 @@ def sensitivity(
                 "from_scratch": from_scratch,
                 "tokens": tokens,
             },
-            inputs=[Input(name=item.name, sha256=item.sha256, bytes=item.bytes) for item in source.inputs()],
+            inputs=source.inputs(),
             parents=parents_of(source),
             counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": [_facts(p) for p in grid.points]},
             details={"lsh": {f"{tau:g}": recall.facts() for tau, recall in grid.recalls.items()}},

@@ -5,31 +5,40 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from curate.rows import InputFile, Source
+from curate.rows import Source
 from curate.sources.files import CsvFile, JsonlFile, ParquetFile
-from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, find_files, is_extraction
+from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.services import HubDataset, InstalledLemur
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
+from manifests.licenses import all_of
+from manifests.manifest import FILE_NAME, Input, Parent, parent_of, read_manifest
 
 
-class SeveralSources:
+class SeveralSources(Source):
     """The rows of all parts. A code that two parts have is one record, like one that stands twice in a part."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
-        self.name = " + ".join(part.name for part in parts)
-        self.parts = tuple(parts)
+        super().__init__(" + ".join(part.name for part in parts))
+        self._parts = tuple(parts)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches of each part, as it gives them.
-
-        Raises: UserError as the parts do.
-        """
-        for part in self.parts:
+        """The batches of each part, as it gives them."""
+        for part in self._parts:
             yield from part.batches()
 
-    def inputs(self) -> list[InputFile]:
+    def inputs(self) -> list[Input]:
         """What each part has read."""
-        return [item for part in self.parts for item in part.inputs()]
+        return [item for part in self._parts for item in part.inputs()]
+
+    def files(self) -> list[Path]:
+        """The files of each part."""
+        return [file for part in self._parts for file in part.files()]
+
+    def license(self, stated: str | None) -> str:
+        """All of theirs together, since a record does not say which of them it is from."""
+        return all_of(part.license(stated) for part in self._parts)
 
 
 def join_sources(parts: Sequence[Source]) -> Source:
@@ -103,8 +112,37 @@ def _open_path(spec: str) -> Source:
 def _open_folder(folder: Path) -> Source:
     if is_extraction(folder):
         return ExtractionFolder(folder)
-    if next(find_files(folder, ".py"), None) is not None:
-        return PythonFolder(folder)
-    if next(find_files(folder, ".parquet"), None) is not None:
-        return ParquetFolder(folder)
+    for source in (PythonFolder(folder), ParquetFolder(folder)):
+        if source.files():
+            return source
     raise UserError(f"{folder}: holds no .py files (hidden folders and __pycache__ are not searched); {_FORMS}")
+
+
+def parents_of(source: Source) -> list[Parent]:
+    """The finished folders that list the files of a source in their manifests, each once, by kind, name and digest.
+
+    A folder is no parent if one of the files is not as its manifest states: what was read came from elsewhere then.
+    """
+    by_folder: dict[Path, list[Path]] = {}
+    for file in source.files():
+        for folder in file.absolute().parents:
+            if folder in by_folder or (folder / FILE_NAME).is_file():
+                by_folder.setdefault(folder, []).append(file.absolute())
+    found = [parent_of(folder) for folder, inside in sorted(by_folder.items()) if _lists(folder, inside)]
+    return sorted(set(found), key=lambda parent: (parent.kind, parent.name, parent.sha256))
+
+
+def _lists(folder: Path, files: list[Path]) -> bool:
+    """Whether a folder is a finished one that lists some of these files, and each of those with the digest it has."""
+    try:
+        manifest = read_manifest(folder)
+    except UserError:  # other programs have files of this name too
+        return False
+    stated = {item.path: item.sha256 for item in manifest.outputs}
+    listed = {file: name for file in files if (name := file.relative_to(folder).as_posix()) in stated}
+    wrong = next(
+        (name for file, name in listed.items() if not file.is_file() or sha256_file(file) != stated[name]), None
+    )
+    if wrong is not None:
+        note(f"{folder}: {wrong} is not as its {FILE_NAME} states; the folder is not named as a parent")
+    return bool(listed) and wrong is None

@@ -3,13 +3,13 @@
 import json
 import math
 import numbers
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from curate.rows import ROW_SCHEMA, to_batch
+from curate.rows import ROW_SCHEMA
 from lemur_core.files.errors import UserError
 
 #: What a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
@@ -66,17 +66,12 @@ def read_code(value: object) -> tuple[str | None, str | None]:
         try:
             value = value.decode()
         except UnicodeDecodeError as error:
-            return None, invalid_utf8(error)
+            return None, f"invalid UTF-8 at byte {error.start}"
     if not isinstance(value, str):
         return None, not_a_string(type(value).__name__)
     if not is_unicode(value):
         return None, SURROGATE
     return (None, EMPTY) if not value or value.isspace() else (value, None)
-
-
-def invalid_utf8(error: UnicodeDecodeError) -> str:
-    """The problem of bytes that are not UTF-8; the first byte is number 0."""
-    return f"invalid UTF-8 at byte {error.start}"
 
 
 def not_a_string(kind: str) -> str:
@@ -109,7 +104,7 @@ def read_text(value: object) -> str | None:
 
 def read_number(value: object) -> float | None:
     """A finite number, also from its digits; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (str, numbers.Real, Decimal)):
+    if isinstance(value, bool) or not isinstance(value, (str, bytes, numbers.Real, Decimal)):
         return None
     try:
         number = float(value)
@@ -128,7 +123,7 @@ def read_integer(value: object) -> int | None:
 
 
 def _exact_integer(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (str, numbers.Integral)):
+    if isinstance(value, bool) or not isinstance(value, (str, bytes, numbers.Integral)):
         return None
     try:
         return int(value)
@@ -136,15 +131,15 @@ def _exact_integer(value: object) -> int | None:
         return None
 
 
-def read_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of any columns as a batch of ROW_SCHEMA with as many rows."""
+def read_batch(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows of a batch of any columns."""
     columns = {name: _values(batch.column(name)) for name in COLUMNS if name in batch.schema.names}
-    rows = [read_row(dict(zip(columns, record, strict=True))) for record in zip(*columns.values(), strict=True)]
     kind = _storage(batch.column("nn_code")).type
-    if not _is_text(kind):
-        for row in rows:
-            row["problem"] = MISSING if row["problem"] == MISSING else not_a_string(str(kind))
-    return to_batch(rows)
+    for record in zip(*columns.values(), strict=True):
+        row = read_row(dict(zip(columns, record, strict=True)))
+        if not _is_text(kind) and row["problem"] != MISSING:
+            row["problem"] = not_a_string(str(kind))
+        yield row
 
 
 def _storage(values: pa.Array) -> pa.Array:
@@ -154,30 +149,18 @@ def _storage(values: pa.Array) -> pa.Array:
 
 
 def _values(values: pa.Array) -> list[object]:
-    """A column as Python values; text that is not UTF-8 (a file may claim it falsely) as bytes."""
+    """A column as Python values; text as bytes, since a file may claim falsely that it is UTF-8."""
     values = _storage(values)
     if not _is_text(values.type):
         return [_python(value) for value in values]
-    encoded = values.cast(pa.large_binary())
-    try:
-        found: list[object] = encoded.cast(pa.large_string()).to_pylist()
-    except pa.ArrowInvalid:
-        found = [_decoded(value) for value in encoded.to_pylist()]
+    found: list[object] = values.cast(pa.large_binary()).to_pylist()
     return found
 
 
-def _decoded(value: bytes | None) -> str | bytes | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
 def _is_text(kind: pa.DataType) -> bool:
-    return any(
-        test(kind)
-        for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    ) or pa.types.is_fixed_size_binary(kind)
+    types = pa.types
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
 
 
 def _python(value: pa.Scalar) -> object:
@@ -186,6 +169,4 @@ def _python(value: pa.Scalar) -> object:
         plain = value.as_py()
     except (ValueError, OverflowError):
         return None
-    if pa.types.is_map(value.type) and plain is not None:
-        return dict(plain)
-    return None if isinstance(plain, float) and math.isnan(plain) else plain
+    return dict(plain) if pa.types.is_map(value.type) and plain is not None else plain

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, InputFile, batch_rows, require_rows
-from curate.sources.cells import COLUMNS, broken_row, check_columns, invalid_utf8, read_batch, read_row
+from curate.rows import BATCH_CHARACTERS, RowSource
+from curate.sources.cells import COLUMNS, broken_row, check_columns, read_batch, read_row
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from manifests.manifest import Input
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -39,23 +39,23 @@ def read_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}; check the file") from error
 
 
-def describe_file(path: Path) -> InputFile:
+def describe_file(path: Path) -> Input:
     """A file for the manifest.
 
     Raises: UserError if it cannot be read any more.
     """
     with read_errors(path):
-        return InputFile(path.name, sha256_file(path), path.stat().st_size)
+        return Input(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
 
 
-class FileSource:
+class FileSource(RowSource):
     """What the sources of one file share."""
 
     def __init__(self, path: Path) -> None:
-        self.name = path.name
+        super().__init__(path.name, str(path))
         self._path = path
 
-    def inputs(self) -> list[InputFile]:
+    def inputs(self) -> list[Input]:
         """The file."""
         return [describe_file(self._path)]
 
@@ -74,33 +74,35 @@ class JsonlFile(FileSource):
     """
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The file's rows in its order.
+        """As of every source; a required column must be in some object of the first batch.
 
-        Raises: UserError if the file cannot be read, holds no rows, or no object of its first batch has a required
-            column.
+        Raises: UserError if it is in none, or as `RowSource.batches` does.
         """
-        columns: dict[str, None] = {}
         checked = False
-        for batch in require_rows(str(self._path), batch_rows(self._rows(columns))):
-            if columns and not checked:
-                check_columns(str(self._path), columns)
+        for batch in super().batches():
+            if self._columns and not checked:
+                check_columns(self.where, self._columns)
                 checked = True
             yield batch
 
-    def _rows(self, columns: dict[str, None]) -> Iterator[dict[str, Any]]:
-        """Each line as a row; the names of all columns met go to `columns`."""
+    def read_rows(self) -> Iterator[dict[str, Any]]:
+        """Each line as a row.
+
+        Raises: UserError if the file cannot be read.
+        """
+        self._columns: dict[str, None] = {}  # of all objects met
         with read_errors(self._path), open_bytes(self._path) as file:
             for number, line in enumerate(file, start=1):
                 content = line.removeprefix(_BOM) if number == 1 else line
                 if content.strip():
-                    yield _read_line(number, content, columns)
+                    yield _read_line(number, content, self._columns)
 
 
 def _read_line(number: int, line: bytes, columns: dict[str, None]) -> dict[str, Any]:
     try:
         record = json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return broken_row(invalid_utf8(error))
+        return broken_row(f"invalid UTF-8 at byte {error.start}")
     except json.JSONDecodeError as error:
         reason = f"{error.msg.removesuffix(' at')} at character {error.pos}"
         return broken_row(f"line {number}: not a JSON object: {reason}")
@@ -127,14 +129,11 @@ class CsvFile(FileSource):
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read_rows(self) -> Iterator[dict[str, Any]]:
         """The file's rows in its order.
 
-        Raises: UserError if the file cannot be read, holds no rows, or its header lacks a required column.
+        Raises: UserError if the file cannot be read, or its header lacks a required column.
         """
-        return require_rows(str(self._path), batch_rows(self._rows()))
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
         csv.field_size_limit(_FIELD_LIMIT)
         with (
             read_errors(self._path),
@@ -162,7 +161,7 @@ class CsvFile(FileSource):
             raise UserError(f"{self._path}: no CSV header: {error}; its first line must name the columns") from error
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").strip() for name in header]
         if names:
-            check_columns(str(self._path), names)
+            check_columns(self.where, names)
         return names
 
 
@@ -187,54 +186,21 @@ _READ_ROWS = 250
 class ParquetFile(FileSource):
     """One .parquet file."""
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read_rows(self) -> Iterator[dict[str, Any]]:
         """The file's rows in its order.
 
-        Raises: UserError if the file cannot be read, holds no rows, or lacks a required column.
+        Raises: UserError if it cannot be read, or lacks a required column.
         """
-        return require_rows(str(self._path), gather_batches(read_parquet(self._path)))
-
-
-def read_parquet(path: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in small batches.
-
-    Raises: UserError if it cannot be read, or lacks a required column.
-    """
-    with _parquet_errors(path), pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
-        names = file.schema_arrow.names
-        check_columns(str(path), names)
-        wanted = [name for name in COLUMNS if name in names]
-        for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
-            yield from _cut(read_batch(batch))
-
-
-def gather_batches(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in as few batches as BATCH_ROWS and BATCH_CHARACTERS allow."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for part in parts:
-        if held and (rows + part.num_rows > BATCH_ROWS or size + part.nbytes > BATCH_CHARACTERS):
-            yield _join(held)
-            held, rows, size = [], 0, 0
-        held.append(part)
-        rows += part.num_rows
-        size += part.nbytes
-    if held:
-        yield _join(held)
-
-
-def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    columns = [pa.concat_arrays([part.column(name) for part in parts]) for name in ROW_SCHEMA.names]
-    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
-
-
-@contextlib.contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path}: cannot be read as Parquet: {reason}; write or fetch it again") from error
+        try:
+            with pq.ParquetFile(self._path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
+                names = file.schema_arrow.names
+                check_columns(self.where, names)
+                wanted = [name for name in COLUMNS if name in names]
+                for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
+                    yield from read_batch(batch)
+        except (pa.ArrowException, OSError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(f"{self._path}: cannot be read as Parquet: {reason}; write or fetch it again") from error
 
 
 def _rows_at_a_time(metadata: pq.FileMetaData, wanted: list[str]) -> int:
@@ -246,18 +212,3 @@ def _rows_at_a_time(metadata: pq.FileMetaData, wanted: list[str]) -> int:
         size = sum(part.total_uncompressed_size for part in columns if part.path_in_schema.split(".")[0] in wanted)
         largest = max(largest, size // max(group.num_rows, 1))
     return max(1, min(_READ_ROWS, BATCH_CHARACTERS // largest))
-
-
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of at most BATCH_CHARACTERS bytes of code, unless a single code is larger."""
-    codes = batch.column("nn_code")
-    if codes.nbytes <= BATCH_CHARACTERS:
-        yield batch
-        return
-    start = held = 0
-    for place, size in enumerate(pc.binary_length(codes).fill_null(0).to_pylist()):
-        if place > start and held + size > BATCH_CHARACTERS:
-            yield batch.slice(start, place - start)
-            start, held = place, 0
-        held += size
-    yield batch.slice(start)

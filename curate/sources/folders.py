@@ -1,8 +1,7 @@
-"""Rows of a folder: Python files, Parquet files, or the blocks of an extraction; and how folders are walked."""
+"""Rows of a folder: Python files, Parquet files, or the blocks of an extraction."""
 
 import hashlib
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,145 +9,112 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.rows import InputFile, batch_rows, require_rows
+from curate.rows import RowSource
 from curate.sources.cells import broken_row, read_row
-from curate.sources.files import describe_file, gather_batches, read_parquet
+from curate.sources.files import ParquetFile, describe_file
 from lemur_core.files.errors import UserError
+from manifests.licenses import all_of
+from manifests.manifest import Input
 from manifests.provenance import REQUIREMENTS, TABLE, Parts, barred, read_parts
 from manifests.records import LEVELS
 
 
-def find_files(folder: Path, suffix: str) -> Iterator[str]:
-    """POSIX relative paths of the files with this suffix, sorted; hidden folders and __pycache__ are passed over.
+class FolderSource(RowSource):
+    """What the sources of a folder share: the files with one suffix, by their relative paths."""
 
-    Links to files are listed, links to folders are not followed: what lies inside `folder` is met anyway.
+    suffix: str
 
-    Raises: UserError if a folder cannot be listed.
-    """
-    yield from _walk(folder, "", suffix)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder.resolve().name, str(folder))
+        self._folder = folder
 
+    def inputs(self) -> list[Input]:
+        """The folder as one input: its digest is that of the sorted relative paths, each with that of its content."""
+        digest, size = hashlib.sha256(), 0
+        for path in self.files():
+            content, length = self._describe(path)
+            relative = os.fsencode(path.relative_to(self._folder).as_posix())
+            digest.update(relative + b"\0" + content.encode() + b"\n")
+            size += length
+        return [Input(name=self.name, sha256=digest.hexdigest(), bytes=size)]
 
-def _walk(folder: Path, inside: str, suffix: str) -> Iterator[str]:
-    try:
-        with os.scandir(folder / inside) as entries:
-            # A folder sorts as its name with "/": then depth first is the order of the whole paths.
-            keys = sorted(key for entry in entries if (key := _sort_key(entry, suffix)) is not None)
-    except OSError as error:
-        raise UserError(f"{folder / inside}: cannot be listed: {error.strerror}; check its permissions") from error
-    for key in keys:
-        if key.endswith("/"):
-            yield from _walk(folder, inside + key, suffix)
-        else:
-            yield inside + key
+    def files(self) -> list[Path]:
+        """The files, sorted by path; hidden folders and __pycache__ are passed over.
 
+        Links to files are listed, links to folders are not followed: what lies inside the folder is met anyway.
 
-def _sort_key(entry: os.DirEntry[str], suffix: str) -> str | None:
-    if entry.is_dir(follow_symlinks=False):
-        return None if entry.name.startswith(".") or entry.name == "__pycache__" else entry.name + "/"
-    is_file = entry.is_file(follow_symlinks=False) or (entry.is_symlink() and not Path(entry.path).is_dir())
-    return entry.name if is_file and entry.name.endswith(suffix) else None
+        Raises: UserError if a folder cannot be listed.
+        """
 
+        def refuse(error: OSError) -> None:
+            raise UserError(f"{error.filename}: cannot be listed: {error.strerror}; check its permissions") from error
 
-class FolderDigest:
-    """Digest of a folder: of the sorted relative paths, each with the digest of its content."""
+        found = []
+        for inside, folders, names in os.walk(self._folder, onerror=refuse):
+            folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+            found += [Path(inside, name) for name in names if name.endswith(self.suffix)]
+        return sorted(found, key=Path.as_posix)
 
-    def __init__(self) -> None:
-        self._sha256 = hashlib.sha256()
-        self._bytes = 0
-
-    def add(self, relative: str, sha256: str, size: int) -> None:
-        """Count one file in."""
-        self._sha256.update(os.fsencode(relative) + b"\0" + sha256.encode() + b"\n")
-        self._bytes += size
-
-    def as_input(self, name: str) -> InputFile:
-        """What the manifest says of the files added so far."""
-        return InputFile(name, self._sha256.hexdigest(), self._bytes)
+    def _describe(self, path: Path) -> tuple[str, int]:
+        """SHA-256 and size of a file."""
+        found = describe_file(path)
+        return found.sha256, found.bytes
 
 
-class PythonFolder:
+class PythonFolder(FolderSource):
     """A folder of .py files: each is one row, named by its relative path without the suffix.
 
     Code is text as Python reads it: without a byte order mark, every newline as "\\n".
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.name = folder.resolve().name
-        self._folder = folder
-        self._inputs: list[InputFile] = []
+    suffix = ".py"
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The files in the order of their relative paths.
+    def read_rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each file.
 
-        Raises: UserError if a folder cannot be listed, or there is no file.
+        Raises: UserError if a folder cannot be listed.
         """
-        return require_rows(str(self._folder), batch_rows(self._rows()))
-
-    def inputs(self) -> list[InputFile]:
-        """The folder as one input."""
-        if not self._inputs:
-            deque(self._rows(), maxlen=0)
-        return list(self._inputs)
-
-    def files(self) -> list[Path]:
-        """The files, by their relative paths."""
-        return [self._folder / relative for relative in find_files(self._folder, ".py")]
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        root, digest = self._folder.resolve(), FolderDigest()
-        for relative in find_files(self._folder, ".py"):
-            name = os.fsencode(relative.removesuffix(".py")).decode("utf-8", "backslashreplace")
+        for path in self.files():
+            relative = path.relative_to(self._folder).as_posix().removesuffix(".py")
+            name = os.fsencode(relative).decode("utf-8", "backslashreplace")
             try:
-                content = _read_inside(root, self._folder / relative)
+                yield _read_file(name, self._read(path))
             except (OSError, _OutsideError) as error:
-                digest.add(relative, "unread", 0)
                 reason = error.strerror if isinstance(error, OSError) else error
                 yield broken_row(f"cannot be read: {reason}", name)
-                continue
-            digest.add(relative, hashlib.sha256(content).hexdigest(), len(content))
-            yield _read_file(name, content)
-        self._inputs = [digest.as_input(self.name)]
+
+    def _describe(self, path: Path) -> tuple[str, int]:
+        try:
+            content = self._read(path)
+        except (OSError, _OutsideError):
+            return "unread", 0
+        return hashlib.sha256(content).hexdigest(), len(content)
+
+    def _read(self, file: Path) -> bytes:
+        target = Path(os.path.realpath(file, strict=True)) if file.is_symlink() else file  # resolve() hides loops
+        if target is not file and not target.is_relative_to(self._folder.resolve()):
+            raise _OutsideError("a link that leaves the folder is not followed")
+        if not target.is_file():
+            raise _OutsideError("it is no file, nor a link to one")
+        return target.read_bytes()
 
 
-class ParquetFolder:
+class ParquetFolder(FolderSource):
     """All .parquet files of a folder, in the order of their relative paths."""
 
-    def __init__(self, folder: Path) -> None:
-        self.name = folder.resolve().name
-        self._folder = folder
+    suffix = ".parquet"
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read_rows(self) -> Iterator[dict[str, Any]]:
         """The files' rows, each file in its order.
 
-        Raises: UserError if a file cannot be read or lacks a required column, or none holds rows.
+        Raises: UserError if a file cannot be read or lacks a required column.
         """
-        parts = (part for path in self.files() for part in read_parquet(path))
-        return require_rows(str(self._folder), gather_batches(parts))
-
-    def inputs(self) -> list[InputFile]:
-        """The folder as one input."""
-        digest = FolderDigest()
         for path in self.files():
-            file = describe_file(path)
-            digest.add(path.relative_to(self._folder).as_posix(), file.sha256, file.bytes)
-        return [digest.as_input(self.name)]
-
-    def files(self) -> list[Path]:
-        """The files, by their relative paths."""
-        return [self._folder / relative for relative in find_files(self._folder, ".parquet")]
+            yield from ParquetFile(path).read_rows()
 
 
 class _OutsideError(Exception):
     """A link that would lead out of the folder."""
-
-
-def _read_inside(root: Path, file: Path) -> bytes:
-    target = Path(os.path.realpath(file, strict=True)) if file.is_symlink() else file  # resolve() hides a loop's errno
-    if target is not file and not target.is_relative_to(root):
-        raise _OutsideError("a link that leaves the folder is not followed")
-    if not target.is_file():
-        raise _OutsideError("a link to something that is not a file")
-    return target.read_bytes()
 
 
 def _read_file(name: str, content: bytes) -> dict[str, Any]:
@@ -169,7 +135,7 @@ _RUNS = LEVELS.index("executed")
 _ROWS = 500  # read at a time
 
 
-class ExtractionFolder:
+class ExtractionFolder(RowSource):
     """The blocks of one extraction folder, in the order of its table.
 
     A snapshot is published with all its code, so a block of which any part has a licence that is unknown or not
@@ -177,36 +143,33 @@ class ExtractionFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.name = folder.resolve().name
+        super().__init__(folder.resolve().name, str(folder))
         self._folder = folder
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read_rows(self) -> Iterator[dict[str, Any]]:
         """A row for each block.
 
-        Raises: UserError if a table cannot be read, or holds no blocks.
+        Raises: UserError if a table cannot be read.
         """
-        return require_rows(str(self._folder), batch_rows(self._rows()))
+        return self._blocks(list(_COLUMNS), _row_of)
 
-    def inputs(self) -> list[InputFile]:
+    def inputs(self) -> list[Input]:
         """The two files that are read."""
         found = [describe_file(path) for path in self.files()]
-        return [InputFile(f"{self.name}/{item.name}", item.sha256, item.bytes) for item in found]
+        return [Input(name=f"{self.name}/{item.name}", sha256=item.sha256, bytes=item.bytes) for item in found]
 
     def files(self) -> list[Path]:
         """The two files that are read."""
         return [self._folder / name for name in (TABLE, REQUIREMENTS)]
 
-    def licenses(self) -> set[str]:
-        """The licences of all parts of the blocks that hand over their code.
+    def license(self, stated: str | None) -> str:  # noqa: ARG002 (blocks state theirs)
+        """That of all parts of the blocks that hand over their code, together.
 
         Raises: UserError if a table cannot be read.
         """
         about = [name for name in _COLUMNS if name != "code"]
         found = self._blocks(about, lambda block, parts: set() if _problem_of(block, parts) else parts.licenses(block))
-        return set().union(*found)
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        return self._blocks(list(_COLUMNS), _row_of)
+        return all_of(set().union(*found))
 
     def _blocks(self, columns: list[str], read: Callable[[dict[str, Any], Parts], T]) -> Iterator[T]:
         """What `read` makes of each block, in the order of the table."""

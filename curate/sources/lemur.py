@@ -9,6 +9,7 @@ share one share the union, the greatest value winning); and its numeric columns 
 Source: `ab/nn/util/db/{Write,Read}.py` of https://github.com/ABrain-One/nn-dataset
 """
 
+import email
 import functools
 import hashlib
 import json
@@ -24,13 +25,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.rows import BATCH_ROWS, ROW_SCHEMA, InputFile
+from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from lemur_core.files.atomic import atomic_file, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import map_items
+from manifests.licenses import license_of_fields
+from manifests.manifest import Input
 
 _CODES = "ab/nn/nn/"
 #: Up to release 2.0.6 the folders lay in `stat/` itself; `stat/run/` holds measurements on phones, not training.
@@ -163,7 +166,7 @@ _TABLES_FORMAT = 1
 _RELEASES = Path(__file__).with_name("lemur_releases.json")
 
 
-class LemurRelease:
+class LemurRelease(Source):
     """The rows that `ab.nn.api.data(only_best_accuracy=True)` of one release returns, in its order.
 
     The wheel is fetched once with `pip download` (the user's own index settings apply), its digest is checked against
@@ -174,9 +177,9 @@ class LemurRelease:
 
     def __init__(self, version: str = DEFAULT_VERSION) -> None:
         self.version = version
-        self.name = f"lemur@{version}"
+        super().__init__(f"lemur@{version}")
         self._folder = cache_folder("lemur", _safe(version))
-        self._input: InputFile | None = None
+        self._input: Input | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Rows ordered by task, dataset, metric, nn, epoch; ties for the best accuracy as its database orders them.
@@ -196,11 +199,22 @@ class LemurRelease:
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 
-    def inputs(self) -> list[InputFile]:
+    def inputs(self) -> list[Input]:
         """The wheel."""
         self._wheel()
         assert self._input is not None
         return [self._input]
+
+    def license(self, stated: str | None) -> str:  # noqa: ARG002 (the distribution states its own)
+        """That of the distribution's metadata.
+
+        Source: https://packaging.python.org/specifications/core-metadata/
+        """
+        with zipfile.ZipFile(self._wheel()) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            fields = email.message_from_bytes(archive.read(name))
+        texts = (fields.get("License-Expression") or "", fields.get("License") or "")
+        return license_of_fields(*texts, fields.get_all("Classifier") or [])
 
     def _tables(self) -> tuple[pa.Table, pa.LargeStringArray]:
         wheel = self._wheel()
@@ -225,7 +239,8 @@ class LemurRelease:
         found = sorted(self._folder.glob("*.whl"))
         wheel = found[0] if found else _download(self.version, self._folder)
         if self._input is None:
-            self._input = InputFile(wheel.name, _check_digest(wheel, self.version), wheel.stat().st_size)
+            digest = _check_digest(wheel, self.version)
+            self._input = Input(name=wheel.name, sha256=digest, bytes=wheel.stat().st_size)
         return wheel
 
 

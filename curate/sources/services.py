@@ -1,10 +1,14 @@
 """Rows that a library hands over: a dataset of the Hugging Face Hub, and the LEMUR API installed beside this tool."""
 
 import contextlib
+import hashlib
 import importlib
 import importlib.metadata
+import json
 import sqlite3
 import sys
+from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,18 +16,50 @@ from curate.rows import BATCH_ROWS, RowSource
 from curate.sources.cells import COLUMNS, check_columns, read_row
 from lemur_core.files.errors import UserError
 from manifests.hub import hub_errors, parse_dataset
+from manifests.manifest import Input
 
 _ADVICE = "check the network, run again"
 
 
-class HubDataset(RowSource):
+class _Service(RowSource):
+    """A source without files: the manifest names it with the digest of its rows, as JSON, in order."""
+
+    _input: Input | None = None
+
+    @abstractmethod
+    def hand_over(self) -> Iterator[dict[str, Any]]:
+        """The rows, asked for anew."""
+
+    def label(self) -> str:
+        """What the manifest calls it."""
+        return self.name
+
+    def read_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows, as they are handed over."""
+        digest, size = hashlib.sha256(), 0
+        for row in self.hand_over():
+            line = json.dumps(row, sort_keys=True).encode() + b"\n"
+            digest.update(line)
+            size += len(line)
+            yield row
+        self._input = Input(name=self.label(), sha256=digest.hexdigest(), bytes=size)
+
+    def inputs(self) -> list[Input]:
+        """The source, with the digest of its rows."""
+        if self._input is None:
+            deque(self.read_rows(), maxlen=0)
+        assert self._input is not None
+        return [self._input]
+
+
+class HubDataset(_Service):
     """All splits of one dataset, in the order of their names."""
 
     def __init__(self, spec: str) -> None:
         self._repo, self._revision = parse_dataset(spec)
         super().__init__(spec)
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def hand_over(self) -> Iterator[dict[str, Any]]:
         """The rows of the splits, each in its order.
 
         Raises: RetryableError if the Hub cannot be reached; UserError if the dataset is not there, cannot be read as
@@ -53,7 +89,7 @@ _INSTEAD = "or curate the released corpus: lemur curate lemur"
 _FAILURES = (OSError, sqlite3.Error, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-class InstalledLemur(RowSource):
+class InstalledLemur(_Service):
     """`ab.nn.api.data(only_best_accuracy=True)` of this environment. The API hands over all its rows at once.
 
     Source: https://github.com/ABrain-One/nn-dataset
@@ -63,7 +99,7 @@ class InstalledLemur(RowSource):
         super().__init__("installed")
         self._frame: Any = None
 
-    def read_rows(self) -> Iterator[dict[str, Any]]:
+    def hand_over(self) -> Iterator[dict[str, Any]]:
         """The API's rows in its order.
 
         Raises: UserError if the API cannot be imported or fails.

@@ -19,26 +19,26 @@ from curate.feature_store import FeatureStore
 from curate.features import code_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome
-from curate.rows import BATCH_ROWS, InputFile, to_batch
+from curate.rows import BATCH_ROWS, Source, to_batch
 from curate.select import Verdict
 from curate.strict import curate_strict
+from manifests.manifest import Input
 
 Row = dict[str, Any]
 
 
-class MemorySource:
+class MemorySource(Source):
     """Rows that are in memory already."""
 
-    name = "memory"
-
     def __init__(self, rows: Iterable[Row], batch_rows: int = BATCH_ROWS) -> None:
+        super().__init__("memory")
         self._rows, self._batch_rows = list(rows), batch_rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for start in range(0, len(self._rows), self._batch_rows):
             yield to_batch(self._rows[start : start + self._batch_rows])
 
-    def inputs(self) -> list[InputFile]:
+    def inputs(self) -> list[Input]:
         return []
 
 

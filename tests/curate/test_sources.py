@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.rows import BATCH_ROWS, ROW_SCHEMA, InputFile, Source
+from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from curate.sources import join_sources, open_source, open_sources
-from curate.sources.provenance import source_license
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UserError
+from manifests.manifest import Input
 
 
 def rows_of(source: Source) -> list[dict[str, Any]]:
@@ -503,7 +503,7 @@ def test_no_row_is_lost_or_moved(memory_source: Any, sizes: list[int], batch: in
         rows = [{"nn": f"{place}-{number}", "nn_code": f"x = {number}\n"} for number in range(size)]
         part = memory_source(rows, batch)
         part.name = f"part {place}"
-        part.inputs = lambda place=place: [InputFile(f"part {place}", "0" * 64, place)]
+        part.inputs = lambda place=place: [Input(name=f"part {place}", sha256="0" * 64, bytes=place)]
         parts.append(part)
     joined = join_sources(parts)
     assert [row["nn"] for row in rows_of(joined)] == [
@@ -514,8 +514,8 @@ def test_no_row_is_lost_or_moved(memory_source: Any, sizes: list[int], batch: in
 
 def test_the_licence_is_that_of_all_the_code_that_is_handed_over(blocks: Path, table: Path) -> None:
     found = open_source(str(blocks))
-    assert source_license(found) == "MIT"
+    assert found.license(None) == "MIT"
     with_unknown = join_sources([found, open_source(str(table))])
-    assert source_license(with_unknown) == "NOASSERTION"
-    assert source_license(with_unknown, "ISC") == "ISC AND MIT", "what a user states is of those that state nothing"
-    assert source_license(found, "GPL-3.0-only") == "MIT"
+    assert with_unknown.license(None) == "NOASSERTION"
+    assert with_unknown.license("ISC") == "ISC AND MIT", "what a user states is of those that state nothing"
+    assert found.license("GPL-3.0-only") == "MIT"

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.sources import open_source, open_sources
-from curate.sources.provenance import parents_of
+from curate.sources import open_source, open_sources, parents_of
 from manifests.manifest import Parent, parent_of
 
 
