@@ -25,9 +25,8 @@ from torch import Tensor
 from benchmarks.environment import make_environment
 from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
-from train.check import CheckSettings, NetChecker
+from train.check import CheckSettings, check_nn, code_quality, open_box
 from train.data import Cifar10, load_cifar10
-from train.quality import code_quality
 from train.register import register
 
 _TOOLS = ("radon~=6.0.1", "pylint~=3.3.3")  # what its check of code imports and starts
@@ -65,7 +64,7 @@ def main() -> None:
     code, prm = options.net.read_text(encoding="utf-8"), _PRM | options.prm
     data = load_cifar10(options.data)
     python = _environment()
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch, NetChecker(data) as checker:
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch, open_box(data) as box:
         work = Path(scratch)
         _prepare(work, data, options.images, code)
         theirs: list[list[Any]] = []
@@ -73,7 +72,7 @@ def main() -> None:
         for seed in range(options.seeds):
             theirs.append(_train(python, work, prm | {"epoch": options.epochs}, seed, options.threads))
             settings = CheckSettings(options.epochs, options.images, seed, options.threads)
-            found = checker.check(code, prm, prefix="bench", settings=settings)
+            found = check_nn(code, prm, dataset=data, prefix="bench", settings=settings, box=box)
             assert found.accuracy is not None, found.error
             ours.append([found.name, found.accuracy, found.accuracy_to_time, None, found.duration])
     quality = code_quality(code, ours[0][0], python=str(python))

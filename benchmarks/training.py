@@ -11,6 +11,7 @@ import json
 import statistics
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         box = stack.enter_context(Sandbox(preload=PRELOAD, entries=entries, readable=[data.folder], workers=1))
-        payload = {"job": job.to_payload(), "rounds": given.rounds, "steps": given.steps}
+        payload = {"job": asdict(job), "rounds": given.rounds, "steps": given.steps}
         (outcome,) = box.run([Job("compare", ENTRY, payload, resources.limits(), scratch=str(Path(scratch).resolve()))])
     if not isinstance(outcome.value, dict):
         raise SystemExit(f"the run failed: {outcome.status}: {outcome.error}")

@@ -1,6 +1,5 @@
 """The ablation: a recipe against itself with one ingredient left out, with the same seeds."""
 
-import contextlib
 import json
 import math
 import statistics
@@ -20,7 +19,7 @@ from train.assemble import assemble
 from train.candidates import Prober
 from train.data import Cifar10
 from train.recipe import Recipe, read_changes
-from train.run import Network, Resources, TrainingRun, count_images, open_sandbox
+from train.run import Resources, TrainingRun, count_images
 from train.study import check_study, close_study, open_study, train_all
 
 if TYPE_CHECKING:
@@ -84,7 +83,6 @@ def ablate(
     written: Sequence[str] = (),
     held_out: int = 5000,
     images: int | None = None,
-    jobs: int = 1,
     resources: Resources,
     force: bool = False,
 ) -> list[Row]:
@@ -97,7 +95,6 @@ def ablate(
         written: variants in place of the standard ones, see `variants`.
         held_out: training images to validate on.
         images: how many of the others to train on; None for all.
-        jobs: runs at the same time.
 
     Returns: a row a variant, the full recipe first.
     Raises: UsageError for seeds or variants that cannot be used; UserError if a variant cannot be assembled, or `out`
@@ -110,7 +107,7 @@ def ablate(
     watch = Stopwatch()
     recipes = variants(recipe, written)
     with Prober(unsafe=resources.unsafe) as prober:
-        nets = {name: Network.of(assemble(changed, folder, prober=prober)) for name, changed in recipes.items()}
+        nets = {name: assemble(changed, folder, prober=prober) for name, changed in recipes.items()}
     plan = {
         "study": "ablation",
         "data": data.label,
@@ -126,14 +123,13 @@ def ablate(
         f"{folder_name(name)}-seed{seed}": TrainingRun(nets[name], recipes[name], seed, data, held_out, images)
         for name, seed in cases
     }
-    with contextlib.closing(open_sandbox(data.folder, resources.checked(), jobs=jobs)) as box:
-        every = train_all(runs, out, box, resources, again=force)
-    records = {name: {} for name in recipes}  # type: dict[str, dict[int, TrainingRecord]]
+    library = folder if any(net.ingredients for net in nets.values()) else None
+    every = train_all(runs, out, resources, library=library, again=force)
+    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
     for (name, seed), record in zip(cases, every, strict=True):
         records[name][seed] = record
     rows = [_row(name, found, records[FULL]) for name, found in records.items()]
     _write(out, rows, records, data)
-    library = folder if any(net.ingredients for net in nets.values()) else None
     close_study(out, plan, every, library, data, watch, {RECORDS: len(every)})
     note(f"ablation: {len(every)} runs of {len(recipes)} variants -> {out}")
     return rows

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from manifests.licenses import all_of
@@ -14,7 +15,7 @@ from manifests.records import Ingredient
 from train.candidates import Answer, Chosen, Prober, Question, choose, prober_for
 from train.library import open_library
 from train.network_text import PREAMBLE, Filled, drops, hyperparameters, network_imports, network_text, support_text
-from train.recipe import Recipe
+from train.recipe import Network, Recipe
 from train.slots import NONE, SLOTS, sizes_of, widths_of
 
 #: How the comment above the block of a slot begins.
@@ -34,17 +35,6 @@ _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
-    """A network made from a recipe: its file, and the hyperparameters that the recipe gives it."""
-
-    name: str
-    code: str
-    prm: dict[str, float]
-    recipe: Recipe
-    ingredients: tuple[Ingredient, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Settled:
     """What fills a slot, with the one build that fits, and what was observed of it."""
 
@@ -52,7 +42,7 @@ class _Settled:
     answer: Answer
 
 
-def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None) -> Assembled:
+def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None) -> Network:
     """One file with a network as the recipe describes it, checked by running it in the sandbox.
 
     Args:
@@ -75,7 +65,24 @@ def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, probe
     if not ran["fits"]:
         name = recipe.model.name
         raise UserError(f"{name}: the assembled network does not run: {ran['reason']}; change its slots or widths")
-    return Assembled(recipe.model.name, code, prm, recipe, tuple(_ingredients(chosen)))
+    return Network(recipe.model.name, code, prm, tuple(_ingredients(chosen)), recipe)
+
+
+def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
+    """Assemble a recipe and write its file.
+
+    Raises: UserError if it cannot be assembled or written, or the file is there and `force` is not given.
+    """
+    if out.exists() and (out.is_dir() or not force):
+        raise UserError(f"{out}: exists already; choose another --out" + ("" if out.is_dir() else ", or add --force"))
+    check_writable(out)
+    assembled = assemble(recipe, folder, unsafe=unsafe)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, assembled.code)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+    return assembled
 
 
 def _settle(chosen: Sequence[Chosen], recipe: Recipe, prober: Prober, support: str) -> list[_Settled]:

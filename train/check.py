@@ -7,7 +7,7 @@ What `ab.nn.api.check_nn` of nn-dataset 2.1.0 returns, each of the four by its d
 | name | `PREFIX-` and the MD5 of the code without white space |
 | accuracy | on the test images, after the last epoch |
 | accuracy to time | accuracy above chance (0.1 for CIFAR-10), by 100 seconds: `max(0, accuracy - 0.1) / (nanoseconds / 1e11)`, from `train_setup` to the end of the last evaluation |
-| code quality | `train.quality` |
+| code quality | 1.0 less 0.05 an error, 0.02 a warning, 0.01 a matter of style or of complexity |
 
 What differs from the package: it executes the code in its own process, here that happens in the sandbox, with limits; it
 writes a trial to its database and raises when the accuracy is at most 1.2 times chance, here nothing is written (that is
@@ -16,18 +16,39 @@ images one by one in a second process, here it is the CPU and whole batches of t
 not to the digit, and times do not compare; it trains a code that meets half of its contract, here that is refused first
 (`check_contract`); it takes whatever values of hyperparameters it is given, here they lie in 0..1, as in its search.
 Random generators are seeded here. A network that loads trained weights finds no network to load them from.
+
+LEMUR takes errors, warnings and matters of style from Pylint and complexity from Radon, and so does this. Where Pylint
+is not installed, Pyflakes finds errors and warnings, and long lines are the only matter of style, so that the score is
+higher than LEMUR's by what Pylint has to say beyond that. LEMUR also runs the network on random images of 224 x 224 and
+means to take off 0.10 if that fails, but never does: it tests the first key of a dict, which is always true. The
+training that comes with the score shows whether the network runs.
+
+Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0; McCabe, "A Complexity Measure",
+IEEE Transactions on Software Engineering SE-2(4), 1976
 """  # noqa: E501
 
+import ast
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from pathlib import Path
+
+from pyflakes import messages
+from pyflakes.checker import Checker
+from radon.complexity import cc_visit_ast
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
-from train.contract import check_contract, lemur_name, transform_named
+from train.contract import check_contract, lemur_name, transform_module
 from train.data import Cifar10
-from train.quality import Quality, code_quality
 
 ENTRY = "train.lemur_trainer:run_check"
 
@@ -37,6 +58,38 @@ _GOOD = 1.2
 
 _NANOSECONDS = 1e11  # the unit of time of "accuracy to time"
 _ERROR_CHARACTERS = 400
+
+
+_COST = {"error": 5, "warning": 2, "convention": 1, "refactor": 1, "complexity": 1}
+_LINE_CHARACTERS = 120
+_MOST_COMPLEX = 10
+_PYLINT_SECONDS = 300
+#: Missing docstrings, final newlines, white space at the end of lines, superfluous parentheses: LEMUR does not mind.
+_NOT_MINDED = "C0116,C0115,C0114,C0304,C0303,C0305,C0325"
+_UNTIDY = (
+    messages.UnusedImport,
+    messages.UnusedVariable,
+    messages.UnusedAnnotation,
+    messages.RedefinedWhileUnused,
+    messages.ImportShadowedByLoopVar,
+    messages.ImportStarUsed,
+    messages.ImportStarUsage,
+    messages.FStringMissingPlaceholders,
+    messages.MultiValueRepeatedKeyLiteral,
+    messages.MultiValueRepeatedKeyVariable,
+    messages.IsLiteral,
+    messages.IfTuple,
+    messages.AssertTuple,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A score in 0..1, how often what was found, and what looked for it."""
+
+    score: float
+    found: dict[str, int]
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,61 +123,9 @@ class CheckSettings:
     memory_bytes: int = 8 * 2**30
 
 
-class NetChecker:
-    """Checks networks on one dataset, one after the other. A context manager; its sandbox starts with the first one.
-
-    Args:
-        unsafe: without the sandbox's walls.
-    """
-
-    def __init__(self, dataset: Cifar10, *, unsafe: bool = False) -> None:
-        self._dataset = dataset
-        self._box = Sandbox(entries=[ENTRY], readable=[dataset.folder], workers=1, unsafe=unsafe)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._box.close()
-
-    def check(
-        self,
-        code: str,
-        prm: Mapping[str, object],
-        *,
-        prefix: str = "",
-        settings: CheckSettings = CheckSettings(),
-    ) -> CheckResult:
-        """Train and measure one network; as `check_nn`.
-
-        Raises: UserError as `check_nn`.
-        """
-        _check_settings(settings, self._dataset)
-        given = _check_prm(prm) | {"epoch": settings.epochs}
-        name = lemur_name(code, prefix)
-        reason = check_contract(code)
-        if reason is not None:
-            return CheckResult(name, None, None, None, "contract", reason)
-        threads = settings.threads or available_cores()
-        payload: dict[str, object] = {
-            "code": code,
-            "prm": given,
-            "data": str(self._dataset.folder),
-            "images": settings.images,
-            "epochs": settings.epochs,
-            "seed": settings.seed,
-            "threads": threads,
-        }
-        limits = Limits(
-            wall_seconds=settings.wall_seconds,
-            cpu_seconds=settings.wall_seconds * threads,
-            memory_bytes=settings.memory_bytes,
-            threads=64 + 2 * threads,
-        )
-        if not self._box.is_open:
-            self._box.__enter__()
-        (outcome,) = self._box.run([Job(name, ENTRY, payload, limits)])
-        return _result(name, code, outcome, settings)
+def open_box(dataset: Cifar10, *, unsafe: bool = False) -> Sandbox:
+    """A sandbox for checks on these images, one at a time; it starts with the first one. Close it."""
+    return Sandbox(entries=[ENTRY], readable=[dataset.folder], workers=1, unsafe=unsafe)
 
 
 def check_nn(
@@ -132,11 +133,10 @@ def check_nn(
     prm: Mapping[str, object],
     *,
     dataset: Cifar10,
-    task: str = "img-classification",
-    metric: str = "acc",
     prefix: str = "",
     settings: CheckSettings = CheckSettings(),
     unsafe: bool = False,
+    box: Sandbox | None = None,
 ) -> CheckResult:
     """Train and measure a network by LEMUR's contract, in the sandbox.
 
@@ -145,16 +145,33 @@ def check_nn(
             the network supports.
         prefix: of the network's name.
         unsafe: without the sandbox's walls.
+        box: a sandbox to run in, made by `open_box`, opened when it is needed and left open; by default one of its own.
 
     Returns: the result; one whose status is not `ok` says why, in one line.
-    Raises: UserError if another task or metric is asked for, `prm` lacks something or has a value out of range, or no
-        sandbox can be had.
+    Raises: UserError if `prm` lacks something or has a value out of range, or no sandbox can be had.
     """
-    for what, value, known in (("task", task, "img-classification"), ("metric", metric, "acc")):
-        if value != known:
-            raise UserError(f"{what} {value!r}: networks are checked for {known} only")
-    with NetChecker(dataset, unsafe=unsafe) as checker:
-        return checker.check(code, prm, prefix=prefix, settings=settings)
+    _check_settings(settings, dataset)
+    given = _check_prm(prm) | {"epoch": settings.epochs}
+    name = lemur_name(code, prefix)
+    reason = check_contract(code)
+    if reason is not None:
+        return CheckResult(name, None, None, None, "contract", reason)
+    threads = settings.threads or available_cores()
+    asked = {name: getattr(settings, name) for name in ("images", "epochs", "seed")}
+    payload = {"code": code, "prm": given, "data": str(dataset.folder), "threads": threads, **asked}
+    limits = Limits(
+        wall_seconds=settings.wall_seconds,
+        cpu_seconds=settings.wall_seconds * threads,
+        memory_bytes=settings.memory_bytes,
+        threads=64 + 2 * threads,
+    )
+    with contextlib.ExitStack() as stack:
+        if box is None:
+            box = stack.enter_context(open_box(dataset, unsafe=unsafe))
+        elif not box.is_open:
+            box.__enter__()
+        (outcome,) = box.run([Job(name, ENTRY, payload, limits)])
+    return _result(name, code, outcome, settings)
 
 
 def accuracy_to_time(accuracy: float, duration: int) -> float:
@@ -185,7 +202,7 @@ def _check_prm(prm: Mapping[str, object]) -> dict[str, object]:
     batch = prm["batch"]
     if isinstance(batch, bool) or not isinstance(batch, int | float) or not 1 <= batch < 2**20 or batch != int(batch):
         raise UserError(f"prm: batch is {batch!r}; give a number of images, for example 64")
-    transform_named(prm["transform"])
+    transform_module(prm["transform"])
     return dict(prm) | {"batch": int(batch)}
 
 
@@ -217,3 +234,60 @@ def _ended(outcome: Outcome, settings: CheckSettings) -> str:
         return f"the network asked for more memory than {limit} beyond what PyTorch itself takes"
     first = (outcome.error or "gave no reason").splitlines()[0][:_ERROR_CHARACTERS]
     return f"the network {first}" if first[:1].islower() else first
+
+
+def code_quality(code: str, name: str, *, python: str | None = sys.executable) -> Quality:
+    """The score of a file that parses; nothing of it is executed.
+
+    Args:
+        name: of the network; Pylint has a say on the name of the file.
+        python: the interpreter whose Pylint is used, if it has one; None for Pyflakes in any case.
+
+    Raises: UserError if Pylint is there and fails.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in the file are not ours
+        tree = ast.parse(code)
+        by_pylint = _by_pylint(code, name, python) if python is not None else None
+        found, by = by_pylint or (_by_pyflakes(code, tree), "pyflakes")
+    found["complexity"] = sum(block.complexity > _MOST_COMPLEX for block in cc_visit_ast(tree))
+    cost = sum(_COST.get(kind, 0) * count for kind, count in found.items())
+    return Quality(max(0, 100 - cost) / 100, {kind: found[kind] for kind in _COST if found[kind]}, by)
+
+
+def _by_pyflakes(code: str, tree: ast.Module) -> Counter[str]:
+    found = Counter("warning" if isinstance(message, _UNTIDY) else "error" for message in Checker(tree).messages)
+    found["convention"] = sum(len(line) > _LINE_CHARACTERS for line in code.splitlines())
+    return found
+
+
+def _by_pylint(code: str, name: str, python: str) -> tuple[Counter[str], str] | None:
+    """What Pylint finds, and its name and version; None where it is not installed. It reads files, and runs none."""
+    with tempfile.TemporaryDirectory(prefix="lemur-quality-") as folder:
+        file = Path(folder) / f"{name}.py"
+        file.write_text(code, encoding="utf-8", newline="\n")
+        empty = Path(folder) / "none.toml"  # else settings of the user's, who may have any, would decide
+        empty.touch()
+        version = _run([python, "-P", "-c", "import pylint; print(pylint.__version__)"], folder)
+        if version.returncode != 0:
+            return None
+        options = ["--output-format=json", f"--max-line-length={_LINE_CHARACTERS}", f"--disable={_NOT_MINDED}"]
+        done = _run([python, "-P", "-m", "pylint", str(file), f"--rcfile={empty}", *options], folder)
+    try:
+        kinds = [str(finding["type"]) for finding in json.loads(done.stdout or "[]")]
+    except (ValueError, TypeError, KeyError) as error:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise UserError(f"{python} -m pylint: gives no JSON: {last}; mend or remove Pylint") from error
+    return Counter(kinds), f"pylint {version.stdout.strip()}"
+
+
+def _run(command: list[str], folder: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYLINTHOME": folder}
+    try:
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_PYLINT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"{command[0]} -m pylint: takes over {_PYLINT_SECONDS} seconds; mend or remove Pylint"
+        ) from error

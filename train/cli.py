@@ -98,7 +98,7 @@ def assemble_(
     as_json: AsJson = False,
 ) -> None:
     """Compose a network out of blocks: one closed Python file by LEMUR's contract, each block with its provenance."""
-    from train.commands import assemble_to
+    from train.assemble import assemble_to
 
     assembled = assemble_to(out, _recipe(recipe, set_), folder, unsafe=unsafe_no_sandbox, force=force)
     if as_json:
@@ -130,7 +130,6 @@ def candidates_(
 ) -> None:
     """List the blocks that can fill a slot, by what they do when they run at these widths."""
     from train.candidates import candidates
-    from train.commands import candidate_lines, read_numbers
 
     found = candidates(
         slot.value, folder, widths=read_numbers(widths, "--widths", 1), unsafe=unsafe_no_sandbox, jobs=jobs
@@ -138,8 +137,12 @@ def candidates_(
     if as_json:
         _print_json({"slot": slot.value, "candidates": [asdict(candidate) for candidate in found]})
         return
-    for line in candidate_lines(found, every=all_):
-        print(line)
+    for candidate in found:
+        if candidate.fits or all_:
+            print(candidate.line())
+    fitting = sum(candidate.fits for candidate in found)
+    more = "" if all_ or fitting == len(found) else "; --all shows why not"
+    print(f"{fitting} of {len(found)} fit{more}")
 
 
 @_train.command("search")
@@ -170,15 +173,15 @@ def search_(
     force: GoOn = False,
 ) -> None:
     """Sample combinations of blocks, screen them by successive halving, and rank them. Run again, it goes on."""
-    from train.commands import resources
     from train.data import load_cifar10
+    from train.run import Resources
     from train.search import SLOTS, Plan, search
 
     slots = tuple(name.value for name in slot) if slot else SLOTS
     plan = Plan(budget=budget, seed=seed, slots=slots, images=images, epochs=epochs, eta=eta)
-    given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, jobs=jobs)
+    resources = Resources(threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs)
     trials = search(
-        _recipe(recipe, set_), folder, plan, data=load_cifar10(data), out=out, jobs=jobs, resources=given, force=force
+        _recipe(recipe, set_), folder, plan, data=load_cifar10(data), out=out, resources=resources, force=force
     )
     best = trials[0]
     if not best.passed:
@@ -227,16 +230,17 @@ def run_(
         raise UsageError("--prm: is for a NET.py; a recipe's hyperparameters are changed by --set")
     recipe = _recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
     from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
-    from train.commands import network_in, resources, run_text, train_to
     from train.data import load_cifar10
-    from train.run import Network, TrainingRun, count_images
+    from train.recipe import network_in
+    from train.run import Resources, TrainingRun, count_images, train_once
+    from train.run_folder import run_text
 
-    given = resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, device=device.value, step_limit=step_limit)
+    resources = Resources(threads, device.value, memory, time_limit, step_limit, unsafe=unsafe_no_sandbox)
     cifar10 = load_cifar10(data)
     count_images(cifar10, held_out, images)  # before the seconds that assembling takes
-    net = network_in(Path(network), prm) if is_file else Network.of(assemble(recipe, folder, unsafe=unsafe_no_sandbox))
+    net = network_in(Path(network), prm) if is_file else assemble(recipe, folder, unsafe=unsafe_no_sandbox)
     run = TrainingRun(net, recipe, seed, cifar10, held_out, images)
-    record = train_to(out, run, resources=given, force=force, library=None if is_file else folder)
+    record = train_once(run, out, resources=resources, force=force, library=None if is_file else folder)
     if as_json:
         _print_json(record.model_dump(mode="json"))
     else:
@@ -271,8 +275,8 @@ def ablate_(
 ) -> None:
     """Train a recipe with one ingredient left out at a time, same seeds: table, paired differences, figure."""
     from train.ablation import ablate, row_text
-    from train.commands import read_numbers, resources
     from train.data import load_cifar10
+    from train.run import Resources
 
     rows = ablate(
         _recipe(recipe, set_, epochs),
@@ -283,8 +287,7 @@ def ablate_(
         written=tuple(variant or ()),
         held_out=held_out,
         images=images,
-        jobs=jobs,
-        resources=resources(threads, memory, time_limit, unsafe=unsafe_no_sandbox, jobs=jobs),
+        resources=Resources(threads, memory_gib=memory, time_limit=time_limit, unsafe=unsafe_no_sandbox, jobs=jobs),
         force=force,
     )
     for row in rows:
@@ -311,8 +314,8 @@ def check_(
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality; refused when off the contract."""
     from train.check import CheckSettings, check_nn
-    from train.commands import read_code, read_prm
     from train.data import load_cifar10
+    from train.recipe import read_code, read_prm
 
     cifar10 = load_cifar10(data)
     settings = CheckSettings(epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30))
@@ -338,9 +341,9 @@ def register_(
     as_json: AsJson = False,
 ) -> None:
     """Add runs to a LEMUR database (nn-dataset 2.1.0); those that it holds already are left alone."""
-    from train.register import register_runs
+    from train.register import register
 
-    result = register_runs(db, folders)
+    result = register(db, folders)
     if as_json:
         _print_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
     else:
@@ -349,6 +352,19 @@ def register_(
         print(f"lemur: {line}", file=sys.stderr)
     if result.failed:
         raise typer.Exit(1)
+
+
+def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
+    """Whole numbers from `1,2,3`.
+
+    Raises: UsageError if one is no number, or below `least`.
+    """
+    found = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or int(part) < least:
+            raise UsageError(f"{option} {text!r}: {part.strip()!r} is no whole number from {least}; write 1,2,3")
+        found.append(int(part))
+    return tuple(found)
 
 
 def _recipe(name: str, changes: list[str] | None, epochs: int | None = None, *, of_file: bool = False) -> "Recipe":

@@ -17,8 +17,6 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from lemur_core.files.errors import UserError
 
@@ -238,66 +236,39 @@ def _shown(value: ast.expr) -> str:
     return text if len(text) <= 60 else f"{text[:60]} …"
 
 
-@dataclass(frozen=True, slots=True)
-class Transform:
-    """What is done to an image, in this order; None and 0 where nothing is."""
-
-    name: str
-    crop: int | None = None  # side of the middle that is cut out, with black around where the image is smaller
-    size: int | None = None  # height and width that it is resized to
-    pad: int | None = None  # height and width that black fills it up to, right and below
-    mirror: float = 0.0  # probability of a horizontal flip
-    upend: float = 0.0  # probability of a vertical flip
-    values: Literal["norm", "echo", "complex"] = "norm"
-
-
-_OTHER_TRANSFORMS = {
-    "center_crop": Transform("center_crop", crop=48, size=64),
-    "random_horizontal_flip": Transform("random_horizontal_flip", size=64, mirror=0.24),
-    "random_vertical_flip": Transform("random_vertical_flip", size=64, upend=0.22),
-    "soft_pad": Transform("soft_pad", pad=800, values="echo"),
+_RESIZED = "v2.Resize(({0}, {0}))"
+_VALUES = {"norm": ["v2.Normalize(*norm)"], "echo": [], "complex": ["lambda image: image.to(torch.complex64)"]}
+_PADDED = "lambda image: v2.functional.pad(image, (0, 0, 800 - image.shape[-1], 800 - image.shape[-2]))"
+#: What is done to pixels of 0 to 255, and to those of 0 to 1.
+_OTHER_TRANSFORMS: dict[str, tuple[list[str], list[str]]] = {
+    "center_crop": (["v2.CenterCrop(48)", _RESIZED.format(64)], _VALUES["norm"]),
+    "random_horizontal_flip": ([_RESIZED.format(64), "v2.RandomHorizontalFlip(0.24)"], _VALUES["norm"]),
+    "random_vertical_flip": ([_RESIZED.format(64), "v2.RandomVerticalFlip(0.22)"], _VALUES["norm"]),
+    "soft_pad": ([], [_PADDED]),
 }
 
 
-def transform_named(name: object) -> Transform:
-    """The transform of a name.
+def transform_module(name: object) -> str:
+    """A module with `transform(norm)`, as LEMUR calls it: for a database that holds no code of that name yet.
 
-    Raises: UserError if there is none of that name.
+    Raises: UserError if there is no transform of that name.
     """
-    if isinstance(name, str) and name in _OTHER_TRANSFORMS:
-        return _OTHER_TRANSFORMS[name]
     found = _TRANSFORM.fullmatch(name) if isinstance(name, str) else None
     if name == "five_crop":
         raise UserError("transform five_crop: makes five images of one, which LEMUR's own trainer cannot take either")
-    if found is None or (found[2] and int(found[2]) > _LARGEST_SIZE):
+    if found is not None and int(found[2] or 0) <= _LARGEST_SIZE:
+        first = [_RESIZED.format(found[2])] if found[2] else []
+        first, then = [*first, *(["v2.RandomHorizontalFlip(0.5)"] if found[3] else [])], _VALUES[found[1]]
+    elif isinstance(name, str) and name in _OTHER_TRANSFORMS:
+        first, then = _OTHER_TRANSFORMS[name]
+    else:
         known = f"norm, echo or complex, with _SIZE (1 to {_LARGEST_SIZE}), _flip or both, for example norm_64_flip"
         raise UserError(
             f"transform {name!r}: is not one of LEMUR's; there are {known}; and {', '.join(_OTHER_TRANSFORMS)}"
         )
-    size = int(found[2]) if found[2] else None
-    values: Literal["norm", "echo", "complex"] = found[1]  # type: ignore[assignment]
-    return Transform(found[0], size=size, mirror=0.5 if found[3] else 0.0, values=values)
-
-
-def transform_module(transform: Transform) -> str:
-    """A module with `transform(norm)`, as LEMUR calls it: for a database that holds no code of that name yet."""
-    steps = []
-    if transform.crop:
-        steps.append(f"v2.CenterCrop({transform.crop})")
-    if transform.size:
-        steps.append(f"v2.Resize(({transform.size}, {transform.size}))")
-    steps += [f"v2.RandomHorizontalFlip({transform.mirror})"] if transform.mirror else []
-    steps += [f"v2.RandomVerticalFlip({transform.upend})"] if transform.upend else []
-    steps += ["v2.ToImage()", "v2.ToDtype(torch.float32, scale=True)"]
-    if transform.pad:
-        grown = f"(0, 0, {transform.pad} - image.shape[-1], {transform.pad} - image.shape[-2])"
-        steps.append(f"lambda image: v2.functional.pad(image, {grown})")
-    if transform.values == "norm":
-        steps.append("v2.Normalize(*norm)")
-    if transform.values == "complex":
-        steps.append("lambda image: image.to(torch.complex64)")
+    steps = [*first, "v2.ToImage()", "v2.ToDtype(torch.float32, scale=True)", *then]
     lines = "".join(f"        {step},\n" for step in steps)
     return (
         "import torch\nfrom torchvision.transforms import v2\n\n\n"
-        f"def transform({'norm' if transform.values == 'norm' else '_'}):\n    return v2.Compose([\n{lines}    ])\n"
+        f"def transform({'norm' if then == _VALUES['norm'] else '_'}):\n    return v2.Compose([\n{lines}    ])\n"
     )

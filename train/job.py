@@ -10,14 +10,12 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from train.recipe import Recipe
 
 HISTORY, PROGRESS, WEIGHTS, CHECKPOINT = "history.jsonl", "progress.json", "weights.pt", "checkpoint.pt"
 _EVERY_SECONDS = 1.0
@@ -43,14 +41,6 @@ class TrainingJob:
     time_limit: float | None
     step_limit: float
     key: str
-
-    def to_payload(self) -> dict[str, object]:
-        """The job as the sandbox is given it."""
-        return asdict(self)
-
-    def read_recipe(self) -> Recipe:
-        """The recipe."""
-        return Recipe.model_validate_json(self.recipe)
 
 
 class ProgressWriter:

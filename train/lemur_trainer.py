@@ -5,27 +5,28 @@ epoch, and the time counts from `train_setup` to the end of the last evaluation.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional
+from torchvision.transforms import v2
 
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step
-from train.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, TRAINER_PARAMETERS, Transform, transform_named
+from train.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, TRAINER_PARAMETERS, transform_module
 from train.data import open_cache
 
 CLASSES = 10
+Steps = Sequence[Callable[[Tensor], Tensor]]
 
 
 class TrainData:
     """What `learn` goes through: batches of inputs and labels in random order, once; then it is used up, as LEMUR's."""
 
-    def __init__(self, images: Tensor, labels: Tensor, batch: int, transform: Transform) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, batch: int, steps: Steps) -> None:
         self.n, self.total = 0, -(-len(images) // batch)
-        self._batches = batches(images, labels, torch.randperm(len(images)), batch, transform)
+        self._batches = batches(images, labels, torch.randperm(len(images)), batch, steps)
 
     def __len__(self) -> int:
         return self.total
@@ -62,34 +63,30 @@ def run_check(payload: dict[str, Any]) -> dict[str, Any]:
         return {"category": _category(error), "error": _line(error)}
 
 
-def batches(
-    images: Tensor, labels: Tensor, order: Tensor, batch: int, transform: Transform
-) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(images: Tensor, labels: Tensor, order: Tensor, batch: int, steps: Steps) -> Iterator[tuple[Tensor, Tensor]]:
     """Images of uint8 and labels in this order, by batches; the images transformed."""
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
-        yield prepare(images[chosen], transform), labels[chosen]
+        yield prepare(images[chosen], steps), labels[chosen]
 
 
-def prepare(images: Tensor, transform: Transform) -> Tensor:
-    """A batch of images (N, 3, H, W) of uint8 as the transform leaves them; each is flipped or not by itself."""
-    if transform.crop:
-        images = functional.center_crop(images, [transform.crop])
-    if transform.size:
-        images = functional.resize(images, [transform.size, transform.size], antialias=True)
-    for probability, flip in (
-        (transform.mirror, functional.horizontal_flip),
-        (transform.upend, functional.vertical_flip),
-    ):
-        if probability:
-            chosen = torch.rand(len(images)) < probability
-            images = torch.where(chosen[:, None, None, None], flip(images), images)
-    if transform.pad:
-        images = functional.pad(images, [0, 0, transform.pad - images.shape[-1], transform.pad - images.shape[-2]])
-    pixels: Tensor = functional.to_dtype(images, torch.float32, scale=True)
-    if transform.values == "norm":
-        return functional.normalize(pixels, CIFAR10_MEAN, CIFAR10_DEVIATION)  # type: ignore[no-any-return]
-    return pixels.to(torch.complex64) if transform.values == "complex" else pixels
+def steps_of(name: object) -> Steps:
+    """The steps of a transform of LEMUR's, from the module that its database gets. Raises: UserError."""
+    module: dict[str, Any] = {}
+    exec(transform_module(name), module)  # noqa: S102 (our own text)
+    composed: v2.Compose = module["transform"]((CIFAR10_MEAN, CIFAR10_DEVIATION))
+    return list(composed.transforms)
+
+
+def prepare(images: Tensor, steps: Steps) -> Tensor:
+    """A batch of images (N, 3, H, W) of uint8 as a transform leaves them; each is flipped or not by itself."""
+    for transform in steps:
+        if isinstance(transform, v2.RandomHorizontalFlip | v2.RandomVerticalFlip):
+            chosen = torch.rand(len(images)) < transform.p
+            images = torch.where(chosen[:, None, None, None], type(transform)(1.0)(images), images)
+        else:
+            images = transform(images)
+    return images.as_subclass(Tensor)
 
 
 def _train(
@@ -100,8 +97,8 @@ def _train(
         supported = module.__dict__["supported_hyperparameters"]
         names = sorted({str(name) for name in supported()})
     _check_parameters(prm, names)
-    batch, transform = int(prm["batch"]), transform_named(prm["transform"])
-    in_shape = tuple(prepare(train[0][: min(batch, len(train[0]))], transform).shape)
+    batch, steps = int(prm["batch"]), steps_of(prm["transform"])
+    in_shape = tuple(prepare(train[0][: min(batch, len(train[0]))], steps).shape)
     net = construct(module, in_shape, (CLASSES,), prm)
     started = time.perf_counter_ns()
     with step("train_setup_failed", "in train_setup(prm)"):
@@ -110,8 +107,8 @@ def _train(
     for epoch in range(1, epochs + 1):
         net.train()
         with step("learn_failed", f"in learn(train_data), epoch {epoch}, batches {sizes(in_shape)}"):
-            net.learn(TrainData(*train, batch, transform))
-        accuracy = _evaluate(net, batches(*test, torch.arange(len(test[0])), batch, transform))
+            net.learn(TrainData(*train, batch, steps))
+        accuracy = _evaluate(net, batches(*test, torch.arange(len(test[0])), batch, steps))
     return {"accuracy": accuracy, "duration": time.perf_counter_ns() - started}
 
 

@@ -28,19 +28,23 @@ from train.job import (
     tensors_only,
     weights_digest,
 )
-from train.metrics import DivergedError, Measured, RunMetrics, evaluate
 from train.optimizer import make_average, make_optimizer, make_schedule
 from train.process import (
+    DivergedError,
+    Measured,
+    RunMetrics,
     check_output,
     choose_place,
     compute_the_same_twice,
     construct,
+    evaluate,
     keep_freed_memory,
     load_network,
     place_of,
     seed_everything,
     stable_seed,
 )
+from train.recipe import Recipe
 
 #: Which training images are held out does not depend on the seed of a run, so that runs can be compared.
 SPLIT_SEED = 0
@@ -89,7 +93,7 @@ class Loop:
 
     def __init__(self, job: TrainingJob, folder: Path) -> None:
         self._started = time.monotonic()
-        self._job, self._folder, recipe = job, folder, job.read_recipe()
+        self._job, self._folder, recipe = job, folder, Recipe.model_validate_json(job.recipe)
         self._training = recipe.training
         self._place = choose_place(job.device)
         keep_freed_memory()

@@ -5,12 +5,16 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lemur_core.files.errors import UsageError, UserError
+from manifests.records import Ingredient
+from train.contract import check_contract
 
 #: Recipes that come with the package.
 SHIPPED = Path(__file__).with_name("recipes")
@@ -21,6 +25,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+#: Where an assembled network's file states its hyperparameters.
+PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
 _NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
 
 
@@ -158,6 +164,22 @@ class Recipe(_Part):
         return _validated(data, "changed recipe", UsageError)
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network by LEMUR's contract: its file, what it is constructed with, the recipe that it is assembled from."""
+
+    name: str
+    code: str
+    prm: Mapping[str, Any]
+    ingredients: tuple[Ingredient, ...] = ()
+    recipe: Recipe | None = None
+
+    def trained_by(self, recipe: Recipe) -> str:
+        """The recipe as JSON; for a network that was not made by one, without model and slots."""
+        known = recipe.model_dump(mode="json")
+        return json.dumps(known if self.recipe else {**known, "model": None, "slots": None}, sort_keys=True)
+
+
 def find_recipe(name: str) -> Recipe:
     """The recipe in a file, or the shipped one of that name.
 
@@ -250,3 +272,54 @@ def _keys(place: list[str]) -> list[str]:
             return []
         model = field.annotation
     return list(model.model_fields)
+
+
+def read_prm(text: str) -> dict[str, object]:
+    """Hyperparameters from JSON, or from a file of it.
+
+    Raises: UsageError if it is no JSON object; UserError if there is no such file.
+    """
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"--prm {text}: neither a JSON object nor a file of one; write '{{\"lr\": 0.01}}'"
+            ) from error
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
+    if not isinstance(found, dict):
+        raise UsageError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
+    return found
+
+
+def read_code(path: Path) -> str:
+    """The text of a network's file.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give a network's file (NET.py)") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text; give a network's file (NET.py)") from error
+
+
+def network_in(path: Path, prm: str | None) -> Network:
+    """The network in a file of LEMUR's contract.
+
+    Args: prm: its hyperparameters as given; an assembled network's file names those of its recipe.
+    Raises: UserError if it cannot be read, is off the contract, or no hyperparameters are known.
+    """
+    code = read_code(path)
+    fault = check_contract(code)
+    if fault is not None:
+        raise UserError(f"{path}: not by LEMUR's contract: {fault}")
+    stated = PRM_LINE.search(code)
+    text = prm if prm is not None else stated and stated[1]
+    if not text:
+        raise UserError(f'{path}: give its hyperparameters, for example --prm \'{{"lr": 0.01, "momentum": 0.9}}\'')
+    return Network(path.stem, code, read_prm(text))

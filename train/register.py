@@ -1,4 +1,13 @@
-"""Putting files of trials into a LEMUR database, by the rules of the package's own import, and none of them twice.
+"""Finished training runs for LEMUR: as files of a checkout, and as rows of its database, the same trials in both.
+
+    ab/nn/nn/NN.py
+    ab/nn/stat/train/img-classification_cifar-10_acc_NN/EPOCH.json
+
+Each epoch with an accuracy is a trial; its file holds a list of one. A trial has `accuracy`, `duration` (nanoseconds
+since the training began), `uid`, and hyperparameters: those of the run with `batch` and `transform`. Four more say what
+LEMUR has no place for: `accuracy_on` (its own figures are all of the test images, which are read here after the last
+epoch only), `data`, `seed` and `recipe`, the digest of the recipe by which the network was trained; with the network's
+own `learn`, LEMUR's trainer comes to other figures. Our durations leave out evaluation, LEMUR's do not.
 
 A database has tables of codes (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value)
 and trials (`stat`). The id of a code is its digest, that of a trial the digest of all that the trial holds, so what is
@@ -6,20 +15,37 @@ there already is recognised. The package declares foreign keys but cannot enforc
 that is not unique), so they are looked after here: whatever a trial names is in its table. Where a database holds no
 code of the metric or a transform, it gets one of ours that does the same.
 
-Source: `ab/nn/util/db/Init.py` and `Write.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
+Source: `train_n_eval` in `ab/nn/util/Train.py`, `ab/nn/util/db/Calc.py`, `Init.py` and `Write.py` of
+https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
-import re
+import hashlib
+import json
+import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lemur_core.files.errors import UserError
-from train.contract import lemur_digest, transform_module, transform_named
-from train.lemur_files import CODES, LEMUR, METRIC, TRIALS, Trial, read_trials, why_refused
-from train.run_folder import read_record
+from manifests.records import TrainingRecord
+from train.contract import check_contract, lemur_digest, lemur_name, transform_module
+from train.history import EpochFigures, read_history
+from train.run_folder import NET, read_record
+
+#: Below the folder of a run: what a LEMUR checkout takes as it is.
+LEMUR = "lemur"
+_CODES = Path("ab", "nn", "nn")
+_TRIALS = Path("ab", "nn", "stat", "train")
+TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"
+
+#: What a trial's uid is not made of.
+_OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
+
+#: Images whose accuracies may stand under LEMUR's name of CIFAR-10.
+_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 
 _CODE_TABLES = ("nn", "transform", "metric")
 _REFERENCES = (*_CODE_TABLES, "prm")
@@ -29,7 +55,6 @@ _COLUMNS = {
     "prm": ("uid", "name", "value"),
     "stat": ("id", "accuracy", "epoch", "duration", *_INDEXED),
 }
-_EPOCH_FILE = re.compile(r"[1-9][0-9]*\.json")
 _WAIT_SECONDS = 30.0
 
 _ACCURACY = '''class Accuracy:
@@ -61,62 +86,157 @@ def create_metric(out_shape=None):
 '''
 
 
+Trial = dict[str, Any]
+
+
+def can_enter_from(data: str) -> bool:
+    """Whether runs on such data may: those of real CIFAR-10."""
+    return data in _IMAGES
+
+
+def check_storable(prm: Mapping[str, object]) -> None:
+    """Nothing, if LEMUR can store these hyperparameters.
+
+    Raises: UserError naming the first that it cannot.
+    """
+    if reason := _why_not_storable(prm):
+        raise UserError(reason)
+
+
+def _why_not_storable(prm: Mapping[str, object]) -> str:
+    wrong = next((name for name, value in prm.items() if not _storable(value)), None)
+    return "" if wrong is None else f"prm: {wrong} is {prm[wrong]!r}; LEMUR stores numbers and texts only"
+
+
+def _storable(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
+
+
+def trained_with(recipe: Mapping[str, Any]) -> Trial:
+    """What a recipe trains with, whatever a network's own hyperparameters say, under LEMUR's names."""
+    training, augmentation = recipe["training"], recipe["augmentation"]
+    used = {
+        "batch": training["batch_size"],
+        "lr": training["learning_rate"],
+        "transform": "norm_flip" if augmentation["flip"] else "norm",
+    }
+    return used if training["optimizer"] == "adamw" else used | {"momentum": training["momentum"]}
+
+
+def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigures]) -> str:
+    """Why LEMUR takes no such run; empty for one that came to its end, on real CIFAR-10."""
+    if record.status != "ok":
+        why = f": {record.error}" if record.error else ""
+        return f"the run ended with status {record.status}{why}; only whole runs go to LEMUR"
+    if not can_enter_from(record.data):
+        return f"trained on {record.data}; only runs on real CIFAR-10 go to LEMUR"
+    if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
+        return "the code is not the one of this run (its SHA-256 differs from the record's)"
+    if fault := check_contract(code):
+        return f"does not meet LEMUR's contract: {fault}"
+    if len(history) != record.epochs:
+        return f"the history has {len(history)} epochs, the record {record.epochs}"
+    if not trials_of(record, history):
+        return "the run has no accuracy, on held-out or test images"
+    return _why_not_storable(json.loads(record.prm))
+
+
+def trials_of(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[int, Trial]:
+    """The trial of each epoch that has an accuracy."""
+    prm: Trial = json.loads(record.prm) | trained_with(json.loads(record.recipe))
+    prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
+    prm = {name: value for name, value in prm.items() if name not in _OUTCOMES}
+    trials: dict[int, Trial] = {}
+    elapsed = 0.0
+    for figures in history:
+        elapsed += figures.seconds
+        accuracy, measured = figures.val_accuracy, "held-out training images"
+        if figures.epoch == record.epochs and record.test_accuracy is not None:
+            accuracy, measured = record.test_accuracy, "test images"
+        if accuracy is not None:
+            used = dict(sorted((prm | {"accuracy_on": measured}).items()))
+            outcome = {"uid": lemur_digest(used), "accuracy": accuracy, "duration": round(elapsed * 1e9)}
+            trials[figures.epoch] = dict(sorted((used | outcome).items()))
+    return trials
+
+
+def write_lemur_files(
+    folder: Path, record: TrainingRecord, code: str, history: Sequence[EpochFigures]
+) -> tuple[Path, ...]:
+    """Write the files of a run that LEMUR takes (see `why_refused`) below a folder.
+
+    Returns: the files, the network's code first.
+    """
+    name = lemur_name(code, record.name)
+    stats = folder / _TRIALS / "_".join((TASK, DATASET, METRIC, name))
+    texts = {folder / _CODES / f"{name}.py": code}
+    for epoch, trial in trials_of(record, history).items():
+        texts[stats / f"{epoch}.json"] = json.dumps([trial], indent=4)
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8", newline="")
+    return tuple(texts)
+
+
+# -- the database --------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Trials that were added, trials that were there already, and for each folder that failed one line: why."""
+    """Trials that were added, trials that were there already, and for each run that failed one line: why."""
 
     added: int
     present: int
     failed: tuple[str, ...]
 
 
-def register(db: Path, folders: Sequence[Path]) -> Registered:
-    """Add the trials of folders, as `write_lemur_files` leaves them, to a LEMUR database; a new file is set up.
+def register(db: Path, runs: Sequence[Path]) -> Registered:
+    """Add the trials of runs, as `lemur train run` left their folders, to a LEMUR database; a new file is set up.
 
-    Each folder is added whole or not at all. Doing it again adds nothing.
+    Each run is added whole or not at all. Doing it again adds nothing.
 
     Raises: UserError if the database cannot be opened or written, or is not one of LEMUR's.
     """
     added = present = 0
-    failed = []
+    found = [_read_run(run) for run in runs]
+    failed = [one for one in found if isinstance(one, str)]
+    if failed and len(failed) == len(runs):
+        return Registered(0, 0, tuple(failed))
     with closing(_open(db)) as database:
         with _transaction(database, db):
             _prepare(database, db)
-        for folder in folders:
-            try:
-                with _transaction(database, db):
-                    new, old = _add_folder(database, folder)
-            except _FolderError as error:
-                failed.append(str(error))
-            else:
-                added, present = added + new, present + old
+        for one in found:
+            if isinstance(one, str):
+                continue
+            with _transaction(database, db):
+                if reason := _add_network(database, one):
+                    failed.append(reason)
+                    continue
+                new = [_add_trial(database, one.name, epoch, trial) for epoch, trial in one.trials.items()]
+            added, present = added + sum(new), present + len(new) - sum(new)
     return Registered(added, present, tuple(failed))
 
 
-def register_runs(db: Path, runs: Sequence[Path]) -> Registered:
-    """Add the trials of folders that `lemur train run` wrote; as `register`, and a run that has none fails."""
-    reasons = {run: _why_no_trials(run) for run in runs}
-    without = tuple(reason for reason in reasons.values() if reason)
-    folders = [run / LEMUR for run, reason in reasons.items() if not reason]
-    if not folders:
-        return Registered(0, 0, without)
-    done = register(db, folders)
-    return Registered(done.added, done.present, (*without, *done.failed))
+@dataclass(frozen=True, slots=True)
+class _Run:
+    folder: Path
+    name: str
+    code: str
+    trials: dict[int, Trial]
 
 
-def _why_no_trials(run: Path) -> str:
-    if (run / LEMUR).is_dir():
-        return ""
+def _read_run(folder: Path) -> _Run | str:
+    """A run as LEMUR takes it, or why it does not."""
     try:
-        record = read_record(run)
-    except (OSError, ValueError):
-        return f"{run}: is not the folder of a whole training run; give one that `lemur train run` wrote"
-    reason = why_refused(record) or f"has no folder {LEMUR}; the command that trained it writes it when it is run again"
-    return f"{run}: {reason}"
-
-
-class _FolderError(Exception):
-    """A folder that cannot be added, and why."""
+        record, code = read_record(folder), (folder / NET).read_bytes().decode()
+    except (OSError, ValueError):  # ValidationError and UnicodeDecodeError are ValueErrors
+        return f"{folder}: is not the folder of a whole training run; give one that `lemur train run` wrote"
+    history = read_history(folder)
+    if reason := why_refused(record, code, history):
+        return f"{folder}: {reason}"
+    return _Run(folder, lemur_name(code, record.name), code, trials_of(record, history))
 
 
 def _open(db: Path) -> sqlite3.Connection:
@@ -178,71 +298,28 @@ def _create(database: sqlite3.Connection) -> None:
         database.execute(f"CREATE INDEX idx_{name} ON stat ({name})")
 
 
-def _add_folder(database: sqlite3.Connection, folder: Path) -> tuple[int, int]:
-    """How many trials of a folder were new, and how many not."""
-    added = present = 0
-    trials = folder / TRIALS
-    configurations = sorted(path for path in trials.iterdir() if path.is_dir()) if trials.is_dir() else []
-    if not configurations:
-        raise _FolderError(f"{folder}: holds no {TRIALS.as_posix()}/TASK_DATASET_METRIC_NN; write it with lemur first")
-    for configuration in configurations:
-        parts = configuration.name.split("_")
-        if len(parts) != 4:
-            raise _FolderError(f"{configuration}: is not named TASK_DATASET_METRIC_NN, with three _")
-        _add_network(database, folder, parts[3])
-        for epoch, file in _epochs(configuration):
-            try:
-                found = read_trials(file)
-            except UserError as error:
-                raise _FolderError(str(error)) from error
-            for trial in found:
-                new = _add_trial(database, (parts[0], parts[1], parts[2], parts[3], epoch), trial, file)
-                added, present = added + new, present + (not new)
-    return added, present
-
-
-def _epochs(configuration: Path) -> list[tuple[int, Path]]:
-    files = [file for file in configuration.iterdir() if not file.name.startswith(".")]
-    wrong = sorted(file for file in files if not _EPOCH_FILE.fullmatch(file.name))
-    if wrong:
-        raise _FolderError(f"{wrong[0]}: is not named EPOCH.json")
-    return sorted((int(file.stem), file) for file in files)
-
-
-def _add_network(database: sqlite3.Connection, folder: Path, name: str) -> None:
-    file = folder / CODES / f"{name}.py"
-    try:
-        code = file.read_text(encoding="utf-8")  # with the line ends that the package reads
-    except (OSError, UnicodeDecodeError) as error:
-        raise _FolderError(f"{file}: cannot be read: {error}; the code of each network belongs there") from error
-    stored = _stored_code(database, "nn", name)
-    if stored is not None and stored != code:
-        raise _FolderError(f"{file}: the database holds other code under the name {name}")
+def _add_network(database: sqlite3.Connection, run: _Run) -> str:
+    """Why a network cannot be added; empty if it is there now."""
+    stored = _stored_code(database, "nn", run.name)
+    if stored is not None and stored != run.code:
+        return f"{run.folder / NET}: the database holds other code under the name {run.name}"
     if stored is None:
-        _add_code(database, "nn", name, code)
+        _add_code(database, "nn", run.name, run.code)
+    return ""
 
 
-def _add_trial(
-    database: sqlite3.Connection, configuration: tuple[str, str, str, str, int], trial: Trial, file: Path
-) -> bool:
+def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Trial) -> bool:
     """Whether the trial was new; its id and its rows are those that the package would make."""
-    transform, uid, metric = trial["transform"], trial["uid"], configuration[2]
-    if _stored_code(database, "metric", metric) is None:
-        if metric != METRIC:
-            raise _FolderError(f"{file}: the database holds no metric {metric}; let LEMUR make the database first")
-        _add_code(database, "metric", metric, _ACCURACY)
-    if _stored_code(database, "transform", transform) is None:
-        try:
-            module = transform_module(transform_named(transform))
-        except UserError as error:
-            raise _FolderError(f"{file}: the database holds no transform {transform}, and {error}") from error
-        _add_code(database, "transform", transform, module)
-    values = [transform, uid, *configuration, trial.get("duration"), trial["accuracy"]]
+    transform, uid = trial["transform"], trial["uid"]
+    for table, name, code in (("metric", METRIC, _ACCURACY), ("transform", transform, transform_module(transform))):
+        if _stored_code(database, table, name) is None:
+            _add_code(database, table, name, code)
+    values = [transform, uid, TASK, DATASET, METRIC, network, epoch, trial["duration"], trial["accuracy"]]
     key = lemur_digest(values)
     if database.execute("SELECT 1 FROM stat WHERE id = ?", (key,)).fetchone():
         return False
     for name, value in trial.items():
-        if name not in ("uid", "duration", "accuracy") and value is not None:
+        if name not in _OUTCOMES:
             row = (uid, name, value)
             if not database.execute("SELECT 1 FROM prm WHERE uid = ? AND name = ? AND value = ?", row).fetchone():
                 database.execute("INSERT INTO prm (uid, name, value) VALUES (?, ?, ?)", row)

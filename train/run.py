@@ -7,9 +7,9 @@ import json
 import os
 import re
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -20,11 +20,12 @@ from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from manifests.manifest import Stopwatch
-from manifests.records import Ingredient, TrainingRecord
+from manifests.records import TrainingRecord
 from train.data import Cifar10
-from train.history import EpochFigures, Progress, Report, StepFigures, read_history, read_progress, watching
+from train.history import read_history, read_progress, watching
 from train.job import TrainingJob
-from train.recipe import Recipe
+from train.recipe import Network, Recipe
+from train.register import LEMUR, can_enter_from, check_storable, trained_with, why_refused, write_lemur_files
 from train.run_folder import (
     canonical_json,
     finished,
@@ -35,9 +36,6 @@ from train.run_folder import (
     write_run_manifest,
 )
 
-if TYPE_CHECKING:
-    from train.assemble import Assembled
-
 ENTRY = "train.loop:train"
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
@@ -46,30 +44,9 @@ _GRACE = 600.0  # seconds for evaluation and files, after the time limit
 _FILE_BYTES, _SCRATCH_BYTES = 4 * 2**30, 16 * 2**30
 _NO_MEMORY_LIMIT = 2**46  # a GPU's driver reserves far more addresses than it uses
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
-_FRAME = re.compile(r'File "net\.py", line (\d+) in (\S+)')
+_FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
 _ENDED = ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died")
 _NOT_RECORDED = ("held_out", "tested", "device")  # the record tells the device that was found
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A network by LEMUR's contract: its file, and what it is constructed with. `assembled`: from a recipe's slots."""
-
-    name: str
-    code: str
-    prm: Mapping[str, Any]
-    ingredients: tuple[Ingredient, ...] = ()
-    assembled: bool = False
-
-    @classmethod
-    def of(cls, made: "Assembled") -> "Network":
-        """The network of an assembled recipe."""
-        return cls(made.name, made.code, made.prm, made.ingredients, assembled=True)
-
-    def trained_by(self, recipe: Recipe) -> str:
-        """The recipe as JSON; for a network that was not made by it, without model and slots."""
-        known = json.loads(recipe.to_json())
-        return canonical_json(known if self.assembled else {**known, "model": None, "slots": None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +87,10 @@ class TrainingRun:
             "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
         }
 
-    def progress(self, done: tuple[EpochFigures, ...]) -> Progress:
-        """How far the run is with these epochs done."""
+    def size(self) -> tuple[str, int, int, int]:
+        """Name, epochs, steps, and images of a step."""
         epochs, batch = self.recipe.training.epochs, min(self.recipe.training.batch_size, self.image_count)
-        return Progress(self.network.name, epochs, epochs * (self.image_count // batch), StepFigures(), done, batch)
+        return self.network.name, epochs, epochs * (self.image_count // batch), batch
 
 
 #: A run under way: gives its job for the sandbox, is sent the outcome, returns the record.
@@ -124,16 +101,18 @@ Training = Generator[Job, Outcome, TrainingRecord]
 class Resources:
     """What a run may use. Nothing of it changes what is computed, but for threads and device: the order of sums.
 
-    `memory_bytes` is what the process may take beside its libraries (not counted on a GPU); `time_limit`, in seconds,
-    ends the run after a step, to go on another time; `step_limit` ends it when nothing gets done for so long.
+    `threads`: of each run, by default the cores, shared by the `jobs` runs at a time. `memory_gib` is what the process
+    may take beside its libraries (not counted on a GPU); `time_limit`, in seconds, ends the run after a step, to go on
+    another time; `step_limit` ends it when nothing gets done for so long.
     """
 
     threads: int | None = None
     device: str = "auto"
-    memory_bytes: int = 8 * 2**30
+    memory_gib: float = 8.0
     time_limit: float | None = None
     step_limit: float = 600.0
     unsafe: bool = False
+    jobs: int = 1
 
     def checked(self) -> "Resources":
         """The same, with the number of threads and the device told.
@@ -145,7 +124,7 @@ class Resources:
             if value is not None and value <= 0:
                 raise UserError(f"{name.replace('_', ' ')}: {value}; it must be above 0")
         device = _choose_device(self.device, unsafe=self.unsafe)
-        return replace(self, threads=self.threads or available_cores(), device=device)
+        return replace(self, threads=self.threads or max(1, available_cores() // self.jobs), device=device)
 
     def limits(self) -> Limits:
         """The walls' limits: the last resort, behind those that the process keeps itself."""
@@ -154,15 +133,15 @@ class Resources:
         return Limits(
             wall_seconds=wall,
             cpu_seconds=min(_NO_LIMIT, wall * threads),
-            memory_bytes=self.memory_bytes if self.device == "cpu" else _NO_MEMORY_LIMIT,
+            memory_bytes=int(self.memory_gib * 2**30) if self.device == "cpu" else _NO_MEMORY_LIMIT,
             threads=threads if self.device == "cpu" else 4096,
             file_bytes=_FILE_BYTES,
             scratch_bytes=_SCRATCH_BYTES,
         )
 
 
-def open_sandbox(data: Path, resources: Resources, *, jobs: int = 1) -> Sandbox:
-    """A sandbox for training runs on the images in that cache folder, so many at a time.
+def open_sandbox(data: Path, resources: Resources) -> Sandbox:
+    """A sandbox for training runs on the images in that cache folder.
 
     Args: resources: as `Resources.checked` gives them.
     """
@@ -175,7 +154,7 @@ def open_sandbox(data: Path, resources: Resources, *, jobs: int = 1) -> Sandbox:
         preload=PRELOAD,
         entries=[ENTRY],
         readable=[data],
-        workers=jobs,
+        workers=resources.jobs,
         environment=environment,
         unsafe=resources.unsafe,
     )
@@ -187,30 +166,35 @@ def train_once(
     *,
     resources: Resources = Resources(),
     force: bool = False,
-    keep_failed: bool = False,
-    report: Report | Literal["stderr"] | None = "stderr",
+    library: Path | None = None,
+    quiet: bool = False,
     box: Sandbox | None = None,
 ) -> TrainingRecord:
     """Train a network, validate it after each epoch, and read the test images once, at the end.
 
     While it runs, all it has lies in `OUT.partial`, where the same call goes on after an interruption or a time limit;
     at the end `OUT` holds net.py, recipe.json, record.json, run.json, history.jsonl, curves.png, weights.pt (foreign
-    code wrote it: read it with `torch.load(..., weights_only=True)`) and manifest.json. A run that is in `OUT` is not
-    trained again.
+    code wrote it: read it with `torch.load(..., weights_only=True)`), manifest.json and, on real CIFAR-10, its files
+    for LEMUR below `lemur`. A run that is in `OUT` is not trained again.
 
     Args:
         run: its network's code is foreign, and is only run in the sandbox.
         force: replace another run in `out`, or the same one if it failed.
-        keep_failed: take the same run as it is also where it failed.
-        report: called about twice a second with how far it is; None is silent.
+        library: the extraction folder of the network's blocks, which the manifest then names.
+        quiet: say nothing; else how far it is, on stderr.
         box: a sandbox to run in, made by `open_sandbox`, opened when it is needed and left open for the next run; by
             default one of its own.
 
-    Raises: UserError if the arguments do not go together, or `out` holds something else.
+    Raises: UserError if the arguments do not go together, LEMUR could not store the hyperparameters, or `out` holds
+        something else.
     """
     resources = resources.checked()
+    if can_enter_from(run.data.label):
+        check_storable(run.network.prm)
+    if not quiet:
+        _note_what_counts(run)
     with contextlib.ExitStack() as stack:
-        steps = training(run, out, resources, force=force, keep_failed=keep_failed, quiet=report is None)
+        steps = training(run, out, resources, force=force, library=library, for_lemur=True, quiet=quiet)
         job = advance(stack.enter_context(contextlib.closing(steps)))
         if isinstance(job, TrainingRecord):
             return job
@@ -218,25 +202,38 @@ def train_once(
             box = stack.enter_context(open_sandbox(run.data.folder, resources))
         elif not box.is_open:
             box.__enter__()
-        with contextlib.ExitStack() as shown:
-            if report is not None:
-                scratch = Path(str(job.scratch))
-                empty = run.progress(tuple(read_history(scratch)))
-                shown.enter_context(watching(scratch, empty, None if report == "stderr" else report))
+        with contextlib.nullcontext() if quiet else watching(Path(str(job.scratch)), *run.size()):
             (outcome,) = box.run([job])
         record = advance(steps, outcome)
         assert isinstance(record, TrainingRecord)
         return record
 
 
+def _note_what_counts(run: TrainingRun) -> None:
+    """Say where the recipe trains otherwise than the network's own hyperparameters tell."""
+    prm, used = run.network.prm, trained_with(json.loads(run.recipe.to_json()))
+    for name in sorted(used.keys() & prm.keys()):
+        if prm[name] != used[name]:
+            said = f"{name} {prm[name]!r} only constructs it"
+            note(f"{run.network.name}: {said}; the recipe trains it with {used[name]!r}: --set training.… changes that")
+
+
 def training(
-    run: TrainingRun, out: Path, resources: Resources, *, force: bool, keep_failed: bool, quiet: bool
+    run: TrainingRun,
+    out: Path,
+    resources: Resources,
+    *,
+    force: bool,
+    library: Path | None,
+    keep_failed: bool = False,
+    for_lemur: bool = False,
+    quiet: bool = True,
 ) -> Training:
     """A run up to its job for the sandbox and, given its outcome, from there to its record; see `train_once`.
 
     Its folder belongs to this process until the generator ends or is closed.
 
-    Args: resources: as `Resources.checked` gives them.
+    Args: resources: as `Resources.checked` gives them. keep_failed: take the same run as it is also where it failed.
     """
     watch = Stopwatch()
     identity = run.identify(resources.device)
@@ -244,7 +241,6 @@ def training(
     if found is not None:
         if not quiet:
             note(f"{out}: the same run is there already; not trained again")
-        write_run_manifest(out, run.data, watch, just_trained=False)
         return found
     name = run.network.name
     with own_folder(out) as partial:
@@ -252,7 +248,7 @@ def training(
         done = len(read_history(scratch))
         if done and not quiet:
             note(f"{name}: goes on after epoch {done} of {run.recipe.training.epochs}")
-        payload = TrainingJob(
+        job = TrainingJob(
             code=run.network.code,
             prm=dict(run.network.prm),
             recipe=run.recipe.to_json(),
@@ -266,8 +262,8 @@ def training(
             time_limit=resources.time_limit,
             step_limit=resources.step_limit,
             key=_sha256(canonical_json(identity)),
-        ).to_payload()
-        outcome = yield Job(str(out), ENTRY, payload, resources.limits(), scratch=str(scratch.resolve()))
+        )
+        outcome = yield Job(str(out), ENTRY, asdict(job), resources.limits(), scratch=str(scratch.resolve()))
         said = outcome.value if isinstance(outcome.value, dict) else {}
         notes, digest = said.get("notes"), said.get("weights_sha256")
         for line in notes if isinstance(notes, list) and not quiet else []:
@@ -275,7 +271,11 @@ def training(
         record = _record(run, identity, scratch, outcome, resources)
         try:
             sha256 = digest if isinstance(digest, str) else None
-            write_run_manifest(write_result(partial, run.network.code, record, identity, sha256), run.data, watch)
+            result = write_result(partial, run.network.code, record, identity, sha256)
+            history = read_history(result)
+            if for_lemur and not why_refused(record, run.network.code, history):
+                write_lemur_files(result / LEMUR, record, run.network.code, history)
+            write_run_manifest(result, record, identity, run.data, library, watch.measured())
         except OSError as error:
             reason = f"{partial}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; mend that, and the same command goes on from there") from error

@@ -8,18 +8,18 @@ from typing import Any
 
 from lemur_core.files.atomic import own, write_text
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.processes import remove_folder
 from manifests.manifest import (
     FILE_NAME,
     Input,
     Manifest,
+    Measured,
     Parent,
-    Stopwatch,
     list_outputs,
     package_versions,
     parent_of,
-    read_manifest,
     write_manifest,
 )
 from manifests.records import Ingredient, TrainingRecord
@@ -33,6 +33,7 @@ RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "s
 _LOCK, _OLDER = "lock", "older"
 _FINAL = ("ok", "diverged")  # the same run again would end in the same way
 _MOST_WEIGHTS = 4 * 2**30
+_MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
 
 
 def read_record(folder: Path) -> TrainingRecord:
@@ -142,52 +143,35 @@ def put_in_place(partial: Path, out: Path) -> None:
     remove_folder(partial)
 
 
-def write_run_manifest(folder: Path, data: Cifar10, watch: Stopwatch, *, just_trained: bool = True) -> None:
-    """Write the manifest of a run, unless it has one.
-
-    Args: just_trained: by this process, so that its packages are those of the run; else only torch's are known.
-    Raises: UserError if one of its files is gone.
-    """
-    if (folder / FILE_NAME).exists():
-        return
-    try:
-        record, identity = read_record(folder), read_identity(folder)
-        code, recipe = (folder / NET).read_bytes(), record.recipe.encode()
-    except FileNotFoundError as error:
-        raise UserError(f"{error.filename}: is gone; the run is not whole, train it again with --force") from error
-    asked = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
-    manifest = Manifest(
-        kind=KIND,
-        versions=(package_versions() if just_trained else {}) | torch_versions(record),
-        parameters={**asked, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
-        inputs=[
-            Input(name=NET, sha256=record.code_sha256, bytes=len(code)),
-            Input(name="recipe", sha256=record.recipe_sha256, bytes=len(recipe)),
-            images_input(data),
-        ],
-        counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
-        details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
-        outputs=list_outputs(folder, {HISTORY: record.epochs}),
-        measured=watch.measured(),
-    )
-    write_manifest(folder, manifest)
-
-
-def complete_run(out: Path, library: Path | None) -> None:
-    """Bring the manifest of a finished run up to date: what lies in its folder now, and where its blocks are from.
+def write_run_manifest(
+    folder: Path,
+    record: TrainingRecord,
+    identity: Mapping[str, Any],
+    data: Cifar10,
+    library: Path | None,
+    measured: Measured,
+) -> None:
+    """Write the manifest of a run, last of all its files.
 
     Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named.
     """
-    if not (out / FILE_NAME).is_file():  # it goes on another time
-        return
-    manifest, record = read_manifest(out), read_record(out)
-    changes: dict[str, Any] = {"outputs": list_outputs(out, {HISTORY: record.epochs})}
-    parents = parents_in(library) if record.ingredients and _holds(library, record.ingredients) else []
-    if parents:
-        changes["parents"] = parents
-    changed = manifest.model_copy(update=changes)
-    if changed != manifest:
-        write_manifest(out, changed)
+    asked = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
+    manifest = Manifest(
+        kind=KIND,
+        versions=package_versions() | torch_versions(record),
+        parameters={**asked, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
+        inputs=[
+            Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
+            Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
+            images_input(data),
+        ],
+        parents=parents_in(library) if record.ingredients and _holds(library, record.ingredients) else [],
+        counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
+        details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
+        outputs=list_outputs(folder, {HISTORY: record.epochs}),
+        measured=measured,
+    )
+    write_manifest(folder, manifest)
 
 
 def parents_in(library: Path | None) -> list[Parent]:
@@ -241,3 +225,26 @@ def _difference(found: object, wanted: Mapping[str, Any]) -> str:
         if found.get(name) != value:
             return words.get(name) or f"{name.replace('_', ' ')} {found.get(name)}, not {value}"
     return "the same"
+
+
+def run_text(record: TrainingRecord, out: Path) -> str:
+    """What a run came to, in a few lines."""
+    if record.status != "ok" and Path(f"{out}.partial").is_dir():
+        return f"{record.name}: {record.error}; run again, it goes on from {out}.partial"
+    if record.status != "ok":
+        more = _MORE.get(record.status, "")
+        return f"{record.name}: {record.status}: {record.error}{more}; see {out / RECORD}"
+    rows = [
+        ("data", f"{record.data}, {record.train_images:,} images to train on"),
+        (
+            "training",
+            f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s",
+        ),
+        ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
+        ("parameters", f"{record.parameters or 0:,}"),
+        ("held out", "–" if record.val_accuracy is None else f"{100 * record.val_accuracy:.2f} %"),
+        ("test", "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.2f} %"),
+        ("device", f"{record.device}, {record.precision}"),
+    ]
+    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
+    return "\n".join([*lines, f"-> {out}"])

@@ -3,7 +3,6 @@
 Source: Jamieson and Talwalkar 2016, arXiv:1502.07943.
 """
 
-import contextlib
 import json
 import math
 import random
@@ -15,15 +14,14 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
-from lemur_core.sandbox import Sandbox
 from manifests.manifest import Stopwatch
 from manifests.records import TrainingRecord
-from train.assemble import Assembled, assemble
+from train.assemble import assemble
 from train.candidates import Prober, candidates
 from train.data import Cifar10
 from train.library import open_library
-from train.recipe import Recipe
-from train.run import Network, Resources, TrainingRun, open_sandbox
+from train.recipe import Network, Recipe
+from train.run import Resources, TrainingRun
 from train.study import check_study, close_study, described, open_study, train_all
 
 TRIALS = "trials.jsonl"
@@ -57,7 +55,7 @@ class Trial:
 
     name: str
     recipe: Recipe
-    net: Assembled | None
+    net: Network | None
     error: str | None = None
     records: list[TrainingRecord] = field(default_factory=list)
 
@@ -81,7 +79,6 @@ def search(
     *,
     data: Cifar10,
     out: Path,
-    jobs: int = 1,
     resources: Resources,
     force: bool = False,
 ) -> list[Trial]:
@@ -94,14 +91,13 @@ def search(
         raise UserError(f"{data.label}: {len(data.train_images)} images; a search holds {plan.held_out} out, give more")
     check_study(out)  # before the minutes that fitting takes
     watch = Stopwatch()
-    with Prober(unsafe=resources.unsafe, jobs=jobs) as prober:
+    with Prober(unsafe=resources.unsafe, jobs=resources.jobs) as prober:
         choices = find_choices(folder, plan.slots, base, prober)
         described_plan = _described_plan(plan, base, choices, data)
         open_study(out, described_plan, force=force)
         drawn = compositions(base, choices, plan.budget, plan.seed)
         trials = [_assembled(recipe, plan.epochs, folder, prober) for recipe in drawn]
-    with contextlib.closing(open_sandbox(data.folder, resources.checked(), jobs=jobs)) as box:
-        _screen(trials, plan, box, out, data, resources, again=force)
+    _screen(trials, plan, out, data, resources, folder, again=force)
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
     every = [record for trial in trials for record in trial.records]
@@ -161,10 +157,10 @@ def rungs(plan: Plan, count: int, available: int) -> list[int]:
 def _screen(
     trials: Sequence[Trial],
     plan: Plan,
-    box: Sandbox,
     out: Path,
     data: Cifar10,
     resources: Resources,
+    folder: Path,
     *,
     again: bool,
 ) -> None:
@@ -174,7 +170,7 @@ def _screen(
         size = f"{images:,} images, {plural(plan.epochs, 'epoch')}"
         note(f"rung {rung + 1}: {plural(len(left), 'composition')}, {size}")
         runs = {f"rung{rung + 1}-{trial.name}": _run(trial, images, plan, data) for trial in left}
-        for trial, record in zip(left, train_all(runs, out, box, resources, again=again), strict=True):
+        for trial, record in zip(left, train_all(runs, out, resources, library=folder, again=again), strict=True):
             trial.records.append(record)
         _write(out, trials, data.label, plan)
         left = sorted((trial for trial in left if trial.records[-1].status == "ok"), key=lambda trial: trial.rank)
@@ -193,7 +189,7 @@ def _assembled(recipe: Recipe, epochs: int, folder: Path, prober: Prober) -> Tri
 def _run(trial: Trial, images: int, plan: Plan, data: Cifar10) -> TrainingRun:
     assert trial.net is not None
     recipe = trial.recipe.changed(training__epochs=plan.epochs)
-    return TrainingRun(Network.of(trial.net), recipe, plan.seed, data, plan.held_out, images, tested=False)
+    return TrainingRun(trial.net, recipe, plan.seed, data, plan.held_out, images, tested=False)
 
 
 def _described_plan(plan: Plan, base: Recipe, choices: Mapping[str, Sequence[str]], data: Cifar10) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import Any
 from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from lemur_core.sandbox import Job, Outcome, Sandbox
+from lemur_core.sandbox import Job, Outcome
 from manifests.manifest import (
     FILE_NAME,
     Manifest,
@@ -22,8 +22,8 @@ from manifests.manifest import (
 )
 from manifests.records import TrainingRecord
 from train.data import Cifar10
-from train.run import Resources, Training, TrainingRun, advance, training
-from train.run_folder import RUNS, complete_run, images_input, parents_in, torch_versions
+from train.run import Resources, Training, TrainingRun, advance, open_sandbox, training
+from train.run_folder import RUNS, images_input, parents_in, torch_versions
 
 PLAN = "plan.json"
 
@@ -69,7 +69,7 @@ def close_study(
     watch: Stopwatch,
     rows: Mapping[str, int],
 ) -> None:
-    """Complete the runs of a study and write its manifest, of the kind that its plan names.
+    """Write the manifest of a study, of the kind that its plan names.
 
     One that says the same but for what was measured stays as it is. A study with a run that can go on gets none.
 
@@ -80,8 +80,6 @@ def close_study(
         (out / FILE_NAME).unlink(missing_ok=True)
         note(f"{out}: no {FILE_NAME} yet: {open_runs[0]} can go on; run the same command again")
         return
-    for run in sorted((out / RUNS).glob("*")):
-        complete_run(run, library)
     statuses = [record.status for record in records]
     manifest = Manifest(
         kind=plan["study"],
@@ -102,12 +100,12 @@ def close_study(
 
 
 def train_all(
-    runs: Mapping[str, TrainingRun], out: Path, box: Sandbox, resources: Resources, *, again: bool
+    runs: Mapping[str, TrainingRun], out: Path, resources: Resources, *, library: Path | None, again: bool
 ) -> list[TrainingRecord]:
-    """Train the runs of a study that are not trained yet, as many at a time as the sandbox has workers.
+    """Train the runs of a study that are not trained yet, as many at a time as `resources` says.
 
-    Args: runs: by the name of their folder, below `runs`. box: opened when it is needed, and left open. resources: of
-        each run. again: train also what has failed.
+    Args: runs: by the name of their folder, below `runs`, all on the same images. resources: of each run. library: the
+        extraction folder of their blocks. again: train also what has failed.
     Returns: their records, in that order.
     """
     resources = resources.checked()
@@ -116,7 +114,7 @@ def train_all(
 
     def jobs() -> Iterator[Job]:
         for name, run in runs.items():
-            steps = training(run, out / RUNS / name, resources, force=True, keep_failed=not again, quiet=True)
+            steps = training(run, out / RUNS / name, resources, force=True, library=library, keep_failed=not again)
             under_way.append((name, steps, step := advance(steps)))
             if isinstance(step, Job):
                 yield step
@@ -138,11 +136,10 @@ def train_all(
     end_runs()
     if first is None:
         return records
-    if not box.is_open:
-        box.__enter__()
     try:
-        for outcome in box.run(chain([first], left)):
-            end_runs(outcome)
+        with open_sandbox(next(iter(runs.values())).data.folder, resources) as box:
+            for outcome in box.run(chain([first], left)):
+                end_runs(outcome)
         end_runs()
     finally:
         for _, steps, _ in under_way:

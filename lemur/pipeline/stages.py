@@ -26,10 +26,10 @@ from manifests.corpus import load_corpus
 from manifests.manifest import read_manifest
 from manifests.records import Ingredient, TrainingRecord
 from train.assemble import assemble
-from train.commands import resources, run_text, train_to
 from train.data import load_cifar10, open_source
-from train.recipe import Recipe, find_recipe
-from train.run import Network, TrainingRun
+from train.recipe import Network, Recipe, find_recipe
+from train.run import Resources, TrainingRun, train_once
+from train.run_folder import run_text
 
 BLOCKS, SNAPSHOT, RUN = "blocks", "snapshot", "run"
 NETWORK, NETWORK_FACTS, CHECKS = "network.py", "network.json", "checks.json"
@@ -47,7 +47,6 @@ _RECORDS = ("lemur@2.1.0",)
 
 HUB = "hf://datasets/uoft-cs/cifar10"
 EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
-_MEMORY_GIB = 8.0
 _GROUND = ("manifests", "lemur_core")
 
 
@@ -211,24 +210,15 @@ def make_run(plan: Plan, out: Path) -> None:
     Raises: UserError if the run did not come to its end, with the reason.
     """
     facts = network_facts(out)
-    network = Network(
-        name=facts["name"],
-        code=(out / NETWORK).read_text(encoding="utf-8"),
-        prm=facts["prm"],
-        ingredients=tuple(Ingredient.model_validate(part) for part in facts["ingredients"]),
-        assembled=True,
-    )
+    parts, recipe = tuple(map(Ingredient.model_validate, facts["ingredients"])), _recipe(plan)
+    network = Network(facts["name"], (out / NETWORK).read_text(encoding="utf-8"), facts["prm"], parts, recipe)
     data = load_cifar10(plan.data)
     there = len(data.train_labels)
     held_out = min(plan.held_out, there // 4)
     images = min(IMAGES, there - held_out) if plan.images is None else plan.images
-    record = train_to(
-        out / RUN,
-        TrainingRun(network, _recipe(plan), plan.seed, data, held_out, images),
-        resources=resources(plan.jobs, _MEMORY_GIB, None, unsafe=plan.unsafe, device="cpu"),
-        force=True,
-        library=out / BLOCKS,
-    )
+    run = TrainingRun(network, recipe, plan.seed, data, held_out, images)
+    resources = Resources(plan.jobs, "cpu", unsafe=plan.unsafe)
+    record = train_once(run, out / RUN, resources=resources, force=True, library=out / BLOCKS)
     if record.status != "ok":
         raise UserError(run_text(record, out / RUN))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from manifests.records import TrainingRecord
+from train.history import EpochFigures
 from train.recipe import Recipe
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
@@ -47,6 +48,16 @@ def made_up_record(code: str = TINY, **changes: Any) -> TrainingRecord:
     return TrainingRecord(**(values | changes))
 
 
-def history(*accuracies: float | None) -> list[dict[str, Any]]:
+def history(*accuracies: float | None) -> list[EpochFigures]:
+    steps = {"steps": 704, "train_loss": 2.0, "train_accuracy": None, "learning_rate": 0.1, "val_loss": None}
     rows = enumerate(accuracies or (0.25, 0.5, 0.5625), 1)
-    return [{"epoch": epoch, "train_loss": 2.0, "val_accuracy": value, "seconds": 10.25} for epoch, value in rows]
+    return [EpochFigures(epoch=n, val_accuracy=value, seconds=10.25, data_seconds=0.1, **steps) for n, value in rows]  # type: ignore[arg-type]
+
+
+def write_run(folder: Path, code: str = TINY, **changes: Any) -> Path:
+    """The files of a run that say what LEMUR takes of it."""
+    folder.mkdir()
+    (folder / "net.py").write_text(code)
+    (folder / "record.json").write_text(made_up_record(code, **changes).model_dump_json())
+    (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history()))
+    return folder

@@ -15,10 +15,10 @@ import torch
 
 import train.assemble
 from lemur_core.files.errors import UserError
-from train.assemble import Assembled, assemble
+from train.assemble import assemble
 from train.contract import check_contract
 from train.network_text import PREAMBLE, Filled, network_text
-from train.recipe import Recipe, Slots, load_recipe
+from train.recipe import Network, Recipe, Slots, load_recipe
 
 SHIPPED = Path(train.assemble.__file__).with_name("recipes")
 
@@ -41,7 +41,7 @@ def recipe(slots: dict[str, Any], **more: Any) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path) -> Assembled:
+def made(folder: Path) -> Network:
     """A network with four found blocks."""
     mixing = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}
     return assemble(recipe(FOUND, augmentation=mixing, training={"clip_norm": 1.0, "schedule": "onecycle"}), folder)
@@ -55,14 +55,15 @@ def load(code: str) -> ModuleType:
     return module
 
 
-def net_of(made: Assembled, **prm: float) -> Any:
+def net_of(made: Network, **prm: float) -> Any:
     """The network, on the CPU."""
     torch.manual_seed(0)
-    return load(made.code).Net((4, 3, 32, 32), (10,), made.prm | prm, torch.device("cpu"))
+    return load(made.code).Net((4, 3, 32, 32), (10,), {**made.prm, **prm}, torch.device("cpu"))
 
 
-def test_the_file_tells_what_it_is(made: Assembled, folder: Path) -> None:
+def test_the_file_tells_what_it_is(made: Network, folder: Path) -> None:
     lines = made.code.splitlines()
+    assert made.recipe is not None
     assert lines[0] == "# small: a residual network, assembled from a recipe by `lemur train assemble`."
     assert f"# Recipe:  SHA-256 {made.recipe.sha256}" in lines
     assert "# SPDX-License-Identifier: MIT" in lines
@@ -85,7 +86,7 @@ def test_the_file_tells_what_it_is(made: Assembled, folder: Path) -> None:
     assert made.recipe.model.name == made.name == "small"
 
 
-def test_the_branch_ends_in_attention_and_stochastic_depth(made: Assembled) -> None:
+def test_the_branch_ends_in_attention_and_stochastic_depth(made: Network) -> None:
     net = net_of(made, stochastic_depth=0.4)
     residual = [module for module in net.modules() if type(module).__name__ == "PreAct"]
     assert [[type(part).__name__ for part in block.last] for block in residual] == [["Gate", "DropBranch"]] * 3
@@ -96,10 +97,10 @@ def test_the_branch_ends_in_attention_and_stochastic_depth(made: Assembled) -> N
     assert torch.equal(residual[0].eval()(inputs), inputs)
 
 
-def test_it_runs_learns_and_pickles(made: Assembled) -> None:
+def test_it_runs_learns_and_pickles(made: Network) -> None:
     net = net_of(made)
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
-    net.train_setup(made.prm | {"epoch": 12})
+    net.train_setup({**made.prm, "epoch": 12})
     first = torch.nn.functional.cross_entropy(net.eval()(images), labels).item()
     assert net.stem.weight.is_contiguous(memory_format=torch.channels_last)
     for _ in range(12):
@@ -117,7 +118,7 @@ def test_it_runs_learns_and_pickles(made: Assembled) -> None:
         net.learn([(images.fill_(float("nan")), labels)])
 
 
-def test_the_file_is_clean(made: Assembled, tmp_path: Path) -> None:
+def test_the_file_is_clean(made: Network, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(made.code, encoding="utf-8")
     done = subprocess.run([sys.executable, "-m", "pyflakes", "net.py"], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
@@ -130,7 +131,8 @@ def test_the_file_is_clean(made: Assembled, tmp_path: Path) -> None:
     assert max(map(len, made.code.splitlines())) <= 120
 
 
-def test_the_same_bytes_from_another_process(made: Assembled, folder: Path) -> None:
+def test_the_same_bytes_from_another_process(made: Network, folder: Path) -> None:
+    assert made.recipe is not None
     script = (
         "import sys; from pathlib import Path; from train.assemble import assemble; from train.recipe import Recipe; "
         "sys.stdout.write(assemble(Recipe.model_validate_json(sys.argv[1]), Path(sys.argv[2])).code)"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.history import Progress, StepFigures, _said, copy_plain, read_history, read_progress, watching
+from train.history import StepFigures, copy_plain, read_history, read_progress, watching
 
 LINE = {
     "epoch": 1, "steps": 8, "train_loss": 1.5, "train_accuracy": None, "learning_rate": 0.1,
@@ -52,27 +52,14 @@ def test_odd_histories_end_the_reading(tmp_path: Path, text: str, count: int) ->
     assert len(read_history(tmp_path)) == count
 
 
-def test_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), (), 32), None):
-        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
-        (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
-    assert capsys.readouterr().err == "tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left\n"
-    said = [_said(Progress("tiny", 1, 16, StepFigures(steps=done, images_per_second=64.0), (), 32)) for done in (8, 16)]
-    assert [text.rpartition("  ")[2] for text in said] == ["4 s left", "evaluates"]
-    with (
-        pytest.raises(ZeroDivisionError),
-        watching(tmp_path, Progress("x", 1, 1, StepFigures(), (), 1), lambda _: 1 / 0),
-    ):  # type: ignore[arg-type,return-value]
-        pass  # what a report raises is raised at the end
+def test_lines_an_epoch_each_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*epochs: dict[str, object]) -> list[str]:
+        with watching(tmp_path, "tiny", 2, 16, 32):
+            (tmp_path / "history.jsonl").write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))
+            (tmp_path / "progress.json").write_text(json.dumps({"steps": 8, "images_per_second": 64.0, "loss": 1.0}))
+        return capsys.readouterr().err.splitlines()
 
-
-def test_epochs_of_an_earlier_time_are_not_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    second = {**LINE, "epoch": 2, "steps": 16}
-    (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n")
-    done = tuple(read_history(tmp_path))
-    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), done, 32), None):
-        (tmp_path / "history.jsonl").write_text(json.dumps(LINE) + "\n" + json.dumps(second) + "\n")
-    assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines()] == ["tiny: epoch 2/2"]
-    with watching(tmp_path, Progress("tiny", 2, 16, StepFigures(), done, 32), None):  # from a checkpoint that is lost
-        (tmp_path / "history.jsonl").write_text(json.dumps({**LINE, "train_loss": 1.25}) + "\n")
-    assert "tiny: epoch 1/2, loss 1.250" in capsys.readouterr().err
+    assert told(LINE) == ["tiny: epoch 1/2, loss 1.500, val 25.0%, 128 images/s, 4 s left"]
+    assert told(LINE, {**LINE, "epoch": 2, "steps": 16}) == ["tiny: epoch 2/2, loss 1.500, val 25.0%, 128 images/s"]
+    # from a checkpoint that is lost
+    assert told({**LINE, "train_loss": 1.25}) == ["tiny: epoch 1/2, loss 1.250, val 25.0%, 128 images/s, 4 s left"]

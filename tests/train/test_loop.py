@@ -10,12 +10,14 @@ from torch import nn
 
 from train.augment import Pixels
 from train.job import load_checkpoint, loose_buffers, put_back, save_checkpoint, tensors_only, weights_digest
-from train.metrics import DivergedError, RunMetrics, evaluate
 from train.process import (
+    DivergedError,
     NetworkError,
+    RunMetrics,
     check_output,
     choose_place,
     construct,
+    evaluate,
     load_network,
 )
 
@@ -83,7 +85,8 @@ class Net(nn.Module):
 """
 
 
-def test_construction_follows_the_contract() -> None:
+def test_construction_follows_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the file is written
     network = load_network(NET.format(body="self.layer = nn.Conv2d(3, out_shape[0], 3)"), {})
     net = construct(network, 8, 32, {"lr": 0.1}, torch.device("cpu"))
     assert net.shape == ((8, 3, 32, 32), (10,), {"lr": 0.1})

@@ -1,4 +1,4 @@
-"""Trials in a LEMUR database: added once, whole folders or nothing, with all that they refer to."""
+"""Runs for LEMUR: files of a checkout in the package's own names and format; trials in its database, added once."""
 
 import json
 import os
@@ -13,11 +13,11 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from train.contract import lemur_digest, lemur_name
-from train.lemur_files import write_lemur_files
-from train.register import Registered, register, register_runs
+from train.register import Registered, register, why_refused, write_lemur_files
 
 _made_up = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))
-made_up_record, history, TINY, RECIPE = (_made_up[name] for name in ("made_up_record", "history", "TINY", "RECIPE"))
+made_up_record, history, write_run = (_made_up[name] for name in ("made_up_record", "history", "write_run"))
+TINY, RECIPE = _made_up["TINY"], _made_up["RECIPE"]
 
 NAME = lemur_name(TINY, "tiny")
 STATS = f"ab/nn/stat/train/img-classification_cifar-10_acc_{NAME}"
@@ -25,9 +25,7 @@ STATS = f"ab/nn/stat/train/img-classification_cifar-10_acc_{NAME}"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    write_lemur_files(path, made_up_record(), TINY, history())
-    return path
+    return write_run(tmp_path / "run")  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -50,14 +48,14 @@ def test_trials_are_added_once(db: Path, folder: Path) -> None:
     before = dump(db)
     assert register(db, [folder, folder]) == Registered(0, 6, ())
     assert dump(db) == before
-    (folder / f"ab/nn/nn/{NAME}.py").write_text(TINY + "\n")
-    (line,) = register(db, [folder]).failed
-    assert line.endswith(f"{NAME}.py: the database holds other code under the name {NAME}")
+    (line,) = register(db, [write_run(folder.with_name("spaced"), TINY + "\n")]).failed
+    assert line.endswith(f"spaced/net.py: the database holds other code under the name {NAME}")
     assert dump(db) == before
 
 
 def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> None:
     register(db, [folder])
+    write_lemur_files(folder, made_up_record(), TINY, history())
     (trial,) = json.loads((folder / STATS / "3.json").read_text())
     values = ["norm_flip", trial["uid"], "img-classification", "cifar-10", "acc", NAME, 3, 30_750_000_000, 0.5512]
     columns = "transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
@@ -69,8 +67,7 @@ def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> N
 
 def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: Path) -> None:
     other = TINY.replace("16, 32, 64", "8, 16, 32")
-    second = tmp_path / "other"
-    write_lemur_files(second, made_up_record(other, made_by=RECIPE.changed(augmentation__flip=False)), other, history())
+    second = write_run(tmp_path / "other", other, made_by=RECIPE.changed(augmentation__flip=False))
     register(db, [])
     assert rows(db, "SELECT COUNT(*) FROM stat") == [(0,)]
     with closing(sqlite3.connect(db)) as database, database:
@@ -101,33 +98,30 @@ def test_the_metric_of_a_new_database_works(db: Path, folder: Path) -> None:
     assert metric.result() == 0
 
 
-BROKEN = {
-    "nothing": (lambda folder: (folder / "ab").rename(folder / "other"), "run: holds no ab/nn/stat/train/TASK_DATASET"),
-    "no code": (lambda folder: (folder / f"ab/nn/nn/{NAME}.py").unlink(), f"{NAME}.py: cannot be read: [Errno 2]"),
-    "name": (lambda folder: (folder / STATS).rename(folder / f"{STATS}_b"), "is not named TASK_DATASET_METRIC_NN"),
-    "epoch": (lambda run: (run / STATS / "3.json").rename(run / STATS / "best.json"), "is not named EPOCH.json"),
-    "trials": (lambda folder: (folder / STATS / "3.json").write_text("[{}]"), "3.json: trial 1: has no accuracy"),
-    "metric": (
-        lambda folder: (folder / STATS).rename(folder / STATS.replace("_acc_", "_iou_")),
-        "the database holds no metric iou; let LEMUR make the database first",
-    ),
-    "transform": (
-        lambda folder: (folder / STATS / "3.json").write_text('[{"accuracy": 1, "uid": "a", "transform": "mine"}]'),
-        "the database holds no transform mine, and transform 'mine': is not one of LEMUR's",
-    ),
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "failed": ({"status": "diverged", "error": "nan"}, "the run ended with status diverged: nan; only whole runs"),
+    "smoke": ({"data": "synthetic (smoke test only)"}, "trained on synthetic (smoke test only); only runs on real"),
+    "code": ({"code_sha256": "0" * 64}, "the code is not the one of this run (its SHA-256 differs"),
+    "epochs": ({"epochs": 4}, "the history has 3 epochs, the record 4"),
+    "contract": ({"code": TINY.replace("def learn", "def fit")}, "does not meet LEMUR's contract: line 12: class Net"),
+    "prm": ({"prm": '{"widths": [1, 2]}'}, "prm: widths is [1, 2]; LEMUR stores numbers and texts only"),
+    "nothing": ({"prm": '{"x": null}'}, "prm: x is None; LEMUR stores"),
+    "not a number": ({"prm": '{"x": NaN}'}, "prm: x is nan; LEMUR stores"),
+    "large": ({"prm": '{"x": 9223372036854775808}'}, "prm: x is 9223372036854775808; LEMUR stores"),
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_folder_is_added_whole_or_not_at_all(db: Path, folder: Path, tmp_path: Path, name: str) -> None:
-    breaks, reason = BROKEN[name]
-    good = tmp_path / "good"
+def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Path) -> None:
+    bad = [write_run(tmp_path / name, **changes) for name, (changes, _) in REFUSED.items()]
+    bad.append(tmp_path / "nowhere")
+    done = register(db, bad)
+    assert (done.added, done.present, db.exists()) == (0, 0, False)
+    for name, (_, said), line in zip(REFUSED, REFUSED.values(), done.failed, strict=False):
+        assert line.startswith(f"{tmp_path / name}: {said}")
+        assert "\n" not in line
+    assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a whole training run")
     other = TINY + "# another\n"
-    write_lemur_files(good, made_up_record(other), other, history())
-    breaks(folder)
-    result = register(db, [folder, good])
-    assert (result.added, result.present, len(result.failed)) == (3, 0, 1)
-    assert reason in result.failed[0]
+    assert register(db, [*bad, write_run(tmp_path / "good", other)]) == Registered(3, 0, done.failed)
     assert rows(db, "SELECT DISTINCT nn FROM stat") == rows(db, "SELECT name FROM nn") == [(lemur_name(other, "tiny"),)]
     assert rows(db, "SELECT COUNT(*) FROM prm WHERE uid NOT IN (SELECT prm FROM stat)") == [(0,)]
 
@@ -176,6 +170,81 @@ def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatc
             register(db, [folder])
 
 
+# --- the files ---------------------------------------------------------------------------------------------------------
+
+#: A whole file of release 2.1.0: img-classification_cifar-10_acc_rl-init-fc39cd17045c03d9657ff97dcd16ed79/1.json.
+REAL = (
+    '[\n    {\n        "accuracy": 0.6261,\n        "batch": 64,\n        "dropout": 0.2,\n        "duration": 3114262480,\n'
+    '        "epoch": 1,\n        "lr": 0.01,\n        "momentum": 0.9,\n        "transform": "echo",\n'
+    '        "uid": "fa5c873e06b6e25aa86d1b6f48125994"\n    }\n]'
+)
+
+
+def written(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_names_and_contents(tmp_path: Path) -> None:
+    files = write_lemur_files(tmp_path, made_up_record(), TINY, history())
+    found = written(tmp_path)
+    assert list(found) == [f"ab/nn/nn/{NAME}.py", *(f"{STATS}/{epoch}.json" for epoch in (1, 2, 3))]
+    assert [file.relative_to(tmp_path).as_posix() for file in files] == list(found)
+    assert found[f"ab/nn/nn/{NAME}.py"] == TINY
+    (first,), (last,) = (json.loads(found[f"{STATS}/{epoch}.json"]) for epoch in (1, 3))
+    hyperparameters = {
+        "batch": 64,
+        "data": "cifar-10 (JPEG copy, harder)",
+        "dropout": 0.1,
+        "lr": 0.05,
+        "momentum": 0.9,
+        "recipe": made_up_record().recipe_sha256,
+        "seed": 7,
+        "transform": "norm_flip",
+    }
+    on_held_out = dict(sorted({**hyperparameters, "accuracy_on": "held-out training images"}.items()))
+    on_test = dict(sorted({**hyperparameters, "accuracy_on": "test images"}.items()))
+    assert first == {**on_held_out, "accuracy": 0.25, "duration": 10_250_000_000, "uid": lemur_digest(on_held_out)}
+    assert last == {**on_test, "accuracy": 0.5512, "duration": 30_750_000_000, "uid": lemur_digest(on_test)}
+
+
+def test_the_format_is_that_of_the_real_files(tmp_path: Path) -> None:
+    """Same keys but for those that say more, same types, same order, same layout of the text."""
+    write_lemur_files(tmp_path, made_up_record(), TINY, history())
+    text = (tmp_path / STATS / "3.json").read_text(encoding="utf-8")
+    (ours,), (real,) = json.loads(text), json.loads(REAL)
+    assert set(real) - set(ours) == {"epoch"}  # in 6 % of the real trials only
+    assert set(ours) - set(real) == {"accuracy_on", "data", "recipe", "seed"}
+    assert all(type(ours[key]) is type(real[key]) for key in ours if key in real)
+    assert list(ours) == sorted(ours)
+    assert list(real) == sorted(real)
+    assert json.dumps(json.loads(text), indent=4) == text
+    assert json.dumps(json.loads(REAL), indent=4) == REAL
+    assert len(ours["uid"]) == len(real["uid"])
+
+
+def test_only_epochs_with_an_accuracy_are_written(tmp_path: Path) -> None:
+    record, none = made_up_record(val_accuracy=None), history(None, None, None)
+    write_lemur_files(tmp_path, record, TINY, none)
+    assert [Path(name).name for name in written(tmp_path)] == [f"{NAME}.py", "3.json"]
+    untested = made_up_record(test_accuracy=None)
+    assert why_refused(untested, TINY, none) == "the run has no accuracy, on held-out or test images"
+    write_lemur_files(tmp_path / "held-out", untested, TINY, history())
+    (trial,) = json.loads((tmp_path / "held-out" / STATS / "3.json").read_text())
+    assert (trial["accuracy"], trial["accuracy_on"]) == (0.5625, "held-out training images")
+
+
+def test_a_trial_states_what_trained_it_whatever_the_networks_hyperparameters_say(tmp_path: Path) -> None:
+    said = '{"lr": 0.5, "momentum": 0.1, "batch": 7, "transform": "mirror", "dropout": 0.3}'
+    write_lemur_files(tmp_path, made_up_record(prm=said), TINY, history())
+    (trial,) = json.loads(written(tmp_path)[f"{STATS}/1.json"])
+    used = {"lr": 0.05, "momentum": 0.9, "batch": 64, "transform": "norm_flip", "dropout": 0.3}
+    assert {name: trial[name] for name in used} == used
+
+
 # --- the package itself -------------------------------------------------------------------------------------------------
 
 #: Reads our database by `ab.nn.api.data`; then has the package import our files into a database of its own.
@@ -205,16 +274,16 @@ def test_the_package_reads_it_and_makes_the_same_rows_of_the_files(tmp_path: Pat
         pytest.skip("LEMUR_PYTHON is not set: an interpreter with nn-dataset 2.1.0")
     work = tmp_path / "work"
     (work / "db").mkdir(parents=True)
-    write_lemur_files(folder, made_up_record(seed=8, test_accuracy=0.57), TINY, history())
+    write_lemur_files(folder, made_up_record(), TINY, history())
     register(work / "db" / "ab.nn.db", [folder])
     done = subprocess.run(
         [python, "-P", "-c", READER, str(folder)], cwd=work, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     read = json.loads((work / "rows.json").read_text())
-    found = sorted((row["epoch"], row["accuracy"], row["prm"]["seed"], row["prm"]["accuracy_on"]) for row in read)
-    held_out = [(epoch, accuracy, seed, "held-out training images") for epoch, accuracy in ((1, 0.25), (2, 0.5)) for seed in (7, 8)]  # fmt: skip
-    assert found == [*held_out, (3, 0.5512, 7, "test images"), (3, 0.57, 8, "test images")]
+    found = sorted((row["epoch"], row["accuracy"], row["prm"]["accuracy_on"]) for row in read)
+    held_out = [(epoch, accuracy, "held-out training images") for epoch, accuracy in ((1, 0.25), (2, 0.5))]
+    assert found == [*held_out, (3, 0.5512, "test images")]
     assert {(row["nn"], row["nn_code"], row["dataset"]) for row in read} == {(NAME, TINY, "cifar-10")}
     assert all("def transform" in row["transform_code"] and "create_metric" in row["metric_code"] for row in read)
     for query in (
@@ -223,21 +292,3 @@ def test_the_package_reads_it_and_makes_the_same_rows_of_the_files(tmp_path: Pat
         "SELECT DISTINCT * FROM prm ORDER BY uid, name",
     ):
         assert rows(work / "db" / "ab.nn.db", query) == rows(work / "db" / "own.db", query)
-
-
-def test_runs_without_trials_are_told_why(db: Path, folder: Path, tmp_path: Path) -> None:
-    runs = {
-        "whole": ({}, "has no folder lemur; the command that trained it writes it"),
-        "failed": ({"status": "diverged", "error": "nan"}, "the run ended with status diverged: nan; only whole runs"),
-        "smoke": ({"data": "synthetic (smoke test only)"}, "trained on synthetic (smoke test only); only runs on real"),
-    }
-    for name, (changes, _) in runs.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "record.json").write_text(made_up_record(**changes).model_dump_json())
-    done = register_runs(db, [tmp_path / name for name in (*runs, "nowhere")])
-    assert (done.added, done.present, db.exists()) == (0, 0, False)
-    for name, (_, said), line in zip(runs, runs.values(), done.failed, strict=False):
-        assert line.startswith(f"{tmp_path / name}: {said}")
-    assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a whole training run")
-    folder.rename(tmp_path / "whole" / "lemur")
-    assert register_runs(db, [tmp_path / "whole", tmp_path / "smoke"]) == Registered(3, 0, (done.failed[2],))

@@ -21,9 +21,10 @@ from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10, load_cifar10
 from train.history import read_history
 from train.job import weights_digest
-from train.recipe import Recipe
-from train.run import Network, Resources, TrainingRun, open_sandbox, train_once
+from train.recipe import Network, Recipe
+from train.run import Resources, TrainingRun, open_sandbox, train_once
 from train.run_folder import own_folder
+from train.study import train_all
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ def run(data: Cifar10, box: Sandbox | None, out: Path, line: str = "pass  # HERE
     net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
     what = {name: options.pop(name) for name in ("recipe", "seed", "held_out", "images") if name in options}
     training_run = TrainingRun(net, **{"recipe": RECIPE, "seed": 0, "data": data, "held_out": 64, **what})  # type: ignore[arg-type]
-    return train_once(training_run, out, box=box, **{"resources": ONE, "report": None, **options})  # type: ignore[arg-type]
+    return train_once(training_run, out, box=box, **{"resources": ONE, "quiet": True, **options})  # type: ignore[arg-type]
 
 
 def digest(out: Path) -> str:
@@ -87,9 +88,9 @@ def epochs(out: Path) -> list[dict[str, object]]:
 
 
 def test_a_run_and_its_folder(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
-    out, seen = tmp_path / "out", []
+    out = tmp_path / "out"
     longer = RECIPE.changed(training__epochs=6, augmentation__cutmix_alpha=0.0, augmentation__randaugment_ops=0)
-    record = run(data, box, out, recipe=longer, report=seen.append)
+    record = run(data, box, out, recipe=longer)
     assert (record.status, record.error) == ("ok", None)
     assert (record.epochs, record.steps, record.train_images, record.parameters) == (6, 48, 256, 13_050)
     assert record.val_accuracy is not None
@@ -114,8 +115,6 @@ def test_a_run_and_its_folder(data: Cifar10, box: Sandbox, tmp_path: Path) -> No
     assert (out / "net.py").read_text() == NET
     assert digest(out)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert seen[-1].done == 48
-    assert len(seen[-1].history) == 6
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
@@ -177,14 +176,14 @@ def test_every_end_is_a_record(data: Cifar10, box: Sandbox, tmp_path: Path, name
 def test_other_networks(data: Cifar10, box: Sandbox, tmp_path: Path) -> None:
     for number, (code, reason) in enumerate(FILES.items()):
         odd = TrainingRun(Network("odd", code, {}), RECIPE, 0, data, held_out=0)
-        record = train_once(odd, tmp_path / str(number), resources=ONE, box=box, report=None)
+        record = train_once(odd, tmp_path / str(number), resources=ONE, box=box, quiet=True)
         assert (record.status, record.error, record.steps, record.parameters) == ("error", reason, 0, None)
     part = Ingredient(
         slot="stem", block="a::b", source="a", path="b.py", swhid="swh:1:cnt:0", license="MIT", code_sha256="0" * 64
     )
     short = RECIPE.changed(training__epochs=1)
-    made = TrainingRun(Network("made", NET, {"lr": 0.1}, (part,), assembled=True), short, 0, data, held_out=64)
-    record = train_once(made, tmp_path / "made", resources=ONE, box=box, report=None)
+    made = TrainingRun(Network("made", NET, {"lr": 0.1}, (part,), short), short, 0, data, held_out=64)
+    record = train_once(made, tmp_path / "made", resources=ONE, box=box, quiet=True)
     assert (record.status, record.ingredients) == ("ok", (part,))
     assert (record.recipe, record.recipe_sha256) == (short.to_json(), short.sha256), "of a recipe's own network"
 
@@ -222,11 +221,11 @@ def test_a_time_limit_leaves_what_the_next_run_goes_on_from(
     assert cut.test_accuracy is None
     assert not out.exists()
     shutil.copytree(tmp_path / "out.partial", tmp_path / "seed.partial")
-    other = run(data, box, tmp_path / "seed", SLOW, seed=5, report=lambda _: None)
+    other = run(data, box, tmp_path / "seed", SLOW, seed=5, quiet=False)
     assert (other.status, other.seed) == ("ok", 5)
     assert "is of another run (another recipe); training starts anew" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "seed")
-    rest = run(data, box, out, SLOW, recipe=LONGER, report=lambda _: None)
+    rest = run(data, box, out, SLOW, recipe=LONGER, quiet=False)
     assert (rest.status, rest.epochs, rest.steps) == ("ok", 3, 24)
     assert digest(out) == digest(whole)
     assert epochs(out) == epochs(whole)
@@ -342,7 +341,7 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
     with pytest.raises(UserError, match=r"out\.partial: the result cannot be written: File exists; .* goes on from"):
         run(data, box, out)
     in_the_way.unlink()
-    assert run(data, box, out, report=lambda _: None).status == "ok"
+    assert run(data, box, out, quiet=False).status == "ok"
     assert "tiny: goes on after epoch 2 of 2" in capsys.readouterr().err
 
 
@@ -365,8 +364,12 @@ def test_a_whole_run_is_not_trained_again(data: Cifar10, box: Sandbox, tmp_path:
     assert failed.status == "error"
     with pytest.raises(UserError, match=r"this run ended with error \(KeyError: 'mine'"):
         run(data, box, tmp_path / "bad", "raise KeyError('mine')")
-    inode = (tmp_path / "bad").stat().st_ino
-    assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", keep_failed=True) == failed
-    assert (tmp_path / "bad").stat().st_ino == inode
+    again = TrainingRun(
+        Network("tiny", NET.replace("pass  # HERE", "raise KeyError('mine')"), {"lr": 0.1}), RECIPE, 0, data, 64
+    )
+    assert train_all({"bad": again}, tmp_path / "study", ONE, library=None, again=False)[0].status == "error"
+    inode = (tmp_path / "study" / "runs" / "bad").stat().st_ino
+    assert train_all({"bad": again}, tmp_path / "study", ONE, library=None, again=False)[0].status == "error"
+    assert (tmp_path / "study" / "runs" / "bad").stat().st_ino == inode, "of a study, what failed stays"
     assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", force=True).status == "error"
     assert run(data, box, tmp_path / "bad").status == "ok", "another run that failed is not in the way"

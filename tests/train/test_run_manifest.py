@@ -23,7 +23,7 @@ from train.data import Cifar10
 from train.history import EpochFigures
 from train.library import open_library
 from train.recipe import Recipe
-from train.run_folder import complete_run, write_run_manifest
+from train.run_folder import read_identity, read_record, write_run_manifest
 from train.study import close_study, open_study
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -98,13 +98,16 @@ def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> Traini
     return record
 
 
+def finish(folder: Path, library: Path | None) -> None:
+    write_run_manifest(folder, read_record(folder), read_identity(folder), DATA, library, Stopwatch().measured())
+
+
 @pytest.fixture
 def run(library: Path, tmp_path: Path) -> Path:
     """A finished run whose network holds one MIT block."""
     out = tmp_path / "run"
     make_run(out, ("attention", block_of(library, "alpha.blocks.Attention")))
-    write_run_manifest(out, DATA, Stopwatch())
-    complete_run(out, library)
+    finish(out, library)
     return out
 
 
@@ -138,44 +141,27 @@ def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:
     assert "# SPDX-License-Identifier: GPL-3.0-only AND MIT\n" in head
 
 
-def test_what_came_later_is_listed_and_nothing_else_changes(run: Path, library: Path) -> None:
-    before = (run / "manifest.json").read_bytes()
-    complete_run(run, library)
-    write_run_manifest(run, DATA, Stopwatch())
-    assert (run / "manifest.json").read_bytes() == before
-    (run / "lemur").mkdir()
-    (run / "lemur" / "tiny.py").write_text("x = 1\n")
-    assert faults(run) == {"digests": "lemur/tiny.py is not in the manifest"}
-    complete_run(run, library)
-    assert faults(run) == {}
-    assert read_manifest(run).parents == [parent_of(library)]
-
-
-def test_a_run_without_blocks_has_no_parent(library: Path, tmp_path: Path) -> None:
-    make_run(tmp_path / "run")
-    write_run_manifest(tmp_path / "run", DATA, Stopwatch(), just_trained=False)
-    complete_run(tmp_path / "run", library)
-    manifest = read_manifest(tmp_path / "run")
-    assert manifest.parents == []
-    assert manifest.versions == {"torch": "2.15.0", "torchvision": "0.29.0"}, "today's other packages did not train it"
-    assert faults(tmp_path / "run") == {}
-
-
-def test_an_extraction_without_manifest_or_without_the_block_is_no_parent(
-    run: Path, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_parent(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An extraction without manifest, or without the block, and that of a run without blocks."""
+    block = block_of(library, "alpha.blocks.Attention")
     copy = Path(shutil.copytree(library, tmp_path / "copy"))
     (copy / "manifest.json").unlink()
-    before = read_manifest(run)
-    complete_run(run, copy)
-    assert read_manifest(run) == before
-    assert "no manifest.json; what is made from it cannot be traced further back" in capsys.readouterr().err
-    other = block_of(library, "alpha.blocks.Attention").model_copy(update={"code_sha256": "0" * 64})
-    make_run(tmp_path / "other", ("attention", other))
-    write_run_manifest(tmp_path / "other", DATA, Stopwatch())
-    complete_run(tmp_path / "other", library)
-    assert read_manifest(tmp_path / "other").parents == []
-    assert f"holds no {other.block} with that code" in capsys.readouterr().err
+    other = block.model_copy(update={"code_sha256": "0" * 64})
+    for name, blocks, folder, said in (
+        ("plain", [], library, ""),
+        (
+            "copied",
+            [("attention", block)],
+            copy,
+            "no manifest.json; what is made from it cannot be traced further back",
+        ),
+        ("other", [("attention", other)], library, f"holds no {other.block} with that code"),
+    ):
+        make_run(tmp_path / name, *blocks)
+        finish(tmp_path / name, folder)
+        assert read_manifest(tmp_path / name).parents == []
+        assert said in capsys.readouterr().err
+        assert faults(tmp_path / name) == {}
 
 
 def change_json(name: str, **changes: Any) -> Callable[[Path], None]:
@@ -251,11 +237,9 @@ def test_a_network_with_a_block_that_may_not_leave_stays(
     """By the licences of all sources of a block: by the record, or by the comments where that names no blocks."""
     out = tmp_path / "run"
     make_run(out, *((slot, block_of(library, name)) for slot, name in blocks))
-    write_run_manifest(out, DATA, Stopwatch())
     if not recorded:
         change_json("record.json", ingredients=[])(out)
-    complete_run(out, library)
-    refresh(out)
+    finish(out, library)
     with pytest.raises(UserError, match=reason) as caught, staged(out):
         pass
     assert "\n" not in str(caught.value)
@@ -281,7 +265,7 @@ def test_a_network_without_blocks_says_what_its_licence_is(
     (out / "net.py").write_text(line + (out / "net.py").read_text())
     recipe = json.loads(record.recipe) | {"model": {} if assembled else None}
     change_json("record.json", recipe=json.dumps(recipe))(out)
-    write_run_manifest(out, DATA, Stopwatch())
+    finish(out, None)
     if wrong is None or (assembled and not line):
         with staged(out) as ready:
             assert "net.py" in ready.files
@@ -299,7 +283,7 @@ def make_study(out: Path, library: Path) -> list[TrainingRecord]:
     for seed in (0, 1):
         folder = out / "runs" / f"full-seed{seed}"
         records.append(make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed))
-        write_run_manifest(folder, DATA, Stopwatch())
+        finish(folder, library)
     (out / "records.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in records))
     return records
 

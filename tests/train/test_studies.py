@@ -1,6 +1,5 @@
 """An ablation and a search from end to end, on synthetic images in the real sandbox; run again, nothing is trained."""
 
-import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -12,7 +11,7 @@ from train.ablation import ablate
 from train.assemble import assemble
 from train.data import Cifar10, load_cifar10
 from train.recipe import Recipe, load_recipe
-from train.run import Network, Resources, TrainingRun, open_sandbox
+from train.run import Resources, TrainingRun
 from train.run_folder import own_folder
 from train.search import Plan, search
 from train.study import check_study, open_study, train_all
@@ -24,7 +23,7 @@ TINY = Recipe().changed(
     training__batch_size=50,
     slots__downsample="avg_pool",
 )
-RESOURCES = Resources(threads=1, memory_bytes=4 * 2**30)
+RESOURCES = Resources(threads=1, memory_gib=4.0)
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +111,7 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("TMPDIR", str(temporary))  # of the workers
-    net = Network.of(assemble(TINY, None))
+    net = assemble(TINY, None)
     runs = {f"run{seed}": TrainingRun(net, TINY, seed, data, held_out=50) for seed in range(3)}
 
     def interrupt(line: str) -> None:
@@ -121,8 +120,8 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("train.study.note", interrupt)
-    with contextlib.closing(open_sandbox(data.folder, RESOURCES.checked())) as box, pytest.raises(KeyboardInterrupt):
-        train_all(runs, tmp_path / "out", box, RESOURCES, again=False)
+    with pytest.raises(KeyboardInterrupt):
+        train_all(runs, tmp_path / "out", RESOURCES, library=None, again=False)
     with own_folder(tmp_path / "out" / "runs" / "run1"):
         pass  # it is nobody's now
     assert list(temporary.iterdir()) == []
