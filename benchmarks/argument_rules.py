@@ -25,10 +25,10 @@ from extract.hints.values import UNKNOWN
 from extract.index import Index
 from extract.modules import FOUNDATION, Library
 from extract.probing import inputs, repairs, values
-from extract.registry import Registries
 from extract.results import at_least
 from extract.runtime import runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
+from extract.symbols import Registries
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
 from manifests.corpus import load_corpus
 

@@ -21,8 +21,8 @@ from extract.emit import Emitted, Emitter
 from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Library
-from extract.registry import Registries
 from extract.sources import open_available
+from extract.symbols import Registries
 from extract.validate import Candidate, validate_all
 from lemur_core.source.parse import parse_file
 from manifests.corpus import load_corpus

@@ -21,10 +21,10 @@ from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder
 from extract.index import Index
 from extract.modules import Library
-from extract.registry import Registries
 from extract.results import reached
 from extract.runtime import runtime_for
 from extract.sources import open_available
+from extract.symbols import Registries
 from extract.validate import Candidate, validate_all
 from lemur_core.sandbox import Job, Sandbox, Status
 from manifests.corpus import load_corpus

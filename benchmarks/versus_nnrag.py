@@ -24,8 +24,9 @@ from benchmarks.nnrag_judge import Judgement, Originals, judge, read_originals
 from benchmarks.nnrag_peer import VERSION, PeerRun, run_peer
 from extract.blocks import read_rows
 from extract.runtime import runtime_for
-from extract.sources import open_corpus
+from extract.sources import open_available
 from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.files.workers import available_cores
 from manifests.corpus import load_corpus
@@ -62,7 +63,9 @@ def main() -> None:
     names = list(dict.fromkeys(json.loads(arguments.names.read_text(encoding="utf-8"))))
     peer_names = _spread(names, arguments.peer_limit)
     corpus = load_corpus(arguments.corpus)
-    sources = open_corpus(corpus)
+    sources, unopened = open_available(corpus)
+    if unopened:
+        raise UserError(f"not all sources can be had: {unopened}")
     originals = read_originals(sources, names)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
         ours = _run_ours(Path(scratch), arguments.corpus, names)

@@ -1,4 +1,4 @@
-"""The blocks of a finished extraction folder: read, found by name, and loaded as classes."""
+"""The blocks of a finished extraction folder: read, found by name, loaded as classes, traced to source lines."""
 
 import difflib
 import hashlib
@@ -11,11 +11,14 @@ from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
+from manifests.conversations.verify import find_conversation
+from manifests.kinds import Link, Traced, lines_text
 from manifests.manifest import Manifest, read_manifest
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.records import Block
@@ -103,7 +106,8 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
         raise UserError(_unknown(rows, wanted))
     row = read_block(folder, places[0])
     others = tuple(f"{rows[place]['block']} ({rows[place]['level']})" for place in places[1:])
-    return NamedBlock(row, _needs(folder, row.block) if row.code is not None else None, others)
+    needs = read_needs(folder) if row.code is not None else {"blocks": {}}
+    return NamedBlock(row, needs["blocks"].get(row.block), others)
 
 
 def match(rows: Sequence[Mapping[str, Any]], wanted: str) -> list[int]:
@@ -139,16 +143,16 @@ def _unknown(rows: Sequence[Mapping[str, Any]], wanted: str) -> str:
     return f"{wanted}: no block of this folder is called so; {told}"
 
 
-def _needs(folder: Path, block: str) -> dict[str, Any] | None:
-    """The entry of a block in `required_repos.json`, which has one a line; None if it is not there."""
-    start = f'  {{"block": {json.dumps(block, ensure_ascii=False)}, '
+def read_needs(folder: Path) -> dict[str, Any]:
+    """`required_repos.json`, with its entries by block.
+
+    Raises: UserError if it cannot be read.
+    """
     try:
-        with (folder / REQUIREMENTS).open(encoding="utf-8") as file:
-            line = next((line for line in file if line.startswith(start)), None)
-        entry: dict[str, Any] | None = None if line is None else json.loads(line.strip().removesuffix(","))
-    except (OSError, ValueError) as error:
+        needs = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
+        return {**needs, "blocks": {entry["block"]: entry for entry in needs.get("blocks", ())}}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(folder, error) from error
-    return entry
 
 
 # --- as a class -------------------------------------------------------------------------------------------------------
@@ -199,3 +203,68 @@ def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
             raise UserError(f"{block}: {error}; install it: `lemur show` lists what a block requires") from error
         raise
     return module
+
+
+# --- back to source lines ---------------------------------------------------------------------------------------------
+
+
+def find(folder: Path, wanted: str) -> Traced:
+    """The conversation of an id, or the block that an id, a qualified or a bare name stands for, as in `lemur show`.
+
+    Raises: UserError if nothing is called so, with near names, or several conversations are.
+    """
+    try:
+        chat = find_conversation(folder, wanted, ("id", "task", "block", "others"))
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(folder, error) from error
+    if chat is None:
+        return _block(folder, wanted)
+    told = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
+    return Traced((Link("chat row", chat["id"], told), *_block(folder, chat["block"]).links), ())
+
+
+def _block(folder: Path, wanted: str) -> Traced:
+    found = find_block(folder, wanted)
+    row, entry, needs = found.row, found.needs or {}, read_needs(folder)
+    stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
+    sources = {**needs.get("sources", {}), **stated}
+    block = {
+        "level": row.level,
+        "fidelity": row.fidelity,
+        "code": row.code_sha256,
+        "file": row.file,
+        "licence": row.license,
+        "others": list(found.others),
+    }
+    lines = {"lines": lines_text(row.start_line, row.end_line), "swhid": entry.get("swhid") or row.swhid}
+    made_from: dict[str, list[str]] = entry.get("made_from", {})
+    parts = [(source, path) for source, paths in made_from.items() for path in paths]
+    links = [
+        Link("block", row.block, block),
+        _release(row.source, sources),
+        Link("source", f"{row.source} {row.path}", lines),
+        *(_release(source, sources) for source in made_from if source != row.source),
+        *(
+            Link("with", f"{source} {path}", {"swhid": needs.get("files", {}).get(source, {}).get(path)})
+            for source, path in parts
+            if (source, path) != (row.source, row.path)
+        ),
+    ]
+    return Traced(tuple(links), ())
+
+
+def find_code(folder: Path, sha256: str) -> Traced | None:
+    """The block whose file has this digest."""
+    try:
+        table = pq.read_table(folder / TABLE, columns=["block", "code_sha256"])
+        place = pc.index(table["code_sha256"], sha256).as_py()
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise damaged(folder, error) from error
+    return find(folder, table["block"][place].as_py()) if place >= 0 else None
+
+
+def _release(name: str, sources: dict[str, dict[str, Any]]) -> Link:
+    """A source as it was fetched; the digest is of its Python files."""
+    known = sources.get(name, {})
+    facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
+    return Link("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})

@@ -200,8 +200,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
 ) -> None:
     """Search blocks by what they are and do: names, layers, shape behaviour."""
-    from extract.search.command import search_folder
-    from extract.search.query import Filters
+    from extract.search import Filters, search_folder
 
     filters = Filters(tuple(category or ()), level and level.value, tuple(license_ or ()), tuple(source or ()))
     search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)

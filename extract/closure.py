@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from extract.discover import Found, class_of
 from extract.graph import Graph, Links
 from extract.modules import Definition, Module
-from extract.registry import Entry
-from extract.symbols import Namespace, Node, Own, Problem, Reason, Registered, Symbol
+from extract.symbols import Entry, Namespace, Node, Own, Problem, Reason, Registered, Symbol
 from lemur_core.source.facts import AT_DEFINITION, CLASS, Statement
 
 MOST_STATEMENTS = 3_000

@@ -5,9 +5,9 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from extract.index import RUNTIME_NAMES
 from extract.modules import Definition, External, Library, Missing, Module, Target
-from extract.runtime_names import RUNTIME_NAMES
-from extract.sources.model import matches
+from extract.sources.contents import matches
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import ClassFacts
 

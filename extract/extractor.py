@@ -15,19 +15,16 @@ from extract.categories import category_of
 from extract.closure import Collector
 from extract.discover import Found, Selected, Selection, discover, select
 from extract.emit import Emitted, Emitter, Unresolved
-from extract.fidelity import Comparison, Pair, compare_all
 from extract.folder import write_extraction
 from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder, Hints
-from extract.index import Index
+from extract.index import RUNTIME_NAMES, Index
 from extract.modules import Library, Module
-from extract.registry import Registries
 from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
-from extract.runtime_names import RUNTIME_NAMES
-from extract.sources import Source, open_available, open_source
-from extract.sources.model import SourceFile
-from extract.validate import Candidate, Verdict, check_text, validate_all
+from extract.sources import Source, SourceFile, open_available, open_source
+from extract.symbols import Registries
+from extract.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress

@@ -11,9 +11,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.discover import class_of, follow
+from extract.index import RUNTIME_NAMES
 from extract.modules import RUNTIME, Definition, External, Library, Missing, Module, Target
-from extract.registry import Registries, is_registry, is_registry_class
-from extract.runtime_names import RUNTIME_NAMES
 from extract.standins import (
     DEFINITIONS,
     NOT_INSTALLED,
@@ -35,7 +34,10 @@ from extract.symbols import (
     Problem,
     Reason,
     Registered,
+    Registries,
     Symbol,
+    is_registry,
+    is_registry_class,
 )
 from lemur_core.source.facts import (
     ASSIGN,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from extract.runtime_names import RUNTIME_NAMES
+from extract.index import RUNTIME_NAMES
 from extract.sources import Source, SourceFile
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 

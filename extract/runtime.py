@@ -29,8 +29,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from extract.sources import Source
-from extract.sources.archive import is_plain, is_safe, module_path
-from extract.sources.contents import Facts, read_facts
+from extract.sources.contents import Facts, is_safe, read_facts
+from extract.sources.package import is_plain, module_path
 from extract.sources.store import place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder

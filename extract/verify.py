@@ -4,9 +4,11 @@ Nothing of what is in the folder is executed: code is parsed, and read by pyflak
 """
 
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.blocks import read_manifest_of
-from extract.chat.verify import check_chat
+from extract.blocks import find, find_code, read_manifest_of
+from extract.chat.draft import FACTS, NAMES, Rights, read_rights, spec_facts
+from extract.chat.verbalization import LAYERS
 from extract.dataset import CONFIGS
 from extract.modules import FOUNDATION
 from extract.results import COLUMNS, at_least, count_rows
@@ -24,17 +27,21 @@ from extract.specs import SPECS
 from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import Place, place_specs, spec_row
-from extract.verify_code import check_code
+from extract.verify_code import check_code, fenced
 from manifests.checks import Check, check_description, check_files, check_table, found_check
-from manifests.conversations.verify import has_chat
+from manifests.conversations.conversation import DROPS, TABLES
+from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
+from manifests.kinds import FolderKind
 from manifests.manifest import Manifest
 from manifests.provenance import REQUIREMENTS, TABLE
-from manifests.records import LEVELS, Block, Spec, SpecRow
+from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
 from manifests.swhid import Swhid
 from manifests.tables import rows_by_split
 
 #: Checks that must hold before specs and conversations are read as a data set.
 _BEFORE = frozenset({"digests", "ids", "requirements", "specs"})
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_OF_SPEC = ("source", "path", "start_line", "end_line", "swhid", "license")
 
 Row = Mapping[str, Any]
 
@@ -221,3 +228,82 @@ def _misplaced(
         for spec, place in places
         if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (place.cluster, place.split)
     ]
+
+
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+
+def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], splits: Mapping[str, str]) -> list[Check]:
+    """The checks of a folder with conversations, but for those that read code.
+
+    Args:
+        specs: of the folder, by block.
+        splits: of the specs, by block.
+    """
+    schemas = [check_table(folder, f"{TABLES}/*.parquet", SpecChatRow), check_table(folder, DROPS, SpecChatDrop)]
+    options = manifest.parameters.get("chat")
+    if not all(check.ok for check in schemas) or not isinstance(options, dict):
+        return [
+            *schemas,
+            Check("chat", ok=False, detail="not checked: a table above or the manifest cannot be trusted"),
+        ]
+    kinds = [kind for kind in SPEC_CHAT_KINDS if kind != "write" or options.get("include_code")]
+    rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else Rights()
+    facts = "chat facts", ": form, ids, lengths, and facts of their specs"
+    faults = partial(_chat_faults, specs=specs, rights=rights)
+    return [*schemas, *check_rows(folder, manifest, "block", splits, kinds, faults, facts)]
+
+
+def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Rights) -> Iterator[str]:
+    """What is wrong with one conversation."""
+    spec = specs.get(row["block"])
+    if spec is None or any(block not in specs for block in row["others"]):
+        yield "speaks of a block that has no spec"
+        return
+    yield from form_faults(row, "block")
+    yield from (f"its {name} is not that of its spec" for name in _OF_SPEC if row[name] != getattr(spec, name))
+    if row["task"] == "write":
+        if spec.block in rights.barred:
+            yield f"its answer is code under {rights.barred[spec.block]}"
+        if row["notice"] != rights.notice(spec):
+            yield "its notice is not that of its block"
+        return
+    if row["notice"] is not None or "```python" in contents(row)[2]:
+        yield "holds code or a notice of it"
+    yield from _fact_faults(row, spec, [specs[block] for block in row["others"]])
+
+
+def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> Iterator[str]:
+    """Every number of the answer is one of the specs it speaks of, or was given; JSON is the spec's own."""
+    _, user, answer = contents(row)
+    if row["task"] == "specify":
+        text = fenced(answer, "json")
+        try:
+            same = text is not None and json.loads(text) == spec_facts(spec, (*NAMES, *FACTS))
+        except ValueError:
+            same = False
+        if not same:
+            yield "the spec that it answers is not that of its block"
+        return
+    known = {number for item in (spec, *others) for number in _known(item)} | set(_numbers(user))
+    wrong = [number for number in _numbers(answer) if number not in known]
+    if wrong:
+        yield f"states {wrong[0]}, which is no number of the specs that it speaks of"
+
+
+def _known(spec: Spec) -> Iterator[str]:
+    """The numbers that may be said of a block: of its spec, how many of a kind there are, and the scale's inverse."""
+    yield from _numbers(json.dumps(spec.model_dump(mode="json"), ensure_ascii=False))
+    yield from (str(len(case.outputs)) for case in spec.cases)
+    yield str(len(spec.layers or {}) - LAYERS)  # further kinds
+    if spec.downsampling:
+        yield from _numbers(f"{spec.downsampling:.4g} {1 / spec.downsampling:.4g}")
+    yield "0"
+
+
+def _numbers(text: str) -> list[str]:
+    return [number.rstrip(",").replace(",", "") for number in _NUMBER.findall(text)]
+
+
+#: The folders that `lemur extract` writes.
+KINDS = {"extraction": FolderKind(verify, find, find_code)}

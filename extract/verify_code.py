@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from extract.chat.draft import repeats
-from extract.chat.verify import read_texts
+from extract.chat.draft import guarded_text, repeats
 from extract.folder import code_paths
 from extract.graph import distributions_of
 from extract.modules import RUNTIME
@@ -27,11 +27,14 @@ from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from lemur_core.source.undefined import undefined_names
-from manifests.checks import Check, found_check
-from manifests.conversations.verify import has_chat
+from manifests.checks import Check, check_table, found_check
+from manifests.conversations.conversation import TABLES
+from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.provenance import TABLE
+from manifests.records import SpecChatRow
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
+_FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
 _CODE_COLUMNS = tuple({*SHARED, "error_kind", "requires", "code", "n_lines"})
 _BATCH = 40  # blocks a worker is given at once
 _FEW = 60  # blocks; below it, starting processes costs more than it saves
@@ -49,6 +52,35 @@ _OF_CODE = {
 
 Row = Mapping[str, Any]
 Faults = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTexts:
+    """What of the conversations must be compared with code: guarded texts and whole answers, by block."""
+
+    guarded: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # block -> name and text of each
+    codes: dict[str, str] = field(default_factory=dict)  # block -> the code that `write` answers
+
+
+def read_texts(folder: Path) -> ChatTexts:
+    """The texts of a folder's conversations; of none, if it has no tables that can be read so."""
+    found = ChatTexts()
+    if not check_table(folder, f"{TABLES}/*.parquet", SpecChatRow).ok:
+        return found
+    for _, row in chat_rows(folder):
+        _, user, assistant = contents(row)
+        for block in (row["block"], *row["others"]):
+            text = guarded_text(row["task"], user, assistant)
+            found.guarded.setdefault(block, []).append((f"{row['task']} of {row['block']}", text))
+        if row["task"] == "write":
+            found.codes[row["block"]] = fenced(assistant, "python") or ""
+    return found
+
+
+def fenced(text: str, language: str) -> str | None:
+    """What stands in the one fence that a text consists of; None if it is anything else."""
+    match = _FENCED.fullmatch(text)
+    return match[3] if match is not None and match[2] == language else None
 
 
 def check_code(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import curate.trace
-import extract.trace
+import extract.verify
 import train.trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
@@ -19,7 +19,7 @@ from manifests.kinds import FolderKind, Link, manifest_link
 from manifests.manifest import FILE_NAME, Manifest, Parent, read_manifest
 
 #: All kinds of folder whose rows and guarantees are known.
-KINDS: Mapping[str, FolderKind] = {**extract.trace.KINDS, **curate.trace.KINDS, **train.trace.KINDS}
+KINDS: Mapping[str, FolderKind] = {**extract.verify.KINDS, **curate.trace.KINDS, **train.trace.KINDS}
 
 
 def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:

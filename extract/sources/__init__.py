@@ -1,6 +1,165 @@
-"""Where code comes from: released packages, git repositories and local folders, fetched without running any of it."""
+"""Sources as written on the command line or in a corpus, opened: packages, git commits, and folders where they lie."""
 
-from extract.sources.model import Source, SourceFile
-from extract.sources.opening import open_available, open_corpus, open_source
+import os
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["Source", "SourceFile", "open_available", "open_corpus", "open_source"]
+from extract.sources.contents import (
+    DEFAULT_PRIORITY,
+    Contents,
+    Source,
+    SourceFile,
+    check_bounds,
+    is_text,
+    keep_paths,
+    list_files,
+    make_source,
+    read_facts,
+)
+from extract.sources.git import find_commit
+from extract.sources.package import PACKAGE_RE, find_package
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note
+
+if TYPE_CHECKING:  # Pydantic and Arrow take longer to load than most sources
+    from manifests.corpus import Corpus, CorpusSource
+
+__all__ = ["Source", "SourceFile", "open_available", "open_source"]
+
+_FORMS = "a source is NAME or NAME@VERSION of a package, git+URL[@REVISION], or a folder (./NAME)"
+#: Folders without code of a source, beside hidden ones and environments.
+_NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+#: Sources fetched at once: most of the time is spent waiting for servers.
+_AT_ONCE = 4
+
+
+def open_source(
+    spec: str,
+    *,
+    name: str | None = None,
+    digest: str | Collection[str] | None = None,
+    priority: int = DEFAULT_PRIORITY,
+    paths: Collection[str] = (),
+    exclude: Collection[str] = (),
+) -> Source:
+    """The source that `spec` names; fetched when it is not in the cache, never executed.
+
+    A word without a path separator is a package, also where a folder of that name lies: write `./NAME` for the folder.
+
+    Args:
+        name: what stands before `@VERSION` in the source's name, instead of the package's or repository's own.
+        digest: of the files (`Source.digest`), if they are pinned; several where builds for platforms differ.
+    Raises: UserError if there is no such source, or its files differ from the pinned digest; RetryableError if the
+        index or repository cannot be reached.
+    """
+    digests = () if digest is None else (digest,) if isinstance(digest, str) else tuple(digest)
+    if spec.startswith("git+"):
+        source = find_commit(spec, digests)
+    elif _is_path(spec):
+        source = read_folder(spec)
+        if digests and source.digest not in digests:
+            raise UserError(f"{spec}: its Python files have the digest {source.digest}, not the pinned one")
+    elif PACKAGE_RE.fullmatch(spec):
+        if Path(spec).is_dir():
+            note(f"{spec}: taken for the package of that name; for the folder that is here, write ./{spec}")
+        source = find_package(spec, digests)
+    else:
+        raise UserError(f"{spec!r}: not a source; {_FORMS}")
+    if name is not None:
+        source = replace(source, name=f"{name}@{source.version}" if source.version else name)
+    return replace(source, priority=priority, paths=tuple(paths), exclude=tuple(exclude))
+
+
+def _is_path(spec: str) -> bool:
+    separators = {"/", os.sep, os.altsep or os.sep}
+    if any(separator in spec for separator in separators) or spec.startswith((".", "~")):
+        return True
+    return bool(spec) and not PACKAGE_RE.fullmatch(spec) and Path(spec).is_dir()
+
+
+# --- local folders ----------------------------------------------------------------------------------------------------
+
+
+def read_folder(spec: str) -> Source:
+    """The Python files of a folder; links are followed to files, not to folders.
+
+    Raises: UserError if it is no folder, cannot be read, or holds no Python code.
+    """
+    root = Path(spec).expanduser()
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "no such folder"
+        raise UserError(f"{spec}: {what}; name a folder of Python code, a package or git+URL")
+    root = root.resolve()
+    try:
+        contents = _read(root, spec)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    if not contents.python:
+        raise UserError(f"{spec}: holds no Python code (tests, docs, examples and benchmarks aside)")
+    facts = read_facts(contents.texts)
+    files = list_files(contents.python, within=root.name if "__init__.py" in contents.python else "")
+    return make_source(root, files, facts, name=root.name or "root", kind="folder", version="", origin="")
+
+
+def _read(root: Path, spec: str) -> Contents:
+    paths = list(_walk(root))
+    python, texts = keep_paths(paths), [path for path in paths if is_text(path)]
+    check_bounds(spec, ((root / path).stat().st_size for path in (*python, *texts)))
+    return Contents(
+        {path: (root / path).read_bytes() for path in python}, {path: (root / path).read_bytes() for path in texts}
+    )
+
+
+def _walk(root: Path) -> Iterator[str]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, below, names in os.walk(root, onerror=fail):
+        below[:] = sorted(name for name in below if not _is_aside(Path(folder, name)))
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file():
+                yield path.relative_to(root).as_posix()
+
+
+def _is_aside(folder: Path) -> bool:
+    """Whether a folder holds no code of this source: hidden, made by tools, or an environment."""
+    name = folder.name
+    return name.startswith(".") or name in _NOT_CODE or name.endswith(".egg-info") or (folder / "pyvenv.cfg").is_file()
+
+
+# --- corpora ----------------------------------------------------------------------------------------------------------
+
+
+def open_available(corpus: "Corpus") -> tuple[tuple[Source, ...], tuple[tuple[str, str], ...]]:
+    """The sources of a corpus that can be had, or their alternatives, and the (name, reason) of those that cannot."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(_try_open, corpus.sources))
+    opened = tuple(result for result in results if isinstance(result, Source))
+    failed = zip(corpus.sources, results, strict=True)
+    return opened, tuple((entry.name, str(result)) for entry, result in failed if isinstance(result, UserError))
+
+
+def _try_open(entry: "CorpusSource") -> Source | UserError:
+    try:
+        return _open_at(entry, entry.source, entry.digest, entry.paths)
+    except UserError as error:
+        first, other = error, entry.alternative
+    if other is None:
+        return first
+    note(f"{first}; taking {other.source} instead")
+    try:
+        return _open_at(entry, other.source, other.digest, entry.paths if other.paths is None else other.paths)
+    except UserError as second:
+        return UserError(f"{entry.name}: neither of its sources can be opened: {first}; {second}")
+
+
+def _open_at(
+    entry: "CorpusSource", source: str, digest: str | Collection[str] | None, paths: tuple[str, ...]
+) -> Source:
+    return open_source(
+        source, name=entry.name, digest=digest, priority=entry.priority, paths=paths, exclude=entry.exclude
+    )

@@ -12,19 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from extract.sources.archive import is_safe
-from extract.sources.contents import Contents, check_bounds, is_text, keep_paths, read_facts
-from extract.sources.model import Source
-from extract.sources.store import (
-    keep_tree,
-    read_record,
-    read_source,
-    record,
-    record_source,
-    store_folder,
-    tree_root,
-    workspace,
-)
+from extract.sources.contents import Contents, Source, check_bounds, is_safe, is_text, keep_paths, read_facts
+from extract.sources.store import keep_source, read_record, read_source, record, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.progress import note
 
@@ -137,22 +126,17 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> Source:
             contents = _fetch_lean(git, commit, work / "lean")
         except GitError:  # an old server, which gives only what a branch or tag points at; or there is no such commit
             contents = _fetch_whole(git, commit, work / "whole")
-    digest, files = keep_tree(contents, git.origin)
-    facts = read_facts(contents.texts)
-    source = Source(
+    return keep_source(
+        contents,
+        read_facts(contents.texts),
+        folder,
+        git.origin,
         name=f"{git.name}@{commit[:_SHORT]}",
         kind="git",
         version=commit[:_SHORT],
         origin=git.origin,
-        license=facts.license,
-        root=tree_root(digest),
-        files=files,
-        digest=digest,
-        swhid=f"swh:1:rev:{commit}",
-        requires=facts.requires,
+        revision=commit,
     )
-    record_source(folder / f"{commit}.json", source)
-    return source
 
 
 def _fetch_lean(git: GitSpec, commit: str, repository: Path) -> Contents:

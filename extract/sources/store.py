@@ -12,11 +12,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from extract.sources.contents import Contents, list_files, tree_digest
-from extract.sources.model import Source, SourceFile
+from extract.sources.contents import Contents, Facts, Kind, Source, SourceFile, list_files, make_source, tree_digest
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
@@ -135,9 +135,29 @@ def record(path: Path, value: object) -> None:
         part.replace(path)
 
 
-def record_source(path: Path, source: Source) -> None:
-    """Write what is known of a package or a commit whose tree is kept."""
-    record(path, {name: getattr(source, name) for name in _RECORDED} | {"name": source.name.rpartition("@")[0]})
+def keep_source(
+    contents: Contents,
+    facts: Facts,
+    folder: Path,
+    where: str,
+    *,
+    name: str,
+    kind: Kind,
+    version: str,
+    origin: str,
+    revision: str = "",
+) -> Source:
+    """Put a package or a commit into the cache, and a record of it into `folder`: by its revision, else its digest.
+
+    Raises: as `keep_tree`.
+    """
+    digest, files = keep_tree(contents, where)
+    source = make_source(tree_root(digest), files, facts, name=name, kind=kind, version=version, origin=origin)
+    if revision:
+        source = replace(source, swhid=f"swh:1:rev:{revision}")
+    told = {field: getattr(source, field) for field in _RECORDED} | {"name": name.rpartition("@")[0]}
+    record(folder / f"{revision or digest}.json", told)
+    return source
 
 
 def read_source(path: Path) -> Source | None:

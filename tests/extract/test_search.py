@@ -5,7 +5,6 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.search.command import search_folder
-from extract.search.index import open_index
-from extract.search.query import SYNONYMS, Filters, Found, search, terms_of
+from extract.search import SYNONYMS, Filters, Found, open_index, search, search_folder, terms_of
 from extract.specs.make import line_of, make_spec
 from lemur_core.files.errors import UserError
 from manifests.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
@@ -63,8 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any) -> Found:
-    with closing(open_index(folder)) as index:
-        return search(index, query, Filters(**filters), limit)
+    return search(open_index(folder), query, Filters(**filters), limit)
 
 
 def answer(folder: Path, query: str) -> str:
@@ -76,7 +72,7 @@ def answer(folder: Path, query: str) -> str:
 
 
 def names(folder: Path, query: str = "", **filters: Any) -> list[str]:
-    return [hit.name for hit in found(folder, query, **filters).hits]
+    return [hit["name"] for hit in found(folder, query, **filters).hits]
 
 
 # --- ranking ------------------------------------------------------------------------------------------------------
@@ -135,7 +131,7 @@ def test_without_a_query_all_come_in_order(folder: Path) -> None:
 
 def test_words_that_nothing_has_together(folder: Path) -> None:
     both = found(folder, "softmax linear")
-    assert (both.complete, {hit.name for hit in both.hits}) == (False, {"MultiHeadAttention", "GhostNet"})
+    assert (both.complete, {hit["name"] for hit in both.hits}) == (False, {"MultiHeadAttention", "GhostNet"})
     assert found(folder, "softmax attention").complete
 
 
@@ -243,8 +239,6 @@ def test_a_broken_line_is_named(tmp_path: Path, folder: Path, line: str) -> None
     broken = write(tmp_path / "out", specs)
     with pytest.raises(UserError, match=r"specs\.jsonl:3: not a spec: .*; run `lemur verify`"):
         open_index(broken)
-    with pytest.raises(UserError, match=r"specs\.jsonl:3: "):
-        open_index(broken)
 
 
 def test_other_folders(tmp_path: Path, folder: Path) -> None:
@@ -270,48 +264,10 @@ def test_other_folders(tmp_path: Path, folder: Path) -> None:
         found(write(tmp_path / "empty", []))
 
 
-# --- the index ------------------------------------------------------------------------------------------------------
-
-
-def test_the_index_is_made_once_and_a_broken_one_anew(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
-    assert names(folder, "semodule") == ["SEModule"]
-    (path,) = (tmp_path / "search").iterdir()
-    made_at = path.stat().st_ino
-    assert names(folder, "semodule") == ["SEModule"]
-    assert path.stat().st_ino == made_at
-    path.write_bytes(b"not a database" * 100)
-    assert names(folder, "semodule") == ["SEModule"]
-    assert not [path for path in folder.iterdir() if path.suffix == ".sqlite"]
-
-
-def test_an_interrupted_index_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr("extract.search.index._forget", lambda path: None)
-        patch.setattr("extract.search.index.split_name", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            open_index(folder)
-    assert list((tmp_path / "search").iterdir()) == []
-    assert names(folder, "semodule") == ["SEModule"]
-
-
-def test_old_indexes_go(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
-    (tmp_path / "search").mkdir()
-    for number in range(12):
-        (tmp_path / "search" / f"{number}.sqlite").touch()
-    open_index(folder).close()
-    assert len(list((tmp_path / "search").iterdir())) == 8
-
-
 def test_a_query_imports_nothing_heavy(folder: Path) -> None:
-    open_index(folder).close()
     code = (
-        "import sys; from pathlib import Path; from extract.search.command import search_folder;"
-        "from extract.search.query import Filters; search_folder(Path(sys.argv[1]), 'se', Filters());"
+        "import sys; from pathlib import Path; from extract.search import Filters, search_folder;"
+        "search_folder(Path(sys.argv[1]), 'se', Filters());"
         "sys.exit(bool({'torch', 'pyarrow', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code, folder], capture_output=True, text=True)

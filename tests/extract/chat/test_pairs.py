@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.chat.build import ChatOptions, build_chat
-from extract.chat.choose import demands_of
+from extract.chat.build import ChatOptions, build_chat, demands_of
 from extract.chat.draft import ChatBlock, Rights
 from extract.chat.verbalization import layer_words, output_words, parameter_words, shape_words
 from manifests.conversations.conversation import Chat, Conversation

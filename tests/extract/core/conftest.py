@@ -22,8 +22,8 @@ from extract.emit import Emitted, Emitter, Unresolved
 from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Library
-from extract.registry import Registries
 from extract.sources import Source, open_source
+from extract.symbols import Registries
 
 _UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport, messages.ImportStarUsed)
 

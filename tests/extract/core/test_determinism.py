@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extract.emit import Emitted
-from extract.sources.model import Source
+from extract.sources.contents import Source
 
 PACKAGES = Path(__file__).parents[2] / "fixtures" / "extract" / "packages"
 
@@ -22,7 +22,7 @@ from extract.emit import Emitter
 from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Library
-from extract.registry import Registries
+from extract.symbols import Registries
 from extract.sources import open_source
 source = open_source(sys.argv[1])
 with tempfile.TemporaryDirectory() as folder, Index(pathlib.Path(folder) / "index.sqlite") as index:

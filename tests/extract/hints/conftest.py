@@ -13,8 +13,8 @@ from extract.graph import Graph
 from extract.hints import HintFinder, Hints
 from extract.index import Index
 from extract.modules import Library
-from extract.registry import Registries
 from extract.sources import open_source
+from extract.symbols import Registries
 
 HintsFor = Callable[..., Hints]
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import extract.sources.archive
 import extract.sources.contents
-from extract.sources.archive import is_safe, read_archive
+import extract.sources.package
+from extract.sources.contents import is_safe
+from extract.sources.package import read_archive
 from lemur_core.files.errors import UserError
 
 HOSTILE = [
@@ -100,7 +101,7 @@ def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str, kind: str) 
 def test_bounds(
     tmp_path: Path, kind: str, bound: str, members: list[tuple[str, bytes]], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (extract.sources.archive, extract.sources.contents):
+    for module in (extract.sources.package, extract.sources.contents):
         if hasattr(module, bound):
             monkeypatch.setattr(module, bound, 100)
     path = archive(tmp_path, kind, members)
@@ -111,7 +112,7 @@ def test_bounds(
 
 @pytest.mark.parametrize("where", ["a member that nobody asks for", "a header"])
 def test_a_tar_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(extract.sources.archive, "_MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(extract.sources.package, "_MAX_UNPACKED_BYTES", 1 << 20)
     info = tarfile.TarInfo("weights.bin")
     info.pax_headers = {"comment": "0" * (4 << 20)} if where == "a header" else {}
     path = tar(tmp_path / "x.tar.gz", [("a.py", b""), (info, bytes(0 if where == "a header" else 8 << 20))])

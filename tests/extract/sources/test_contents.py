@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.sources.contents import Facts, is_text, keep_paths, module_names, read_facts
-from extract.sources.model import matches
+from extract.sources.contents import Facts, is_text, keep_paths, matches, module_names, read_facts
 
 #: `test.py` at the root is a script, as in yolov7; within a package, folders and files of such names are code.
 KEPT = """

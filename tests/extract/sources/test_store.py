@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from extract.sources import open_source
-from extract.sources.contents import Contents
-from extract.sources.model import Source
+from extract.sources.contents import Contents, Facts, Source
 from extract.sources.store import (
+    keep_source,
     keep_tree,
     read_listing,
     read_source,
-    record_source,
     store_folder,
     tree_root,
     workspace,
@@ -30,11 +30,12 @@ Make = Callable[..., Path]
 CODE = Contents({"pkg/__init__.py": b"", "pkg/a.py": b"x = 1\n", "b.py": b"\xff"}, {"LICENSE": b"MIT"})
 
 
-def found(digest: str) -> Source:
-    files = read_listing(digest) or ()
-    root = tree_root(digest)
-    facts = ("pkg@1.0", "package", "1.0", "pkg:pypi/pkg@1.0", "MIT", root, files, digest, "swh:1:dir:0", ("torch",))
-    return Source(*facts)
+def kept() -> tuple[Source, Path]:
+    """A package in the cache, and where its record lies."""
+    facts, folder = Facts("pkg", "1.0", "MIT", ("torch",)), store_folder("packages", "pkg@1.0")
+    known = {"name": "pkg@1.0", "version": "1.0", "origin": "pkg:pypi/pkg@1.0"}
+    source = keep_source(CODE, facts, folder, "pkg", kind="package", **known)
+    return source, folder / f"{source.digest}.json"
 
 
 def test_a_tree_is_kept_once() -> None:
@@ -71,20 +72,17 @@ def test_a_file_that_is_also_a_folder() -> None:
 
 
 def test_records() -> None:
-    digest, _ = keep_tree(CODE, "pkg")
-    path = store_folder("packages") / "pkg@1.0" / "x.json"
-    assert read_source(path) is None
-    record_source(path, found(digest))
-    assert read_source(path) == found(digest)
-    record_source(path, found("0" * 64))
+    source, path = kept()
+    assert read_source(path) == source
+    assert read_source(path.with_name("x.json")) is None
+    shutil.rmtree(source.root.parent)
     assert read_source(path) is None  # its tree is not there
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe"])
 def test_damaged_records_are_as_if_absent(damage: bytes) -> None:
-    digest, _ = keep_tree(CODE, "pkg")
-    path = store_folder("packages") / "x.json"
-    record_source(path, found(digest))
+    source, path = kept()
+    digest = source.digest
     path.write_bytes(damage)
     assert read_source(path) is None
     (tree_root(digest).parent / "listing.json").write_bytes(damage)
