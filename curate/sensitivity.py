@@ -29,11 +29,8 @@ from lemur_core.files.markdown import code_span, count, percent, plain, plural, 
 from lemur_core.files.progress import progress
 from lemur_core.similarity.index import (
     LexicalIndex,
-    Neighbour,
     NeighbourIndex,
-    NeighbourMemory,
     StructuralIndex,
-    closer_of,
 )
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
@@ -102,7 +99,7 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
             recalls[tau] = enough_effort(features, truth, tau)
             index_of_text = _text_index(features, truth, recalls[tau], tau)
             for kappa in structural:
-                second: NeighbourIndex = _NothingNear()
+                second: NeighbourIndex = _NothingNear(math.inf)
                 if kappa is not None:
                     second, index_of_structure.threshold = index_of_structure, kappa
                 index_of_text.clear()
@@ -121,45 +118,32 @@ def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, thres
     return LexicalIndex(features, threshold, Banding(recall.bands, recall.rows))
 
 
-class _JoinedIndex:
-    """Kept shingle sets, asked for the most similar one, when all pairs are known (see `NeighbourIndex`)."""
+class _JoinedIndex(NeighbourIndex):
+    """Kept shingle sets, asked for the most similar one, when all pairs are known."""
 
     stage = "lexical"
 
     def __init__(self, pairs: ExactPairs, sets: int, threshold: float) -> None:
-        self.threshold = threshold
         items, others = np.concatenate([pairs.a, pairs.b]), np.concatenate([pairs.b, pairs.a])
         by_item = np.argsort(items, kind="stable")
         self._others, self._jaccard = others[by_item], np.concatenate([pairs.jaccard, pairs.jaccard])[by_item]
         self._starts = np.searchsorted(items[by_item], np.arange(sets + 1)).tolist()
-        self._place_of = np.full(sets, -1, np.int64)
-        self.clear()
+        self._number_of = np.empty(sets, np.int64)
+        super().__init__(threshold)
 
     def clear(self) -> None:
         """Forget what was kept."""
-        self._place_of.fill(-1)
-        self._kept = 0
-        self._memory = NeighbourMemory()
+        super().clear()
+        self._number_of.fill(-1)
 
-    def nearest(self, item: int) -> Neighbour | None:
-        """The kept set most similar to this one, if any is at or above the threshold; the first kept of equals."""
-        if self._place_of[item] >= 0:
-            return Neighbour(int(self._place_of[item]), 1.0)
-        looked, best = self._memory.recall(item)
+    def _add(self, item: int, number: int) -> None:
+        self._number_of[item] = number
+
+    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
         part = slice(self._starts[item], self._starts[item + 1])
-        if looked == self._kept or part.start == part.stop:
-            return best
-        places = self._place_of[self._others[part]]
-        for place, similarity in zip(places.tolist(), self._jaccard[part].tolist(), strict=True):
-            if place >= 0:
-                best = closer_of(best, place, similarity)
-        return self._memory.remember(item, self._kept, best)
-
-    def keep(self, item: int, place: int) -> None:
-        """Add a set under its place."""
-        if self._place_of[item] < 0:
-            self._place_of[item] = place
-            self._kept += 1
+        numbers = self._number_of[self._others[part]]
+        fresh = numbers >= looked
+        return zip(numbers[fresh].tolist(), self._jaccard[part][fresh].tolist(), strict=True)
 
 
 def _point(
@@ -170,21 +154,19 @@ def _point(
     return GridPoint(tau, kappa, stages[None], stages["exact"], stages["lexical"], stages["structural"], dict(kept))
 
 
-class _NothingNear:
-    """A stage that is switched off (see `NeighbourIndex`)."""
+class _NothingNear(NeighbourIndex):
+    """A stage that is switched off."""
 
     stage = "structural"
-    threshold = math.inf
-
-    def nearest(self, item: int) -> Neighbour | None:  # noqa: ARG002 (named as in the protocol)
-        """Nothing is near."""
-        return None
-
-    def clear(self) -> None:
-        """There is nothing to forget."""
 
     def keep(self, item: int, place: int) -> None:
         """There is nothing to remember."""
+
+    def _add(self, item: int, number: int) -> None:
+        """There is nothing to add."""
+
+    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:  # noqa: ARG002 (named as above)
+        return iter(())
 
 
 def _taus(grid: Grid) -> list[float]:

@@ -18,9 +18,10 @@ Srikant 2007, "Scaling up all pairs similarity search".
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,54 +40,67 @@ class Neighbour(NamedTuple):
     similarity: float
 
 
-class NeighbourIndex(Protocol):
-    """An index of kept items of one kind."""
+class NeighbourIndex(ABC):
+    """Kept items of one kind. A stage says which of them may be near an item, and how near they are."""
 
     stage: str
-    threshold: float
 
-    def nearest(self, item: int) -> Neighbour | None:
-        """The kept item most similar to this one, if any is at or above the threshold; the first kept of equals."""
-        ...
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self.verified = 0  # exact similarities worked out
+        self.clear()
 
     def clear(self) -> None:
         """Forget what was kept."""
-        ...
+        self._kept: list[int] = []  # items, by their number
+        self._places: list[int] = []  # of those
+        self._first: dict[int, int] = {}  # item -> first place that has it
+        self._seen: dict[int, tuple[int, Neighbour | None]] = {}  # item -> numbers looked at, the nearest of them
+
+    def nearest(self, item: int) -> Neighbour | None:
+        """The kept item most similar to this one, if any is at or above the threshold; the first kept of equals.
+
+        Asked again, it only looks at what was kept since.
+        """
+        if item in self._first:
+            return Neighbour(self._first[item], 1.0)
+        looked, best = self._seen.get(item, (0, None))
+        if looked < len(self._kept):
+            for number, similarity in self._likely(item, looked):
+                self.verified += 1
+                if similarity >= self.threshold:
+                    found = Neighbour(self._places[number], similarity)
+                    best = found if best is None else max(best, found, key=lambda one: (one.similarity, -one.place))
+            self._seen[item] = (len(self._kept), best)
+        return best
 
     def keep(self, item: int, place: int) -> None:
         """Add an item under its place; places grow."""
-        ...
+        if item not in self._first:
+            self._first[item] = place
+            self._places.append(place)
+            self._kept.append(item)
+            self._add(item, len(self._kept) - 1)
 
+    @abstractmethod
+    def _likely(self, item: int, looked: int) -> Iterable[tuple[int, float]]:
+        """Numbers, from `looked` on, of kept items that may be near this one, with their exact similarity to it."""
 
-class NeighbourMemory:
-    """The nearest found so far for each item, so that asking again only looks at what was kept since."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, Neighbour | None]] = {}
-
-    def recall(self, item: int) -> tuple[int, Neighbour | None]:
-        """(places below this one were looked at, the best among them)."""
-        return self._seen.get(item, (0, None))
-
-    def remember(self, item: int, looked: int, best: Neighbour | None) -> Neighbour | None:
-        """Store and return what was found after looking at all places below `looked`."""
-        self._seen[item] = (looked, best)
-        return best
-
-
-def closer_of(best: Neighbour | None, place: int, similarity: float) -> Neighbour:
-    """The better of two: higher similarity, then the earlier place."""
-    if best is None or similarity > best.similarity or (similarity == best.similarity and place < best.place):
-        return Neighbour(place, similarity)
-    return best
+    @abstractmethod
+    def _add(self, item: int, number: int) -> None:
+        """Take in an item that is kept under this number."""
 
 
 class HashTables:
     """Kept items by band of their signatures, in datasketch's LSH: for corpora that fit in memory with it."""
 
     def __init__(self, signatures: npt.NDArray[np.uint32], banding: Banding) -> None:
-        self._signatures = signatures
-        self._lsh = MinHashLSH(num_perm=PERMUTATIONS, params=(banding.bands, banding.rows))
+        self._signatures, self._banding = signatures, banding
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all items."""
+        self._lsh = MinHashLSH(num_perm=PERMUTATIONS, params=(self._banding.bands, self._banding.rows))
 
     def insert(self, item: int, number: int) -> None:
         """Add an item under a number."""
@@ -114,160 +128,106 @@ class BandTables:
     """The same for larger corpora, of which datasketch would hold 11 MiB for each thousand items."""
 
     def __init__(self, buckets_of: npt.NDArray[np.int32]) -> None:
-        self.buckets_of = buckets_of
+        self._buckets_of = buckets_of
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all items."""
         self._kept_in: dict[int, list[int]] = {}
 
     def insert(self, item: int, number: int) -> None:
         """Add an item under a number."""
-        for bucket in self.buckets_of[item].tolist():
+        for bucket in self._buckets_of[item].tolist():
             if bucket >= 0:
                 self._kept_in.setdefault(bucket, []).append(number)
 
     def query(self, item: int) -> set[int]:
         """The numbers of the items that share a band with this one."""
-        return {number for bucket in self.buckets_of[item].tolist() for number in self._kept_in.get(bucket, ())}
+        return {number for bucket in self._buckets_of[item].tolist() for number in self._kept_in.get(bucket, ())}
 
 
-def band_tables(
-    signatures: npt.NDArray[np.uint32], banding: Banding, before: BandTables | HashTables | None = None
-) -> BandTables | HashTables:
-    """Empty tables that propose, for an item, the kept ones that share a band of their signatures with it.
-
-    Args: before: tables for the same signatures and bands, whose buckets need not be worked out again.
-    """
-    if len(signatures) <= MAX_HASHED:
-        return HashTables(signatures, banding)
-    return BandTables(before.buckets_of if isinstance(before, BandTables) else buckets(signatures, banding))
-
-
-class LexicalIndex:
-    """Kept shingle sets, asked for the most similar one (see `NeighbourIndex`)."""
+class LexicalIndex(NeighbourIndex):
+    """Kept shingle sets, asked for the most similar one."""
 
     stage = "lexical"
 
     def __init__(self, sets: ShingleSets, threshold: float, banding: Banding) -> None:
-        self.threshold = threshold
         self.banding = banding
-        self.verified = 0  # exact Jaccards worked out
         self._sets = sets
-        self._tables: BandTables | HashTables | None = None
-        self.clear()
+        self._tables: BandTables | HashTables = (
+            HashTables(sets.signatures, banding)
+            if len(sets.signatures) <= MAX_HASHED
+            else BandTables(buckets(sets.signatures, banding))
+        )
+        super().__init__(threshold)
 
     def clear(self) -> None:
         """Forget what was kept."""
-        self._tables = band_tables(self._sets.signatures, self.banding, self._tables)
-        self._kept_sets: list[int] = []  # by place among the kept sets
-        self._places: list[int] = []  # of those, the place among the kept records
+        super().clear()
+        self._tables.clear()
         self._shingles: list[npt.NDArray[np.uint64]] = []
-        self._first: dict[int, int] = {}  # shingle set -> first place that has it
-        self._memory = NeighbourMemory()
 
-    def nearest(self, item: int) -> Neighbour | None:
-        """The kept set most similar to this one, if any is at or above the threshold; the first kept of equals."""
-        if item in self._first:
-            return Neighbour(self._first[item], 1.0)
-        looked, best = self._memory.recall(item)
-        numbers = self._candidates(item, looked)
-        if numbers:
-            own = self._sets.shingles(item)
-            for number in numbers:
-                self.verified += 1
-                similarity = jaccard(own, self._shingles[number])
-                if similarity >= self.threshold:
-                    best = closer_of(best, self._places[number], similarity)
-        return self._memory.remember(item, len(self._kept_sets), best)
-
-    def keep(self, item: int, place: int) -> None:
-        """Add a set under its place."""
-        if item in self._first:
-            return
-        self._first[item] = place
-        number = len(self._kept_sets)
-        self._kept_sets.append(item)
-        self._places.append(place)
+    def _add(self, item: int, number: int) -> None:
         self._shingles.append(self._sets.shingles(item))
-        assert self._tables is not None
         self._tables.insert(item, number)
 
-    def _candidates(self, item: int, looked: int) -> list[int]:
-        """Numbers of kept sets, not looked at yet, that share a bucket and whose sizes and estimate allow a match."""
-        assert self._tables is not None
+    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
+        """Those that share a bucket, and whose sizes and estimate allow a match."""
         found = [number for number in self._tables.query(item) if number >= looked]
         if not found:
-            return []
+            return
         numbers = np.array(sorted(found), np.int64)
-        sets = np.array([self._kept_sets[number] for number in numbers.tolist()], np.int64)
+        sets = np.array([self._kept[number] for number in numbers.tolist()], np.int64)
         sizes, own = self._sets.set_sizes[sets], self._sets.set_sizes[item]
         fits = (np.minimum(sizes, own) / np.maximum(sizes, own)) >= self.threshold
         signatures = self._sets.signatures
         estimates = np.count_nonzero(signatures[sets] == signatures[item], axis=1) / PERMUTATIONS
-        chosen: list[int] = numbers[fits & (estimates >= self.threshold - ESTIMATE_MARGIN)].tolist()
-        return chosen
+        shingles = self._sets.shingles(item)
+        for number in numbers[fits & (estimates >= self.threshold - ESTIMATE_MARGIN)].tolist():
+            yield number, jaccard(shingles, self._shingles[number])
 
 
-class StructuralIndex:
-    """Kept fingerprints, asked for the most similar one (see `NeighbourIndex`).
-
-    A network that calls nothing has no elements and is near to nothing.
-    """
+class StructuralIndex(NeighbourIndex):
+    """Kept fingerprints, asked for the most similar one. A network that calls nothing is near to nothing."""
 
     stage = "structural"
 
     def __init__(self, fingerprints: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        self.threshold = threshold
-        self.verified = 0  # exact Jaccards worked out
         frequency: Counter[int] = Counter()
         for elements in fingerprints:
             frequency.update(elements.tolist())
         self._rarest_first = [
             sorted(elements.tolist(), key=lambda element: (frequency[element], element)) for elements in fingerprints
         ]
-        self.clear()
+        super().__init__(threshold)
 
     def clear(self) -> None:
         """Forget what was kept."""
+        super().clear()
         self._kept_with: dict[int, list[int]] = {}
-        self._kept: list[frozenset[int]] = []
-        self._places: list[int] = []
-        self._first: dict[int, int] = {}
-        self._memory = NeighbourMemory()
-
-    def nearest(self, item: int) -> Neighbour | None:
-        """The kept fingerprint most similar to this one, if any is at or above the threshold; the first of equals."""
-        if item in self._first:
-            return Neighbour(self._first[item], 1.0)
-        elements = self._rarest_first[item]
-        looked, best = self._memory.recall(item)
-        candidates = {
-            number
-            for element in self._prefix(elements)
-            for number in self._kept_with.get(element, ())
-            if number >= looked
-        }
-        own = frozenset(elements)
-        for number in sorted(candidates):
-            other = self._kept[number]
-            if min(len(own), len(other)) < self.threshold * max(len(own), len(other)) - 1e-9:
-                continue
-            self.verified += 1
-            similarity = set_jaccard(own, other)
-            if similarity >= self.threshold:
-                best = closer_of(best, self._places[number], similarity)
-        return self._memory.remember(item, len(self._kept), best)
+        self._sets: list[frozenset[int]] = []
 
     def keep(self, item: int, place: int) -> None:
         """Add a fingerprint under its place."""
-        elements = self._rarest_first[item]
-        if item in self._first or not elements:
-            return
-        self._first[item] = place
-        number = len(self._kept)
-        self._kept.append(frozenset(elements))
-        self._places.append(place)
-        for element in self._prefix(elements):
+        if self._rarest_first[item]:
+            super().keep(item, place)
+
+    def _add(self, item: int, number: int) -> None:
+        self._sets.append(frozenset(self._rarest_first[item]))
+        for element in self._prefix(item):
             self._kept_with.setdefault(element, []).append(number)
 
-    def _prefix(self, elements: Sequence[int]) -> Sequence[int]:
+    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
+        own = frozenset(self._rarest_first[item])
+        sharing = {number for element in self._prefix(item) for number in self._kept_with.get(element, ())}
+        for number in sharing:
+            other = self._sets[number]
+            sizes = sorted((len(own), len(other)))
+            if number >= looked and sizes[0] >= self.threshold * sizes[1] - 1e-9:
+                yield number, set_jaccard(own, other)
+
+    def _prefix(self, item: int) -> Sequence[int]:
+        elements = self._rarest_first[item]
         size = len(elements)
         return elements[: size - math.ceil(self.threshold * size - 1e-9) + 1] if size else elements
 
