@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lemur_core.similarity.fingerprint import fingerprint
 from lemur_core.similarity.index import StructuralIndex
-from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, CallOutline, Outline
+from lemur_core.similarity.outline import outline_tree
 from lemur_core.similarity.pool import map_codes
 
 #: The structural threshold of profile `strict`.
@@ -66,19 +66,7 @@ def _structures(codes: Sequence[str], jobs: int | None) -> Iterator[tuple[bytes,
 def _structure(code: str) -> tuple[bytes, bytes] | str:
     """The digest of a code's fingerprint and its elements; or why it has none."""
     try:
-        found = fingerprint(Outline(calls=list(_calls(ast.parse(code)))))
+        found = fingerprint(outline_tree(ast.parse(code)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
     return found.digest, found.elements.tobytes()
-
-
-def _calls(tree: ast.Module) -> Iterator[CallOutline]:
-    """The calls of a module in the order of `outline_tree`, which works out much that is not needed here."""
-    stack: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while stack:
-        node, glue = stack.pop()
-        if isinstance(node, ast.Call):
-            yield CallOutline(node, (), glue)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            glue = glue or node.name in CONTRACT_FUNCTIONS
-        stack.extend([(child, glue) for child in ast.iter_child_nodes(node)][::-1])

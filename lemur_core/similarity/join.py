@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.cluster.hierarchy import DisjointSet
 
 from lemur_core.similarity.minhash import (
     ESTIMATE_MARGIN,
@@ -178,13 +179,14 @@ def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -
     shape = (len(sets), int(table.max(initial=-1)) + 1)
     incidence = sp.csr_array((np.ones(len(owners), np.int32), (owners, table[owners, bands])), shape=shape)
     transposed = incidence.T.tocsr()
-    group = _Groups(len(sets))
+    places = range(len(sets))
+    group = DisjointSet(places)
     left: list[int] = []
     right: list[int] = []
     for start in range(0, len(sets), _LINK_BLOCK):
         shared = (incidence[start : start + _LINK_BLOCK] @ transposed).tocoo()
         a, b = shared.row + start, shared.col
-        roots = group.roots()
+        roots = np.array([group[place] for place in places], np.int64)
         apart = (a > b) & (roots[a] != roots[b])
         a, b = a[apart], b[apart]
         estimate = np.concatenate(
@@ -197,30 +199,10 @@ def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -
         likely = np.flatnonzero(estimate >= (threshold - ESTIMATE_MARGIN) * PERMUTATIONS)
         for place in likely[np.argsort(-estimate[likely], kind="stable")].tolist():
             first, second = int(a[place]), int(b[place])
-            if group.root(first) == group.root(second):
+            if group.connected(first, second):
                 continue
             if jaccard(shingle_sets.shingles(int(sets[first])), shingle_sets.shingles(int(sets[second]))) >= threshold:
-                group.join(first, second)
+                group.merge(first, second)
                 left.append(first)
                 right.append(second)
     return np.array(left, np.int64), np.array(right, np.int64)
-
-
-class _Groups:
-    """Union-find over 0..n-1."""
-
-    def __init__(self, count: int) -> None:
-        self._parent = list(range(count))
-
-    def root(self, item: int) -> int:
-        parent = self._parent
-        while parent[item] != item:
-            parent[item] = parent[parent[item]]
-            item = parent[item]
-        return item
-
-    def roots(self) -> IntArray:
-        return np.array([self.root(item) for item in range(len(self._parent))], np.int64)
-
-    def join(self, a: int, b: int) -> None:
-        self._parent[self.root(a)] = self.root(b)
