@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 10
+FACTS_VERSION = 11
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2

@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from lemur_core.source.facts import (
     ASSIGN,
@@ -63,7 +62,7 @@ class _Reader:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__":
                 previous_line = node.end_lineno or node.lineno
                 continue
-            if isinstance(node, ast.If | ast.Try) and node.lineno != previous_line and _separable(node):
+            if isinstance(node, ast.If | ast.Try) and node.lineno != previous_line and _separable(self.lines, node):
                 self._block(node, path)
             else:
                 self._leaf(node, path, node.lineno == previous_line)
@@ -225,33 +224,23 @@ def _changes(nodes: Sequence[ast.AST], name: str) -> bool:
     return False
 
 
-def _separable(node: ast.If | ast.Try) -> bool:
-    """Whether the statements of a block can be taken one by one."""
+def _separable(lines: Lines, node: ast.If | ast.Try) -> bool:
+    """Whether the statements of a block can be taken one by one, as whole lines."""
     if isinstance(node, ast.If) and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node.test)):
         return False  # the test binds a name
-    return _spread(node)
+    return _spread(lines, node)
 
 
-def _spread(node: ast.If | ast.Try) -> bool:
-    """Whether every suite begins on a line of its own, so that statements can be left out by whole lines."""
-    suites = [node.body, node.orelse]
-    if isinstance(node, ast.Try):
-        suites += [node.finalbody, *(handler.body for handler in node.handlers)]
-    filled = [body for body in suites if body]
-    if any(body[0].lineno == node.lineno for body in filled):
-        return False
-    if isinstance(node, ast.Try) and any(h.body[0].lineno == h.lineno for h in node.handlers):
-        return False
-    ends = sorted((body[0].lineno, body[-1].end_lineno or 0) for body in filled)
-    # `else: x = 1` on the header's line would be cut with it: the suite's first line must not begin with a keyword.
-    for body in filled:
-        first = body[0]
-        if isinstance(node, ast.If) and body is node.orelse and len(body) == 1 and isinstance(first, ast.If):
-            if not _spread(first):
+def _spread(lines: Lines, node: ast.If | ast.Try) -> bool:
+    """Whether every suite begins on a line of its own."""
+    handlers = node.handlers if isinstance(node, ast.Try) else []
+    for body in (node.body, *(handler.body for handler in handlers), node.orelse, getattr(node, "finalbody", [])):
+        if body is node.orelse and len(body) == 1 and isinstance(node, ast.If) and isinstance(body[0], ast.If):
+            if not _spread(lines, body[0]):
                 return False
-        elif first.col_offset <= node.col_offset or first.col_offset - node.col_offset > 16:
+        elif body and lines.line(body[0].lineno)[: body[0].col_offset].strip():
             return False
-    return all(a[1] < b[0] for a, b in pairwise(ends))
+    return True
 
 
 def _kind(node: ast.stmt) -> str:

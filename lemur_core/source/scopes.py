@@ -8,7 +8,8 @@ Source of the rules: https://docs.python.org/3/reference/executionmodel.html#nam
 import ast
 import builtins
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from operator import attrgetter
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, Alias, LocalImport, Store, Use
 from lemur_core.source.text import Lines
@@ -80,7 +81,12 @@ class Names:
     @property
     def stores(self) -> tuple[Store, ...]:
         """Places that bind global names, in order."""
-        return tuple(sorted({s for scope, s in self._global_stores if self._is_global(scope, s.name)}, key=_by_start))
+        return tuple(
+            sorted(
+                {s for scope, s in self._global_stores if self._is_global(scope, s.name)},
+                key=attrgetter("start", "name"),
+            )
+        )
 
     @property
     def shadows(self) -> tuple[str, ...]:
@@ -148,10 +154,10 @@ class Names:
         self._scopes.append(scope)
         return scope
 
-    def _bind(self, scope: _Scope, name: str, start: int, end: int, since: int | None = None) -> None:
+    def _bind(self, scope: _Scope, store: Store, since: int = 0) -> None:
         """Bind a name; a class body reads its own from `since` on: in `x = x` the value is still the outer one."""
-        self._global_stores.append((scope, Store(name, start, end)))
-        scope.bind(name, max(start, since if since is not None else self._simple_end))
+        self._global_stores.append((scope, store))
+        scope.bind(store.name, max(store.start, since or self._simple_end))
 
     # -- positions -----------------------------------------------------------------------------------------------
 
@@ -163,10 +169,11 @@ class Names:
         assert node.end_col_offset is not None
         return self._lines.offset(node.end_lineno, node.end_col_offset)
 
-    def _word(self, name: str, start: int, end: int) -> int:
+    def _word(self, name: str, start: int, end: int) -> Store:
         """Where a name stands as a whole word between two offsets."""
         found = re.compile(rb"(?<![\w.])" + re.escape(name.encode()) + rb"(?!\w)").search(self._lines.text, start, end)
-        return found.start() if found else start
+        at = found.start() if found else start
+        return Store(name, at, at + len(name.encode()))
 
     # -- the walk ------------------------------------------------------------------------------------------------
 
@@ -204,7 +211,7 @@ class Names:
         if isinstance(node.ctx, ast.Load):
             self._loads.append((scope, Use(node.id, (), when, start, (end,), -1, node in self._callees)))
         else:
-            self._bind(scope, node.id, start, end)
+            self._bind(scope, Store(node.id, start, end))
 
     def _attribute(self, node: ast.Attribute, scope: _Scope, when: int) -> None:
         chain: list[ast.Attribute] = []
@@ -273,16 +280,11 @@ class Names:
         if by_name and node.args and isinstance(node.args[0], ast.Constant):
             self._note(node.args[0], scope)
         for word in node.keywords:
-            if (
-                word.arg in {"type", "bound"}
-                and isinstance(word.value, ast.Constant)
-                and isinstance(word.value.value, str)
-            ):
-                if word.arg != "bound":
-                    self.types.append(word.value.value)
-                else:
-                    self._note(word.value, scope)
-        if node.args and (name in {"get", "build", "register_module", "register"}):
+            if word.arg == "type":
+                self._type_string(word.value)
+            elif word.arg == "bound" and isinstance(word.value, ast.Constant):
+                self._note(word.value, scope)
+        if node.args and name in {"get", "build", "register_module", "register"}:
             self._type_string(node.args[0])
         self._children(node, scope, when)
 
@@ -323,15 +325,24 @@ class Names:
             self._statement(node.target, scope, when)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope, when: int) -> None:
-        if node.decorator_list and when == AT_DEFINITION:
-            self.calls = True
+        self._define(node, (), scope, when)
+        self._callable(node.args, node.body, scope, when, node.returns)
+
+    def _define(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+        head: Sequence[ast.AST],
+        scope: _Scope,
+        when: int,
+    ) -> None:
+        """Read the decorators and the head, then bind the name."""
         self._callees.update(node.decorator_list)
         self.decorated.extend(node.decorator_list)
-        self._all(node.decorator_list, scope, when)
-        start = self._start(node)
-        at = self._word(node.name, start + 3, self._end(node))
-        self._bind(scope, node.name, at, at + len(node.name.encode()), self._end(node))
-        self._callable(node.args, node.body, scope, when, node.returns)
+        self._all([*node.decorator_list, *head], scope, when)
+        end = self._end(node)
+        self._bind(scope, self._word(node.name, self._start(node) + len("def"), end), end)
+        if (node.decorator_list or (isinstance(node, ast.ClassDef) and node.keywords)) and when == AT_DEFINITION:
+            self.calls = True
 
     def _lambda(self, node: ast.Lambda, scope: _Scope, when: int) -> None:
         self._callable(node.args, [node.body], scope, when, None)
@@ -349,14 +360,7 @@ class Names:
         self._all(body, inner, AT_CALL if when != IN_ANNOTATION else when)
 
     def _class(self, node: ast.ClassDef, scope: _Scope, when: int) -> None:
-        if (node.decorator_list or node.keywords) and when == AT_DEFINITION:
-            self.calls = True
-        self._callees.update(node.decorator_list)
-        self.decorated.extend(node.decorator_list)
-        self._all([*node.decorator_list, *node.bases, *node.keywords], scope, when)
-        start = self._start(node)
-        at = self._word(node.name, start + 5, self._end(node))
-        self._bind(scope, node.name, at, at + len(node.name.encode()), self._end(node))
+        self._define(node, [*node.bases, *node.keywords], scope, when)
         self._all(node.body, self._inner(_CLASS, scope), when)
 
     def _comprehension(
@@ -376,14 +380,12 @@ class Names:
         holder = scope
         while holder.kind == _COMPREHENSION and holder.parent is not None:
             holder = holder.parent
-        self._bind(holder, node.target.id, self._start(node.target), self._end(node.target))
+        self._bind(holder, Store(node.target.id, self._start(node.target), self._end(node.target)))
 
     def _global(self, node: ast.Global, scope: _Scope, _when: int) -> None:
         scope.globals.update(node.names)
         start, end = self._start(node), self._end(node)
-        for name in node.names:
-            at = self._word(name, start + 6, end)
-            self._global_stores.append((self._module, Store(name, at, at + len(name.encode()))))
+        self._global_stores += [(self._module, self._word(name, start + len("global"), end)) for name in node.names]
 
     def _nonlocal(self, node: ast.Nonlocal, scope: _Scope, _when: int) -> None:
         scope.nonlocals.update(node.names)
@@ -392,9 +394,8 @@ class Names:
         if node.type is not None:
             self._statement(node.type, scope, when)
         if node.name:
-            head_end = self._start(node.body[0])
-            at = self._word(node.name, self._end(node.type) if node.type else self._start(node), head_end)
-            self._bind(scope, node.name, at, at + len(node.name.encode()))
+            start = self._end(node.type) if node.type else self._start(node)
+            self._bind(scope, self._word(node.name, start, self._start(node.body[0])))
         self._all(node.body, scope, when)
 
     def _try(self, node: ast.Try | ast.TryStar, scope: _Scope, when: int) -> None:
@@ -415,8 +416,8 @@ class Names:
         name = node.rest if isinstance(node, ast.MatchMapping) else node.name
         if name:
             inner = [item for item in ast.iter_child_nodes(node) if isinstance(item, ast.pattern | ast.expr)]
-            at = self._word(name, max(map(self._end, inner), default=self._start(node)), self._end(node))
-            self._bind(scope, name, at, at + len(name.encode()))
+            start = max(map(self._end, inner), default=self._start(node))
+            self._bind(scope, self._word(name, start, self._end(node)))
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope, _when: int) -> None:
         start, end = self._start(node), self._end(node)
@@ -457,10 +458,6 @@ def _takes_import_error(node: ast.expr | None) -> bool:
         return any(_takes_import_error(item) for item in node.elts)
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name in {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
-
-
-def _by_start(store: Store) -> tuple[int, str]:
-    return store.start, store.name
 
 
 _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
