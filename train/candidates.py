@@ -1,10 +1,13 @@
 """Fillers for slots: what a recipe writes there, and the blocks of an extraction folder that can be there.
 
-Which blocks can is told by running them in the sandbox, not by their names.
+Which blocks can is told by running them in the sandbox, not by their names. The arguments to construct them with are
+told from the names of parameters and from recorded values.
 """
 
+import ast
 import contextlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import PASSING, CachedSandbox, reason_of
-from manifests.records import Block, Spec
-from train.binding import build_from_recipe, builds_of
+from manifests.records import Block, Spec, SpecArgument
 from train.library import Library, open_library
 from train.network_text import Filled, support_text
 from train.recipe import Recipe, Slot
@@ -29,21 +31,37 @@ _ERROR_CHARACTERS = 200
 _NUMPY = ("import numpy", "from numpy")
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What fills one slot: `block` is None for a built-in part."""
-
-    slot: str
-    filler: Filler
-    block: Block | None
-
-    @property
-    def use(self) -> str:
-        """Its name, as a recipe would write it."""
-        return self.block.block if self.block else self.filler.use
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
-def choose(slot: str, recipe: Recipe, library: Library | None) -> Chosen | None:
+#: Names by which the field calls the channels that go in and those that go out, a rate, and the number of classes.
+_IN = _names(
+    """
+    in_channels in_chs in_planes inplanes inchannels in_channel in_chans in_ch in_c ch_in c_in c1 inp nin in_dim dim
+    dims input_dim input_channels input_size num_input_features in_features num_features n_feats features nf
+    channels channel chs ch c num_channels n_channels embed_dim d_model hidden_size hidden_dim width width_in planes
+    """
+)
+_OUT = _names(
+    """
+    out_channels out_chs out_planes outplanes outchannels out_channel out_chans out_ch out_c ch_out c_out c2 oup
+    nout out_dim dim_out output_dim output_channels num_output_features out_features out_filters width_out planes
+    """
+)
+_RATE = _names("drop_prob p drop drop_path_rate drop_rate drop_path rate prob stochastic_depth_prob")
+_CLASSES = _names("num_classes n_classes num_class classes nc out_features out_channels")
+
+#: Ways of doing the same that an argument names: the one that its slot asks for.
+_MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2", ("stem", "stride"): "1"}
+
+#: What recorded expressions may name, so that they mean the same in any file.
+_ALLOWED_NAMES = frozenset({"nn", "torch", "dict", "list", "tuple", "channels"})
+#: What an argument that names the channels going out may get; elsewhere the channels that come in.
+_OUT_CHOICES = {"head": ["classes"], "stem": ["out_channels"], "downsample": ["channels", "out_channels"]}
+
+
+def choose(slot: str, recipe: Recipe, library: Library | None) -> Filler | None:
     """The filler of a slot; None for an empty one.
 
     Raises: UserError if nothing has that name, several have, or what has it cannot be part of a file that imports only
@@ -57,7 +75,7 @@ def choose(slot: str, recipe: Recipe, library: Library | None) -> Chosen | None:
     if part is not None:
         if wanted.arguments:
             raise UserError(f"{where}: {wanted.use!r} is built in and takes no arguments; leave them out")
-        return Chosen(slot, part, None)
+        return part
     try:
         block = library.find(wanted.use) if library is not None else None
     except UserError as error:
@@ -76,7 +94,7 @@ def choose(slot: str, recipe: Recipe, library: Library | None) -> Chosen | None:
         builds: tuple[str, ...] = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
     else:
         builds = builds_of(slot, block, library.spec(block.block))
-    return Chosen(slot, Filler(block.block, block.name, builds, block.code), block)
+    return Filler(block.block, block.name, builds, block.code, block=block)
 
 
 def foreign_imports(block: Block) -> str:
@@ -99,28 +117,19 @@ def _unknown(where: str, slot: str, use: str, library: Library | None) -> str:
 Answer = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+def question(
+    slot: str, filler: Filler, sizes: Sequence[dict[str, int]], support: str, *, strict: bool = True
+) -> dict[str, object]:
     """Does this filler do what the slot asks for at these sizes, when its builds may name these factories?"""
-
-    slot: str
-    filler: Filler
-    sizes: Sequence[dict[str, int]]
-    support: str
-    strict: bool = True
-
-    @property
-    def payload(self) -> dict[str, object]:
-        """What the sandbox is given."""
-        return {
-            "slot": self.slot,
-            "strict": self.strict,
-            "code": self.filler.code,
-            "target": self.filler.target,
-            "builds": list(self.filler.builds),
-            "support": "\n".join([self.support, *self.filler.imports]),
-            "sizes": list(self.sizes),
-        }
+    return {
+        "slot": slot,
+        "strict": strict,
+        "code": filler.code,
+        "target": filler.target,
+        "builds": list(filler.builds),
+        "support": "\n".join([support, *filler.imports]),
+        "sizes": list(sizes),
+    }
 
 
 class Prober(CachedSandbox):
@@ -136,21 +145,17 @@ class Prober(CachedSandbox):
             usable=lambda _job, outcome: outcome.status not in PASSING,
         )
 
-    def ask(self, questions: Sequence[Question], advance: Callable[[int], None] = lambda _count: None) -> list[Answer]:
-        """The answers, as `train.probe.probe_filler` gives them, in order; `advance` is called with the count done.
+    def ask(
+        self,
+        payloads: Sequence[dict[str, object]],
+        advance: Callable[[int], None] = lambda _count: None,
+        *,
+        entry: str = PROBE,
+    ) -> list[Answer]:
+        """The answers, as the functions of `train.probe` give them, in order; `advance` is called with the count done.
 
         Raises: UserError if no sandbox can be had.
         """
-        return self._answers(PROBE, [question.payload for question in questions], advance)
-
-    def probe_network(self, code: str, prm: dict[str, float], in_shape: Sequence[int], classes: int) -> Answer:
-        """Whether an assembled network runs as LEMUR runs one, as `train.probe.probe_network` tells it."""
-        payload: dict[str, object] = {"code": code, "prm": prm, "in_shape": list(in_shape), "out_shape": [classes]}
-        return self._answers(NETWORK, [payload], lambda _count: None)[0]
-
-    def _answers(
-        self, entry: str, payloads: Sequence[dict[str, object]], advance: Callable[[int], None]
-    ) -> list[Answer]:
         keys = [self.key_of(Job("", entry, payload)) for payload in payloads]
         jobs = {key: Job(key, entry, payload) for key, payload in zip(keys, payloads, strict=True)}
         answers: dict[str, Answer] = {}
@@ -223,21 +228,19 @@ def candidates(
     library = open_library(folder)
     specs = [spec for spec in map(library.spec, library.facts) if suits(slot, spec)]
     blocks = [(library.block(spec.block), spec) for spec in specs]
-    tried = [(block, spec) for block, spec in blocks if block.code is not None and not foreign_imports(block)]
-    questions = [_question(slot, block, spec, widths) for block, spec in tried]
+    tried = [
+        Filler(block.block, block.name, builds_of(slot, block, spec), block.code)
+        for block, spec in blocks
+        if block.code is not None and not foreign_imports(block)
+    ]
+    sizes, support = sizes_of(slot, widths), default_support()
     with (
-        progress(f"{slot} candidates", len(questions), "blocks") as advance,
+        progress(f"{slot} candidates", len(tried), "blocks") as advance,
         prober_for(prober, unsafe=unsafe, jobs=jobs) as checker,
     ):
-        answers = checker.ask(questions, advance)
-    found = [_candidate(block.block, answer) for (block, _), answer in zip(tried, answers, strict=True)]
+        answers = checker.ask([question(slot, filler, sizes, support) for filler in tried], advance)
+    found = [_candidate(filler.use, answer) for filler, answer in zip(tried, answers, strict=True)]
     return sorted(found, key=lambda one: (not one.fits, one.parameters or 0, one.block))
-
-
-def _question(slot: str, block: Block, spec: Spec, widths: Sequence[int]) -> Question:
-    assert block.code is not None
-    filler = Filler(block.block, block.name, builds_of(slot, block, spec), block.code)
-    return Question(slot, filler, sizes_of(slot, widths), default_support())
 
 
 def default_support() -> str:
@@ -251,3 +254,119 @@ def _candidate(block: str, answer: Answer) -> Candidate:
         seconds = float(answer["seconds"])
         return Candidate(block, True, None, answer["build"], answer["parameters"], answer["facts"], seconds)
     return Candidate(block, False, answer["reason"], answer["build"], None, {}, None)
+
+
+# -- constructor arguments: which carry channels or a rate --------------------------------------------
+
+
+def builds_of(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
+    """The arguments to try, as Python text in the names of the slot: as names tell, then with recorded values too."""
+    if slot == "activation":
+        return ("",)
+    init = json.loads(block.arguments or "{}").get("init", {})
+    given = list(init.get("args", ()))
+    order = [one.name for one in spec.constructor if one.kind == "positional"]
+    recorded = dict(zip(order, given, strict=False)) | dict(init.get("kwargs", {}))
+    unnamed = given[len(order) :]
+    if not all(map(_portable, unnamed)):
+        return ()
+    parameters = [one for one in spec.constructor if one.kind in ("positional", "keyword")]
+    needed = {one.name: recorded[one.name] for one in parameters if one.default is None and one.name in recorded}
+    found = [
+        _by_name(slot, parameters, _with_channels(slot, parameters, values, _observed_channels(spec)), out)
+        for values in (needed, recorded)
+        for out in _OUT_CHOICES.get(slot, ["channels"])
+    ]
+    texts = [[*unnamed, *(f"{key}={value}" for key, value in one.items())] for one in found if one is not None]
+    return tuple(dict.fromkeys(map(", ".join, texts)))
+
+
+def _with_channels(
+    slot: str, parameters: list[SpecArgument], values: Mapping[str, str], channels: int | None
+) -> Mapping[str, str]:
+    """The recorded values; where no name tells which argument carries channels, those that equal them do."""
+    names = {one.name for one in parameters}
+    if "channels" not in SLOTS[slot].values or any(_role(slot, name, names) == "in" for name in names):
+        return values
+    return {name: "channels" if value == str(channels) else value for name, value in values.items()}
+
+
+def _by_name(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, str], out: str) -> dict[str, str] | None:
+    """One set of arguments; None where a needed one has no value."""
+    names = {one.name for one in parameters}
+    values = {"in": "in_channels" if slot == "stem" else "channels", "out": out, "rate": "rate", "classes": "classes"}
+    chosen: dict[str, str] = {}
+    for one in parameters:
+        role = _role(slot, one.name, names)
+        if (slot, one.name) in _MODES:
+            chosen[one.name] = _MODES[slot, one.name]
+        elif role:
+            chosen[one.name] = values[role]
+        elif one.name in recorded and _portable(recorded[one.name]):
+            chosen[one.name] = recorded[one.name]
+        elif one.default is None:
+            return None
+    return chosen
+
+
+def _role(slot: str, name: str, names: set[str]) -> str:
+    """What a parameter of this name carries, beside its neighbours."""
+    lower = name.lower()
+    if slot == "stochastic_depth":
+        return "rate" if lower in _RATE else ""
+    if slot == "head" and lower in _CLASSES:
+        return "classes"
+    others = {other.lower() for other in names} - {lower}
+    if lower in _OUT and (lower not in _IN or others & (_IN - _OUT)):
+        return "out"
+    return "in" if lower in _IN else ""
+
+
+def _observed_channels(spec: Spec) -> int | None:
+    first = next(iter(spec.cases[0].inputs.values()))
+    sizes = first.rpartition(" ")[2].split("×")
+    return int(sizes[1]) if len(sizes) > 1 else None
+
+
+def _portable(expression: str) -> bool:
+    """Whether a recorded expression means the same in any file that imports torch and nn."""
+    try:
+        tree = ast.parse(expression, mode="eval")
+    except SyntaxError:
+        return False
+    return all(node.id in _ALLOWED_NAMES for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
+def build_from_recipe(slot: str, arguments: Mapping[str, Any], where: str) -> str:
+    """The arguments that a recipe gives, as Python text.
+
+    Raises: UserError for a placeholder that the slot has not, or a value that Python text cannot hold.
+    """
+    texts = []
+    for name, value in arguments.items():
+        if not name.isidentifier():
+            raise UserError(f"{where}.{name}: not the name of an argument")
+        texts.append(f"{name}={_expression(slot, value, f'{where}.{name}')}")
+    return ", ".join(texts)
+
+
+def _expression(slot: str, value: Any, where: str) -> str:
+    if isinstance(value, str) and value.startswith("$"):
+        expression = SLOTS[slot].expression(value[1:])
+        if expression is None:
+            known = ", ".join(SLOTS[slot].known) or "none"
+            raise UserError(f"{where}: no placeholder {value!r} in slot {slot}; there are: {known}")
+        return expression
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_expression(slot, item, where) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)}: {_expression(slot, item, where)}" for key, item in value.items()) + "}"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    raise UserError(f"{where}: {value!r} is no value for an argument; give a number, a text, a list or a table")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

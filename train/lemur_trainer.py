@@ -83,7 +83,7 @@ def prepare(images: Tensor, steps: Steps) -> Tensor:
     for transform in steps:
         if isinstance(transform, v2.RandomHorizontalFlip | v2.RandomVerticalFlip):
             chosen = torch.rand(len(images)) < transform.p
-            images = torch.where(chosen[:, None, None, None], type(transform)(1.0)(images), images)
+            images = torch.where(chosen[:, None, None, None], transform.transform(images, {}), images)
         else:
             images = transform(images)
     return images.as_subclass(Tensor)

@@ -1,10 +1,11 @@
 """The places of the network: what each hands its filler, what torch brings for it, which blocks are worth trying."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
-from manifests.records import Spec
+from manifests.records import Block, Spec
 from train.recipe import Model
 
 #: What a factory of the network's file can hand on, whatever the slot; see `train.network_text`.
@@ -25,8 +26,9 @@ _MAPS = 4  # dimensions: images, channels, height, width
 class Filler:
     """What may fill a slot: `TARGET(ARGUMENTS)`, where the target is a class of `code`, or an expression of torch.
 
-    `code` is a closed file, empty for what torch brings. `builds` holds the arguments to try, the preferred ones first;
-    the names in them are the slot's `values` and the factories.
+    `use` is its name, as a recipe would write it; `code` is a closed file, empty for what torch brings. `builds` holds
+    the arguments to try, the preferred ones first; the names in them are the slot's `values` and the factories. `block`
+    is None for a built-in part. `facts`: what the slot's check observed of the one build that fits.
     """
 
     use: str
@@ -34,6 +36,8 @@ class Filler:
     builds: tuple[str, ...]
     code: str = ""
     imports: tuple[str, ...] = ()
+    block: Block | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

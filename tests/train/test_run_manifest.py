@@ -18,12 +18,12 @@ from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
 from train.assemble import header, provenance
-from train.candidates import Chosen
 from train.data import Cifar10
 from train.history import EpochFigures
 from train.library import open_library
 from train.recipe import Recipe
 from train.run_folder import read_identity, read_record, write_run_manifest
+from train.slots import Filler
 from train.study import close_study, open_study
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -53,11 +53,15 @@ def block_of(library: Path, name: str) -> Block:
     return block
 
 
+def filler_of(block: Block) -> Filler:
+    return Filler(block.block, block.name, (), block=block)
+
+
 def network_of(blocks: list[tuple[str, Block]]) -> str:
     """A network's file as `lemur train assemble` comments it."""
     parts = []
     for slot, block in blocks:
-        comment = "\n".join(f"# {line}".rstrip() for line in provenance(Chosen(slot, None, block)))  # type: ignore[arg-type]
+        comment = "\n".join(f"# {line}".rstrip() for line in provenance(slot, filler_of(block)))
         parts.append(f"{comment}\n\n{block.code}")
     return "\n\n".join(["# Slot residual: preact_basic, built in.\nimport torch\n", *parts])
 
@@ -137,7 +141,7 @@ def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:
     with staged(run) as ready:  # of permissive blocks: it leaves whole
         assert set(ready.files) == {item.path for item in manifest.outputs} | {"manifest.json"}
     mixed = block_of(library, "alpha.blocks.Scale")
-    head = header(Recipe(), [Chosen("stem", None, mixed)], {})  # type: ignore[arg-type]
+    head = header(Recipe(), {"stem": filler_of(mixed)}, {})  # type: ignore[arg-type]
     assert "# SPDX-License-Identifier: GPL-3.0-only AND MIT\n" in head
 
 
