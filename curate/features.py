@@ -51,7 +51,7 @@ def family_of(names: Iterable[str]) -> str:
 
 
 #: Part of the cache's name; raised whenever a definition below changes.
-FEATURES_VERSION = 3
+FEATURES_VERSION = 4
 
 #: A network's code is tens of kilobytes at most; what is a hundred times larger is data, and is not parsed.
 MAX_CODE_BYTES = 1_000_000

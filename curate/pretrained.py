@@ -1,25 +1,18 @@
-"""Which lines of a network's code load trained weights: one rule over the syntax tree; nothing of the code is run.
+"""Does a code load trained weights? A plain rule over its syntax tree: which calls load, and what their values ask for.
 
-A call counts when it is one of these, and the conditions around it do not rule it out:
+What counts: a constructor from outside the file that is asked for trained weights (`weights="DEFAULT"`,
+`pretrained=True`), `from_pretrained`, `torch.hub.load`, a checkpoint from a URL or file that reaches parameters (an
+optimizer's state does not count).
 
-- `X.from_pretrained(...)` (but of tokenizers, configurations, processors, schedulers), `torch.hub.load(...)` unless it
-  says `pretrained=False` or `weights=None`, `load_state_dict_from_url`, `load_url`, safetensors, `torch.jit.load`;
-- a constructor from outside the file with `pretrained=`, `weights=` or their like that is neither False nor None, by
-  keyword or where torchvision and timm take it by position;
-- `load_state_dict`, `copy_` or `Parameter` of what `torch.load` and its like read from a file that the code names (an
-  optimizer's state does not count).
-
-A value is followed through names, attributes of `self`, parameters (what the file's own calls hand over, else the
-default) and what the file's functions return. What only a caller outside the file knows (`prm["name"]`, a parameter
-without default) never counts, nor does code under a condition that is false or that only such a caller decides.
-docs/similarity.md says what such a rule cannot see.
+A value is followed through names that the same function, class or file assigns, and the defaults of parameters. What
+only a caller knows (`prm["name"]`, a parameter without default) never counts, nor does code under a condition that is
+false or that only a caller decides. docs/similarity.md says what such a rule cannot see.
 """
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import UnionType
 
 #: Without one of these there is nothing to look for: 99 files in 100 of LEMUR stop here.
 _HINTS = re.compile(
@@ -41,13 +34,11 @@ _TORCHVISION = re.compile(r"^torchvision\.models\.(?!feature_extraction\.)(\w+\.
 _ENUM = re.compile(r"_Weights\b|WeightsEnum|\bget_(model_)?weights?$")
 _OPTIMIZER = re.compile(r"\b(opt\w*|\w*(optim|sched|scaler)\w*)$", re.IGNORECASE)
 _ASKING = {"pretrained", "weights", "pretrained_backbone", "weights_backbone", "encoder_weights", "checkpoint_path"}
-_MAX_STEPS, _MAX_DEPTH = 5_000, 100
 
 #: What is known of a value: it asks for weights (True, text, a weights enumeration), it is false, it was read from a
-#: checkpoint, a caller outside the file decides it, or anything else.
-ASKS, FALSE, LOADED, SETTING, UNKNOWN = "asks", "false", "loaded", "setting", "unknown"
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+#: checkpoint, a caller decides it; nothing of these is known of any other.
+ASKS, FALSE, LOADED, SETTING = "asks", "false", "loaded", "setting"
+_OPPOSITE = {ASKS: FALSE, FALSE: ASKS, SETTING: SETTING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +65,16 @@ def find_pretrained(code: str, tree: ast.Module) -> tuple[Evidence, ...]:
 
 
 class _Rule:
-    """The names of one file (imported, assigned, defined, called), and what they say about a call."""
+    """The names of one file (imported, defined, assigned, parameters), and what they say about a call."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.calls: list[ast.Call] = []
-        self.imports: dict[str, str] = {}
-        self.defined: dict[str, ast.AST] = {}
-        self.assigned: dict[tuple[ast.AST | None, str], list[tuple[ast.stmt, ast.expr]]] = {}
-        self._steps = 0
-        self._asked: set[tuple[ast.AST, str]] = set()
+        self._imports: dict[str, str] = {}
+        self._defined: set[str] = set()
+        self._known: dict[ast.expr, set[str]] = {}
+        #: What a name of a scope, or an attribute of `self` in a class, can be; None where a caller decides.
+        self._named: dict[tuple[ast.AST, str], list[ast.expr | None]] = {}
         for node in ast.walk(tree):
             self.parents.update(dict.fromkeys(ast.iter_child_nodes(node), node))
             match node:
@@ -91,59 +82,66 @@ class _Rule:
                     origin = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
                     for alias in node.names:
                         name = alias.name if alias.asname or origin else alias.name.partition(".")[0]
-                        self.imports[alias.asname or name] = origin + name
+                        self._imports[alias.asname or name] = origin + name
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                    self.defined[node.name] = node
+                    self._defined.add(node.name)
+                    if not isinstance(node, ast.ClassDef):
+                        self._take_parameters(node)
                 case ast.Call():
                     self.calls.append(node)
-                case ast.Assign():
-                    self._assign(node.targets, node.value, node)
-                case ast.AnnAssign() if node.value is not None:
-                    self._assign([node.target], node.value, node)
-                case ast.For():
-                    self._assign([node.target], node.iter, node)
+                case ast.Assign(targets=targets, value=value):
+                    self._assign(targets, value, node)
+                case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.For(target=target, iter=value):
+                    self._assign([target], value, node)
 
-    def _assign(self, targets: list[ast.expr], value: ast.expr, where: ast.stmt) -> None:
+    def _take_parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        arguments = function.args
+        plain = [*arguments.posonlyargs, *arguments.args]
+        defaults = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
+        for item, default in zip((*plain, *arguments.kwonlyargs), defaults, strict=True):
+            self._named[function, item.arg] = [default]
+
+    def _assign(self, targets: list[ast.expr], value: ast.expr, where: ast.AST) -> None:
         for target in targets:
             if isinstance(target, ast.Tuple | ast.List):
                 self._assign(target.elts, value, where)
-            elif isinstance(target, ast.Subscript):
-                self._assign([target.value], value, where)
             elif isinstance(target, ast.Name):
-                self.assigned.setdefault((next(self.around(where, Scope)), target.id), []).append((where, value))
+                self._named.setdefault((next(self._scopes(where)), target.id), []).append(value)
             elif isinstance(target, ast.Attribute):
-                owner = next(self.around(where, ast.ClassDef), None)
-                self.assigned.setdefault((owner, target.attr), []).append((where, value))
+                owner = next((scope for scope in self._scopes(where) if isinstance(scope, ast.ClassDef)), where)
+                self._named.setdefault((owner, target.attr), []).append(value)
 
-    def around(self, node: ast.AST, kind: type | UnionType) -> Iterator[ast.AST]:
-        """The nodes of a kind around this one, inmost first."""
+    def _scopes(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The functions, classes and the module around a node, inmost first."""
         while (parent := self.parents.get(node)) is not None:
-            if isinstance(parent, kind):
+            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
                 yield parent
             node = parent
 
-    def path(self, node: ast.AST) -> str:
+    def _path(self, node: ast.AST) -> str:
         """The dotted name of an expression, its first part as it was imported; empty for anything else."""
         if isinstance(node, ast.Name):
-            return self.imports.get(node.id, node.id)
-        owner = self.path(node.value) if isinstance(node, ast.Attribute) else ""
+            return self._imports.get(node.id, node.id)
+        owner = self._path(node.value) if isinstance(node, ast.Attribute) else ""
         return f"{owner}.{node.attr}" if owner else ""  # type: ignore[attr-defined]
 
     def loads(self, call: ast.Call) -> bool:
         """Whether a call loads trained weights, should it be reached."""
-        path, name = self.path(call.func), getattr(call.func, "attr", "")
+        path, name = self._path(call.func), getattr(call.func, "attr", "")
         owner = path.rpartition(".")[0]
+        given = [*call.args, *(item.value for item in call.keywords)]
         keywords = {item.arg: item.value for item in call.keywords}
         if _LOADERS.search(path):
             return True
+        takes_loaded = any(LOADED in self.values(value) for value in given)
         if name in ("load_state_dict", "copy_", "Parameter"):
-            return not _OPTIMIZER.search(ast.unparse(call.func).rpartition(".")[0]) and self.takes_loaded(call)
+            return takes_loaded and not _OPTIMIZER.search(ast.unparse(call.func).rpartition(".")[0])
         if name == "from_pretrained":
-            return not _NO_WEIGHTS.search(owner) and (not owner.startswith("torch.nn.") or self.takes_loaded(call))
+            return not _NO_WEIGHTS.search(owner) and (not owner.startswith("torch.nn.") or takes_loaded)
         if path in ("torch.hub.load", "hub.load"):
             stated = [keywords[key] for key in ("pretrained", "weights") if key in keywords]
             return not stated or any(ASKS in self.values(value) for value in stated)
-        if path.partition(".")[0] in self.defined or _NO_MODELS.search(path) or name == "update":
+        if path.partition(".")[0] in self._defined or _NO_MODELS.search(path) or name == "update":
             return False
         asking = [value for key, value in keywords.items() if key in _ASKING]
         if path == "timm.create_model" or path.endswith("_backbone"):
@@ -152,133 +150,68 @@ class _Rule:
             asking += call.args[:1]
         return any(ASKS in self.values(value) for value in asking)
 
-    def takes_loaded(self, call: ast.Call) -> bool:
-        """Whether an argument was read from a checkpoint."""
-        return any(LOADED in self.values(value) for value in (*call.args, *(item.value for item in call.keywords)))
-
     def is_dead(self, node: ast.AST) -> bool:
-        """Whether a condition around keeps every run away, or all but those that a caller outside the file asks for."""
+        """Whether a condition around keeps every run away, or all but those that a caller asks for."""
         while (parent := self.parents.get(node)) is not None:
             if isinstance(parent, ast.If | ast.IfExp) and node is not parent.test:
                 in_body = node is parent.body or (isinstance(parent.body, list) and node in parent.body)
-                if self.truth(parent.test) in (FALSE if in_body else ASKS, SETTING):
+                if self._truth(parent.test) in (FALSE if in_body else ASKS, SETTING):
                     return True
             node = parent
         return False
 
-    def truth(self, test: ast.expr) -> str:
-        """What is known of a condition: that it holds (ASKS), that it does not (FALSE), SETTING or UNKNOWN."""
+    def _truth(self, test: ast.expr) -> str:
+        """What is known of a condition: that it holds (ASKS), that it does not (FALSE), SETTING, or nothing."""
         values = self.values(test)
-        if SETTING in values or values == {FALSE}:
-            return SETTING if SETTING in values else FALSE
-        return UNKNOWN if values & {FALSE, UNKNOWN} else ASKS
+        return SETTING if SETTING in values else next(iter(values)) if len(values) == 1 else ""
 
-    def sites(self, function: Function) -> list[ast.Call]:
-        """The calls in the file of one of its functions; for `__init__` those of its class."""
-        owner = self.parents[function]
-        name = owner.name if function.name == "__init__" and isinstance(owner, ast.ClassDef) else function.name
-        return [call for call in self.calls if name == getattr(call.func, "attr", getattr(call.func, "id", ""))]
+    def values(self, node: ast.expr | None) -> set[str]:
+        """What an expression can be, as far as that is known; None stands for what a caller hands over."""
+        if node is None:
+            return {SETTING}
+        if node not in self._known:
+            self._known[node] = set()  # nothing, where a value is asked for by way of itself
+            self._known[node] = self._values(node)
+        return self._known[node]
 
-    def values(self, node: ast.AST | None, name: str = "") -> set[str]:
-        """What an expression can be, or the parameter `name` of a function; UNKNOWN in a circle or beyond bounds."""
-        self._steps += 1
-        key = (node or ast.Pass(), name)
-        if key in self._asked or self._steps > _MAX_STEPS or len(self._asked) > _MAX_DEPTH:
-            return {UNKNOWN}
-        self._asked.add(key)
-        found = self._parameter(node, name) if isinstance(node, Function) else self._values(node)
-        self._asked.discard(key)
-        return found or {UNKNOWN}
-
-    def _values(self, node: ast.AST | None) -> set[str]:
+    def _values(self, node: ast.expr) -> set[str]:
         match node:
             case ast.Constant(value=value):
-                return {ASKS if value is True or (isinstance(value, str) and value) else UNKNOWN if value else FALSE}
+                return {ASKS} if value is True or (isinstance(value, str) and value) else set() if value else {FALSE}
             case ast.Name():
-                return self._named(node)
-            case ast.Attribute() | ast.Subscript():
-                if _ENUM.search(self.path(node)):
-                    return {ASKS}
-                own = next(self.around(node, ast.ClassDef), None)
-                if isinstance(node, ast.Attribute) and (own, node.attr) in self.assigned:
-                    return self._assigned(own, node.attr)
-                return self.values(node.value) & {LOADED, SETTING}
-            case ast.Call():
-                return self._returned(node)
-            case ast.UnaryOp(op=ast.Not()):
-                return {_opposite(self.truth(node.operand))}
-            case ast.BoolOp(op=ast.And()):
-                known = {self.truth(value) for value in node.values}
-                return next(({least} for least in (FALSE, SETTING) if least in known), self.values(node.values[-1]))
-            case ast.BoolOp():
-                return _union(map(self.values, node.values)) - {FALSE} or {FALSE}
-            case ast.IfExp():
-                sides = {ASKS: [node.body], FALSE: [node.orelse], SETTING: []}
-                chosen = sides.get(self.truth(node.test), [node.body, node.orelse])
-                return _union(map(self.values, chosen)) or {SETTING}
-            case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
-                return {self.truth(node.left)}
-            case ast.Compare(ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
-                return {_opposite(self.truth(node.left))}
+                for scope in self._scopes(node):
+                    if found := self._named.get((scope, node.id)):
+                        return set().union(*(self.values(value) for value in found))
+                return {ASKS} if _ENUM.search(self._imports.get(node.id, "")) else set()
+            case ast.Attribute() | ast.Subscript() if _ENUM.search(self._path(node)):
+                return {ASKS}
+            case ast.Call(func=called) if _ENUM.search(self._path(called)):
+                return {LOADED if self._path(called).endswith("get_state_dict") else ASKS}
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                owner = next((scope for scope in self._scopes(node) if isinstance(scope, ast.ClassDef)), node)
+                return set().union(*(self.values(value) for value in self._named.get((owner, name), [])))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return {_OPPOSITE.get(self._truth(operand), "")}
+            case ast.Compare(
+                left=left, ops=[ast.Is() | ast.IsNot() as operator], comparators=[ast.Constant(value=None)]
+            ):
+                known = self._truth(left)
+                return {known if isinstance(operator, ast.IsNot) else _OPPOSITE.get(known, "")}
             case ast.Compare(left=ast.Name(id="__name__")):
                 return {FALSE}
             case ast.Compare(ops=[ast.Eq() | ast.In()]):
-                return {UNKNOWN}  # one name of several that a caller chooses from: possible
-        return _union(map(self.values, ast.iter_child_nodes(node) if node else ())) & {LOADED, SETTING}
-
-    def _named(self, node: ast.Name) -> set[str]:
-        """What a name can be where it stands: a parameter, assigned in a scope around it, or imported."""
-        for scope in self.around(node, Scope):
-            if (scope, node.id) in self.assigned:
-                return self._assigned(scope, node.id)
-            if isinstance(scope, Function) and node.id in _parameters(scope):
-                return self.values(scope, node.id)
-        return {ASKS} if _ENUM.search(self.imports.get(node.id, "")) else {UNKNOWN}
-
-    def _assigned(self, scope: ast.AST | None, name: str) -> set[str]:
-        """What is assigned to a name of a scope, and can be reached."""
-        return _union(self.values(value) for where, value in self.assigned[scope, name] if not self.is_dead(where))
-
-    def _parameter(self, function: Function, name: str) -> set[str]:
-        """What the file's own calls hand over for a parameter, with its default; the default where there are none."""
-        parameters = _parameters(function)
-        default = parameters[name]
-        otherwise = {SETTING} if default is None else self.values(default)
-        place = [item for item in parameters if item not in ("self", "cls")].index(name) if name != "self" else 0
-        found: set[str] = set()
-        for call in self.sites(function):
-            given = [item.value for item in call.keywords if item.arg == name] or call.args[place : place + 1]
-            if not self.is_dead(call):
-                found |= self.values(given[0]) if given else otherwise
-        return found or otherwise
-
-    def _returned(self, call: ast.Call) -> set[str]:
-        path = self.path(call.func)
-        name = getattr(call.func, "attr", path)
-        values = [self.values(arg) for arg in (*call.args, *(item.value for item in call.keywords))]
-        if _READERS.search(path):
-            return {SETTING} if values and values[0] <= {SETTING, FALSE} else {LOADED}
-        if _ENUM.search(path):
-            return {LOADED if name == "get_state_dict" else ASKS}
-        if (name in ("get", "pop") and len(call.args) == 2) or name == "bool":
-            return values[-1] if values else {FALSE}
-        if isinstance(function := self.defined.get(name), Function):
-            return _union(self.values(item.value) for item in ast.walk(function) if isinstance(item, ast.Return))
-        below = _union(values) | (self.values(call.func.value) if isinstance(call.func, ast.Attribute) else set())
-        return {LOADED} if LOADED in below else below & {SETTING}
-
-
-def _opposite(known: str) -> str:
-    return {ASKS: FALSE, FALSE: ASKS}.get(known, known)
-
-
-def _union(values: Iterable[set[str]]) -> set[str]:
-    return set().union(*values)
-
-
-def _parameters(function: Function) -> dict[str, ast.expr | None]:
-    """The parameters of a function in order, each with its default."""
-    arguments = function.args
-    plain = [*arguments.posonlyargs, *arguments.args]
-    defaults = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
-    return {item.arg: default for item, default in zip((*plain, *arguments.kwonlyargs), defaults, strict=True)}
+                return set()  # one name of several that a caller chooses from: possible
+            case ast.BoolOp(op=ast.And(), values=values):
+                truths = {self._truth(value) for value in values}
+                return next(({least} for least in (FALSE, SETTING) if least in truths), self.values(values[-1]))
+            case ast.IfExp(test=test):
+                sides = {ASKS: [node.body], FALSE: [node.orelse], SETTING: []}
+                chosen = sides.get(self._truth(test), [node.body, node.orelse])
+                return set().union(*(self.values(side) for side in chosen))
+            case ast.Call(args=arguments) if _READERS.search(self._path(node.func)):
+                path = self.values(arguments[0]) if arguments else set()
+                return {SETTING} if path and path <= {SETTING, FALSE} else {LOADED}
+            case ast.Call(func=ast.Name(id="bool") | ast.Attribute(attr="get" | "pop"), args=[*_, value]):
+                return self.values(value)
+        below = (self.values(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+        return set().union(*below) & {LOADED, SETTING}

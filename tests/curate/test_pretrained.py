@@ -123,7 +123,7 @@ class Net(nn.Module):
     def read(self):
         return torch.load(self.PATH)
     def restore(self, given):
-        self.body.load_state_dict(given)  # loads
+        self.body.load_state_dict(given)  # missed
 if os.path.exists('a'):
     m.load_state_dict(torch.load('a'))  # loads
 own = copy.deepcopy(m.state_dict())
@@ -178,7 +178,7 @@ NONE = None
 LATER = True
 LATER = False
 m = timm.create_model('x', pretrained=YES)  # loads
-m = timm.create_model('x', pretrained=not NONE or False)  # loads
+m = timm.create_model('x', pretrained=not NONE or False)  # missed
 m = timm.create_model('x', pretrained=LATER)  # mistaken
 m = timm.create_model('x', pretrained=YES and not YES)
 m = timm.create_model('x', pretrained=bool(None))
@@ -227,10 +227,10 @@ class NeverBuilt(nn.Module):
 class Body(nn.Module):
     def __init__(self, pretrained=False):
         w = ResNet18_Weights.DEFAULT if pretrained else None
-        self.m = resnet18(weights=w)  # loads
+        self.m = resnet18(weights=w)  # missed
 class Backbone(nn.Module):
     def __init__(self, pretrained=True):
-        self.m = resnet18(pretrained=pretrained)
+        self.m = resnet18(pretrained=pretrained)  # mistaken
 m = [Body(), Body(True), Backbone(pretrained=False)]
 def build(pretrained: bool = False, weights=None):
     m = resnet18(weights=ResNet18_Weights.DEFAULT if pretrained else None)
@@ -279,7 +279,7 @@ class Net(nn.Module):
         return resnet18(True), 2  # loads
     @staticmethod
     def make(pretrained):
-        return resnet18(pretrained)  # loads
+        return resnet18(pretrained)  # missed
     def restore(self, path='a.pth'):
         self.load_state_dict(torch.load(path))  # mistaken
 class Part(nn.Module):
