@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from extract.closure import Collector
 from extract.discover import Selection, discover, select
 from extract.emit import Emitted, Emitter
 from extract.extractor import read_names
-from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder, companions, finder, interpreter, usage
 from extract.hints.values import UNKNOWN
 from extract.index import Index
 from extract.modules import FOUNDATION, Library
 from extract.probing import inputs, repairs, values
+from extract.requirements import distributions_of
 from extract.results import at_least
 from extract.runtime import runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
-from extract.symbols import Registries
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
 from manifests.corpus import load_corpus
 
@@ -78,7 +76,7 @@ class BlockSet:
         index.add(scope)
         self._index = index
         self._library = Library(sources, index.facts)
-        self._emitter = Emitter(Collector(Graph(self._library, Registries(self._library, index))))
+        self._emitter = Emitter(self._library, index)
         classes = discover(self._library, [self._library.by_path[source.name, file.path] for source, file in scope])
         found = select(classes, Selection(names=tuple(names))).found[::every]
         emitted = [item for item in map(self._emitter.emit, found) if isinstance(item, Emitted) and not item.fault]

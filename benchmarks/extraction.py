@@ -15,14 +15,11 @@ from pathlib import Path
 
 import libcst
 
-from extract.closure import Collector
 from extract.discover import discover
 from extract.emit import Emitted, Emitter
-from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Library
 from extract.sources import open_available
-from extract.symbols import Registries
 from extract.validate import Candidate, validate_all
 from lemur_core.source.parse import parse_file
 from manifests.corpus import load_corpus
@@ -60,7 +57,7 @@ def main() -> None:
             found = discover(library, modules)
             print(f"{len(found):,} classes")
             sample = random.Random(0).sample(found, min(chosen.blocks, len(found)))
-            emitter = Emitter(Collector(Graph(library, Registries(library, index))))
+            emitter = Emitter(library, index)
             emitter.emit(sample[0])  # reads the registries of the whole library, once
             emitted: list[Emitted] = []
 

@@ -14,17 +14,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from extract.closure import Collector
 from extract.discover import discover
 from extract.emit import Emitted, Emitter
-from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder
 from extract.index import Index
 from extract.modules import Library
+from extract.requirements import distributions_of
 from extract.results import reached
 from extract.runtime import runtime_for
 from extract.sources import open_available
-from extract.symbols import Registries
 from extract.validate import Candidate, validate_all
 from lemur_core.sandbox import Job, Sandbox, Status
 from manifests.corpus import load_corpus
@@ -46,7 +44,7 @@ def main() -> None:
         library = Library(sources, index.facts)
         found = discover(library, [library.by_path[source.name, file.path] for source, file in scope])
         sample = [found[place * len(found) // chosen.blocks] for place in range(min(chosen.blocks, len(found)))]
-        emitter = Emitter(Collector(Graph(library, Registries(library, index))))
+        emitter = Emitter(library, index)
         emitted = [item for item in map(emitter.emit, sample) if isinstance(item, Emitted) and not item.fault]
         own = {s.name.partition("@")[0] for s in sources}
         own |= {name for s in sources for package in library.packages(s) for name in distributions_of(package)}

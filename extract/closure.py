@@ -5,21 +5,22 @@ somewhere in the file; it is put before all the same, where no cycle forbids it.
 """
 
 import functools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from extract.discover import Found, class_of
-from extract.graph import Graph, Links
+from extract.graph import Graph, Links, kept_blocks
 from extract.modules import Definition, Module
-from extract.symbols import Entry, Namespace, Node, Own, Problem, Reason, Registered, Symbol
-from lemur_core.source.facts import AT_DEFINITION, CLASS, Statement
+from extract.symbols import Entry, Namespace, Node, Problem, Reason, Registered, Symbol
+from lemur_core.source.facts import AT_DEFINITION, CLASS
 
 MOST_STATEMENTS = 3_000
 
+NodeKey = tuple[str, str, int]  # source, path, number of the statement
 UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
 Needs = Callable[[UnitKey], Iterable[UnitKey]]
 Entries = dict[tuple[Registered, str], Entry]
-Readers = dict[tuple[int, str], list[tuple[str, str, int]]]
 
 
 @dataclass
@@ -38,19 +39,15 @@ class Unit:
 
 @dataclass
 class Closure:
-    """A class with all that it needs."""
+    """A class with all that it needs. Its problems say why it cannot become a block; there are none if it can."""
 
     root: Found
-    units: list[Unit]
-    symbols: list[Symbol]  # all that are linked, in order of first use
-    problems: list[Problem]
-    requires: set[str]
-    entries: Entries  # what its registries hold, by the strings in it
     graph: Graph
-
-    def links(self, node: Node) -> Links:
-        """The links of one of its statements."""
-        return self.graph.links(node.module, node.statement)
+    units: list[Unit] = field(default_factory=list)
+    symbols: dict[Symbol, None] = field(default_factory=dict)  # all that are linked, in order of first use
+    problems: dict[Problem, None] = field(default_factory=dict)
+    requires: set[str] = field(default_factory=set)
+    entries: Entries = field(default_factory=dict)  # what its registries hold, by the strings in it
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -59,190 +56,164 @@ class Closure:
             yield from unit.nodes
 
     @property
+    def linked(self) -> Iterator[tuple[Node, Links]]:
+        """All statements, each with its links, and with those of each block kept around it."""
+        return ((node, links) for node in self.nodes for links in self.graph.links_of(node))
+
+    @property
     def modules(self) -> list[Module]:
         """The files that take part, the block's own first."""
         others = {id(unit.module): unit.module for unit in self.units if unit.module is not self.root.module}
         return [self.root.module, *sorted(others.values(), key=lambda m: (m.source.name, m.file.path))]
 
 
-def kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
-    """The `if` and `try` blocks around a statement that stay in the file; the others are decided statically."""
-    return tuple(number for number, _ in statement.path if not module.facts.blocks[number].static)
+def closure_of(root: Found, graph: Graph) -> Closure:
+    """The closure of a class."""
+    closure = Closure(root, graph)
+    nodes: dict[NodeKey, Node] = {}
+    waiting: deque[Symbol] = deque([Definition(root.module, root.name)])
+    fresh: deque[Node] = deque()
+    while len(nodes) <= MOST_STATEMENTS:
+        if fresh:
+            node = fresh.popleft()
+            if node.key in nodes:
+                continue
+            nodes[node.key] = node
+            for links in graph.links_of(node):
+                closure.problems.update(dict.fromkeys(links.problems))
+                closure.requires |= links.requires
+                waiting += [link.symbol for link in links.links]
+                waiting += links.glue
+                waiting += [target for target in links.alias_links if target is not None]
+            fresh += _whole_try(node)
+        elif waiting:
+            symbol = waiting.popleft()
+            if symbol in closure.symbols:
+                continue
+            closure.symbols[symbol] = None
+            if isinstance(symbol, Namespace):
+                waiting += graph.items(symbol).values()
+            if isinstance(symbol, Definition):
+                fresh += graph.members(symbol)
+        else:
+            registered = _registered(closure, list(nodes.values()))
+            waiting += [entry.symbol for entry in registered if entry.symbol is not None]
+            fresh += [entry.node for entry in registered if entry.symbol is None and entry.node is not None]
+            if not registered:
+                break
+    else:
+        problem = Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")
+        closure.problems[problem] = None
+    closure.units = _Order(root, graph, list(nodes.values())).units_in_order()
+    return closure
 
 
-class Collector:
-    """Collects closures over one graph."""
+def _registered(closure: Closure, nodes: Sequence[Node]) -> list[Entry]:
+    """What the closure's registries hold under the strings that the closure names, as far as it is new."""
+    new = []
+    for registry in [symbol for symbol in closure.symbols if isinstance(symbol, Registered)]:
+        for node in nodes:
+            for key in node.statement.types:
+                if (registry, key) not in closure.entries:
+                    entry = closure.graph.registries.entry(Definition(*registry), key, node.module.source)
+                    if entry is not None:
+                        closure.entries[registry, key] = entry
+                        new.append(entry)
+    return new
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
 
-    def collect(self, root: Found, extra: Sequence[Symbol] = ()) -> Closure:
-        """The closure of a class. Its problems say why it cannot become a block; there are none if it can."""
-        symbols: dict[Symbol, None] = {}
-        nodes: dict[tuple[str, str, int], Node] = {}
-        problems: dict[Problem, None] = {}
-        requires: set[str] = set()
-        waiting: list[Symbol] = [Own(root.module, root.name), *extra]
-        entries: Entries = {}
-        fresh: list[Node] = []
-        while (waiting or fresh or self._registered(symbols, nodes, entries, waiting, fresh)) and len(
-            nodes
-        ) <= MOST_STATEMENTS:
-            symbol = waiting.pop(0) if waiting and not fresh else None
-            if symbol is not None:
-                if symbol in symbols:
-                    continue
-                symbols[symbol] = None
-                if isinstance(symbol, Namespace):
-                    waiting += self.graph.items(symbol).values()
-                if not isinstance(symbol, Own):
-                    continue
-                fresh = [node for node in self.graph.members(symbol) if node.key not in nodes]
-            while fresh:
-                node = fresh.pop(0)
-                if node.key in nodes:
-                    continue
-                nodes[node.key] = node
-                for links in self.links_of(node):
-                    problems.update(dict.fromkeys(links.problems))
-                    requires |= links.requires
-                    waiting += [link.symbol for link in links.links]
-                    waiting += links.glue
-                    waiting += [target for target in links.alias_links if target is not None]
-                fresh += self._whole_try(node)
-        if len(nodes) > MOST_STATEMENTS:
-            problems[Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")] = None
-        units = self._order(root, list(nodes.values()))
-        return Closure(root, units, list(symbols), list(problems), requires, entries, self.graph)
+def _whole_try(node: Node) -> Iterator[Node]:
+    """All statements of a kept `try`: what fails in its body decides what its handlers bind."""
+    for number in kept_blocks(node.module, node.statement):
+        if node.module.facts.blocks[number].kind == "try":
+            for other in node.module.facts.statements:
+                if any(block == number for block, _ in other.path) and node.module.taken(other):
+                    yield Node(node.module, other)
 
-    def _registered(
-        self,
-        symbols: Iterable[Symbol],
-        nodes: dict[tuple[str, str, int], Node],
-        entries: Entries,
-        waiting: list[Symbol],
-        fresh: list[Node],
-    ) -> bool:
-        """Add what the closure's registries hold under the strings that the closure names; whether that is new."""
-        registries = [symbol for symbol in symbols if isinstance(symbol, Registered)]
-        before = len(entries)
-        for registry in registries:
-            for node in list(nodes.values()):
-                for key in node.statement.types:
-                    if (registry, key) in entries:
-                        continue
-                    entry = self.graph.registries.entry(Definition(*registry), key, node.module.source)
-                    if entry is None:
-                        continue
-                    entries[registry, key] = entry
-                    if entry.symbol is not None:
-                        waiting.append(entry.symbol)
-                    elif entry.node is not None:
-                        fresh.append(entry.node)
-        return len(entries) > before
 
-    def links_of(self, node: Node) -> Iterator[Links]:
-        """The links of a statement and of the blocks kept around it."""
-        yield self.graph.links(node.module, node.statement)
-        for number in kept_blocks(node.module, node.statement):
-            yield self.graph.block_links(node.module, number)
+# -- order -------------------------------------------------------------------------------------------------------------
 
-    def _whole_try(self, node: Node) -> list[Node]:
-        """All statements of a kept `try`: what fails in its body decides what its handlers bind."""
-        result = []
-        for number in kept_blocks(node.module, node.statement):
-            if node.module.facts.blocks[number].kind == "try":
-                result += [
-                    Node(node.module, other)
-                    for other in node.module.facts.statements
-                    if any(block == number for block, _ in other.path) and node.module.taken(other)
-                ]
-        return result
 
-    # -- order ---------------------------------------------------------------------------------------------------
+class _Order:
+    """The units of a closure, and what must stand before what."""
 
-    def _order(self, root: Found, nodes: Sequence[Node]) -> list[Unit]:
-        units: dict[UnitKey, Unit] = {}
-        of_node: dict[tuple[str, str, int], UnitKey] = {}
+    def __init__(self, root: Found, graph: Graph, nodes: Sequence[Node]) -> None:
+        self._graph = graph
+        self._root = Definition(root.module, root.name)
+        self._units: dict[UnitKey, Unit] = {}
+        self._of_node: dict[NodeKey, UnitKey] = {}
         for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
             kept = kept_blocks(node.module, node.statement)
             key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.number)
-            units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
-            of_node[node.key] = key
-        readers = self._readers(nodes)
-        hard: dict[UnitKey, list[UnitKey]] = {}
-        soft: dict[UnitKey, list[UnitKey]] = {}
-        for key, unit in units.items():
-            before, later = self._needs(unit, of_node, readers)
-            hard[key] = [k for k in dict.fromkeys(before) if k != key]
-            soft[key] = [k for k in dict.fromkeys(later) if k != key]
-        root_key = next(of_node[n.key] for n in self.graph.members(Own(root.module, root.name)))
-        preferred = _post_order([root_key, *units], lambda k: [*hard[k], *soft[k]])
-        called = self._called(units, of_node)
-        # The class itself comes last, unless something else changes it afterwards.
-        return [units[key] for key in _hard_order(preferred, hard, called)]
-
-    def _readers(self, nodes: Sequence[Node]) -> Readers:
-        """The statements that read a name of their own file as they run: before it is bound again."""
-        found: Readers = {}
+            self._units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
+            self._of_node[node.key] = key
+        #: The statements that read a name of their own file as they run: before it is bound again.
+        self._readers: dict[tuple[int, str], list[NodeKey]] = {}
         for node in nodes:
             for use in node.statement.uses:
                 if use.when == AT_DEFINITION and use.local < 0:
-                    found.setdefault((id(node.module), use.name), []).append(node.key)
-        return found
+                    self._readers.setdefault((id(node.module), use.name), []).append(node.key)
 
-    def _needs(
-        self, unit: Unit, of_node: dict[tuple[str, str, int], UnitKey], readers: Readers
-    ) -> tuple[list[UnitKey], list[UnitKey]]:
+    def units_in_order(self) -> list[Unit]:
+        """What a unit reads as it runs before it; the class itself last, unless something changes it afterwards."""
+        hard: dict[UnitKey, list[UnitKey]] = {}
+        soft: dict[UnitKey, list[UnitKey]] = {}
+        for key, unit in self._units.items():
+            before, later = self._needs(unit)
+            hard[key] = [k for k in dict.fromkeys(before) if k != key]
+            soft[key] = [k for k in dict.fromkeys(later) if k != key]
+        root_key = next(self._of_node[node.key] for node in self._graph.members(self._root))
+        preferred = _post_order([root_key, *self._units], lambda k: [*hard[k], *soft[k]])
+        return [self._units[key] for key in _hard_order(preferred, hard, self._called())]
+
+    def _needs(self, unit: Unit) -> tuple[list[UnitKey], list[UnitKey]]:
         before: list[UnitKey] = []
         later: list[UnitKey] = []
         for node in unit.nodes:
-            for links in self.links_of(node):
+            for links in self._graph.links_of(node):
                 for link in links.links:
-                    if isinstance(link.symbol, Own):
-                        keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION, of_node)
+                    if isinstance(link.symbol, Definition):
+                        keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION)
                         (before if link.use.when == AT_DEFINITION else later).extend(keys)
                 for target in links.alias_links:
-                    if isinstance(target, Own):
-                        before.extend(self._keys(node, target, True, of_node))
+                    if isinstance(target, Definition):
+                        before.extend(self._keys(node, target, True))
             # Statements that bind or change one name stay in their order.
             for name in (*node.statement.binds, *node.statement.touches):
-                before += [of_node[k] for k in readers.get((id(node.module), name), ()) if k < node.key]
+                before += [self._of_node[k] for k in self._readers.get((id(node.module), name), ()) if k < node.key]
                 before += [
-                    of_node[other.key]
-                    for other in self.graph.members(Own(node.module, name))
-                    if other.statement.number < node.statement.number and other.key in of_node
+                    self._of_node[other.key]
+                    for other in self._graph.members(Definition(node.module, name))
+                    if other.statement.number < node.statement.number and other.key in self._of_node
                 ]
         return before, later
 
-    def _keys(self, node: Node, symbol: Own, now: bool, of_node: dict[tuple[str, str, int], UnitKey]) -> list[UnitKey]:
-        members = [m for m in self.graph.members(symbol) if m.key in of_node]
+    def _keys(self, node: Node, symbol: Definition, now: bool) -> list[UnitKey]:
+        members = [m for m in self._graph.members(symbol) if m.key in self._of_node]
         if now and symbol.module is node.module:
             earlier = [m for m in members if m.statement.number < node.statement.number]
             members = earlier or [m for m in members if m.statement.number != node.statement.number]
-        return [of_node[m.key] for m in members]
+        return [self._of_node[m.key] for m in members]
 
-    def _called(
-        self, units: dict[UnitKey, Unit], of_node: dict[tuple[str, str, int], UnitKey]
-    ) -> dict[UnitKey, list[UnitKey]]:
+    def _called(self) -> dict[UnitKey, list[UnitKey]]:
         """What the functions read that may be called while a unit runs, and those that they call in turn."""
         reads: dict[UnitKey, list[UnitKey]] = {}
         calls: dict[UnitKey, list[UnitKey]] = {}
         starts: dict[UnitKey, list[UnitKey]] = {}
         noted: dict[UnitKey, list[UnitKey]] = {}
-        for key, unit in units.items():
+        for key, unit in self._units.items():
             reads[key], calls[key], starts[key], noted[key] = [], [], [], []
             for node in unit.nodes:
                 hook = self._subclass_hook(node)
-                for links in self.links_of(node):
+                for links in self._graph.links_of(node):
                     for use, target in links.notes:  # evaluated as the function is defined, if that can be
                         if use.start >= 0 and isinstance(target, Definition):
-                            noted[key] += self._keys(node, Own(*target), True, of_node)
+                            noted[key] += self._keys(node, target, True)
                     for link in links.links:
-                        if not isinstance(link.symbol, Own):
+                        if not isinstance(link.symbol, Definition):
                             continue
                         now = link.use.when == AT_DEFINITION
-                        members = self._keys(node, link.symbol, now, of_node)
+                        members = self._keys(node, link.symbol, now)
                         if now and (link.use.called or hook):
                             starts[key] += members
                         elif not now:
@@ -250,7 +221,7 @@ class Collector:
                             if link.use.called:
                                 calls[key] += members
         result: dict[UnitKey, list[UnitKey]] = {}
-        for key in units:
+        for key in self._units:
             reached = _post_order(starts[key], lambda k: [*calls[k], *starts[k]])
             needed = dict.fromkeys([*(r for c in reached for r in reads[c]), *noted[key]])
             result[key] = [k for k in needed if k != key]
@@ -260,9 +231,9 @@ class Collector:
         """Whether a class has a base whose `__init_subclass__` runs as it is defined."""
         if node.statement.kind != CLASS:
             return False
-        for link in self.graph.links(node.module, node.statement).links:
-            if link.use.when == AT_DEFINITION and isinstance(link.symbol, Own):
-                facts = class_of(Definition(*link.symbol))
+        for link in self._graph.links(node.module, node.statement).links:
+            if link.use.when == AT_DEFINITION and isinstance(link.symbol, Definition):
+                facts = class_of(link.symbol)
                 if facts is not None and "__init_subclass__" in facts.methods:
                     return True
         return False

@@ -3,15 +3,17 @@
 import ast
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from extract.closure import Closure, Collector, Unit
+from extract.closure import Closure, Unit, closure_of
 from extract.discover import Found
-from extract.graph import distributions_of
-from extract.modules import Definition
+from extract.graph import Graph
+from extract.index import Index
+from extract.modules import Definition, Library
 from extract.render import Names, Renderer, Texts, annotation_name, choose_names
+from extract.requirements import distributions_of
 from extract.standins import SOURCE_NAME
-from extract.symbols import CONFIDENCE, How, Imported, Namespace, Optional, Own, Reason, Registered
+from extract.symbols import How, Imported, Namespace, Optional, Reason, Registered, Registries
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.undefined import drop_unevaluated, undefined_names
@@ -39,29 +41,29 @@ class Unresolved:
     detail: str
 
 
-@dataclass
 class Emitter:
-    """Emits blocks from one collector."""
+    """Emits blocks of one library."""
 
-    collector: Collector
-    texts: Texts = field(default_factory=Texts)
+    def __init__(self, library: Library, index: Index) -> None:
+        self.graph = Graph(library, Registries(library, index))
+        self._texts = Texts()
 
     def emit(self, found: Found) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module."""
-        closure = self.collector.collect(found)
+        closure = closure_of(found, self.graph)
         if closure.problems:
-            first = closure.problems[0]
+            first = next(iter(closure.problems))
             return Unresolved(found, first.reason, first.detail)
-        names = choose_names(closure, self.collector)
-        renderer = Renderer(closure, self.collector, names, self.texts)
-        late = _needed_when_called(closure, self.collector)
+        names = choose_names(closure)
+        renderer = Renderer(closure, names, self._texts)
+        late = _needed_when_called(closure)
         pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
-        body = _with_glue(pieces, closure, names, late) + _namespaces(names, self.collector)
+        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure)
         requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
-        head = [*_header(closure, names, renderer), *_future(closure, names, self.texts), *_imports(names, late)]
+        head = [*_header(closure, names, renderer), *_future(closure, names, self._texts), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
         files = tuple((m.source.name, m.file.path) for m in closure.modules)
-        resolutions = _resolutions(closure, self.collector)
+        resolutions = _resolutions(closure)
         try:
             (undefined, annotated), fault = _undefined(code), ""
             if annotated:  # in annotations that the author left without an import
@@ -89,35 +91,31 @@ def _undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
     return tuple(sorted(needed)), frozenset(found.keys() - needed.keys())
 
 
-def _resolutions(closure: Closure, collector: Collector) -> tuple[str, ...]:
+def _resolutions(closure: Closure) -> tuple[str, ...]:
     """For each definition from elsewhere: where it is, the least sure way in which it was found, its confidence."""
     ways: dict[str, How] = {}
-    for node in closure.nodes:
-        for links in collector.links_of(node):
-            for link in links.links:
-                symbol, how = link.symbol, link.how
-                if isinstance(symbol, Imported | Optional) or how is How.SAME_FILE:
-                    continue
-                if isinstance(symbol, Registered):
-                    how = How.REGISTRY
-                place = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
-                if place not in ways or CONFIDENCE[how] < CONFIDENCE[ways[place]]:
-                    ways[place] = how
+    for link in (link for _, links in closure.linked for link in links.links):
+        symbol, how = link.symbol, link.how
+        if isinstance(symbol, Imported | Optional) or how is How.SAME_FILE:
+            continue
+        if isinstance(symbol, Registered):
+            how = How.REGISTRY
+        place = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
+        if place not in ways or how.confidence < ways[place].confidence:
+            ways[place] = how
     for entry in closure.entries.values():
         if entry.symbol is not None:
             ways[f"{entry.module.source.name}::{entry.module.name}.{entry.symbol.name}"] = How.REGISTRY
-    return tuple(f"{place} [{ways[place]}, {CONFIDENCE[ways[place]]:.2f}]" for place in sorted(ways))
+    return tuple(f"{place} [{ways[place]}, {ways[place].confidence:.2f}]" for place in sorted(ways))
 
 
-def _needed_when_called(closure: Closure, collector: Collector) -> set[Imported]:
+def _needed_when_called(closure: Closure) -> set[Imported]:
     """Packages outside the runtime that no statement needs as it runs: the file works without them until then."""
     found: set[Imported] = set()
     at_once: set[Imported] = set()
-    for node in closure.nodes:
-        for links in collector.links_of(node):
-            for link in links.links:
-                if isinstance(link.symbol, Imported) and not collector.graph.library.is_runtime(link.symbol.package):
-                    (at_once if link.use.when == AT_DEFINITION else found).add(link.symbol)
+    for link in (link for _, links in closure.linked for link in links.links):
+        if isinstance(link.symbol, Imported) and not closure.graph.library.is_runtime(link.symbol.package):
+            (at_once if link.use.when == AT_DEFINITION else found).add(link.symbol)
     return found - at_once
 
 
@@ -130,22 +128,22 @@ def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, l
         for unit, text in reversed(pieces)
         if unit.module.source.name != SOURCE_NAME
     ][::-1]
-    absent = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "NotInstalled"), "")
+    absent = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotInstalled"), "")
     lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, Optional)})
     lines += sorted(
         f'try:\n    {_import(s, names)}\nexcept ImportError:\n    {names.of[s]} = {absent}("{s.package}")' for s in late
     )
-    registry = next((n for s, n in names.of.items() if isinstance(s, Own) and s.name == "Registry"), "")
+    registry = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "Registry"), "")
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, Registered)})
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
 
 
 def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list[str]]:
     """The lines that fill the registries, by the last statement that defines what they register."""
-    last: dict[Own, tuple[str, str, int]] = {}
+    last: dict[Definition, tuple[str, str, int]] = {}
     for node in closure.nodes:
         for name in node.statement.binds:
-            place = Own(node.module, name)
+            place = Definition(node.module, name)
             last[place] = max(node.key, last.get(place, node.key))
     found: dict[tuple[str, str, int], list[str]] = {}
     for (where, key), entry in closure.entries.items():
@@ -155,12 +153,12 @@ def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list
     return {key: ["\n".join(sorted(set(lines)))] for key, lines in found.items()}
 
 
-def _namespaces(names: Names, collector: Collector) -> list[str]:
+def _namespaces(names: Names, closure: Closure) -> list[str]:
     """Modules that are used as values, with what they offer."""
     texts = []
     for symbol in names.of:
         if isinstance(symbol, Namespace):
-            items = sorted((name, names.of[s]) for name, s in collector.graph.items(symbol).items())
+            items = sorted((name, names.of[s]) for name, s in closure.graph.items(symbol).items())
             lines = "".join(f"    {name}={value},\n" for name, value in items)
             types_ = names.of[Imported("types", "", False, "types")]
             texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
@@ -208,15 +206,15 @@ def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
     defined: dict[str, int] = {}
     for node in closure.nodes:
         for bound in node.statement.binds:
-            name = names.of.get(Own(node.module, bound), bound)
+            name = names.of.get(Definition(node.module, bound), bound)
             defined[name] = place[node.key]
     for node in closure.nodes:
         text = texts.of(node.module)
-        for use, target in closure.links(node).notes:
+        for use, target in closure.graph.links(node.module, node.statement).notes:
             if use.start < 0:
                 continue
             named = annotation_name(use.name, use.attributes, target, names.of)
-            here = isinstance(target, Definition) and Own(*target) in names.of
+            here = isinstance(target, Definition) and target in names.of
             if defined.get(named, place[node.key] if here else -1) >= place[node.key]:
                 return True
             if not here and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:

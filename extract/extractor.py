@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from extract.categories import category_of
-from extract.closure import Collector
 from extract.discover import Found, Selected, Selection, discover, select
 from extract.emit import Emitted, Emitter, Unresolved
 from extract.folder import write_extraction
-from extract.graph import Graph, distributions_of
 from extract.hints import HintFinder, Hints
 from extract.index import RUNTIME_NAMES, Index
 from extract.modules import Library, Module
+from extract.requirements import distributions_of
 from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
-from extract.symbols import Registries
 from extract.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -65,7 +63,7 @@ class BlockExtractor:
         self.runtime = Runtime(folder=None, installed=(), unavailable=())
         self._found: tuple[Found, ...] | None = None
         self._finder: HintFinder | None = None
-        self._emitter = Emitter(Collector(Graph(self.library, Registries(self.library, self.index))))
+        self._emitter = Emitter(self.library, self.index)
 
     def __enter__(self) -> Self:
         return self

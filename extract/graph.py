@@ -3,16 +3,13 @@
 Computed once for each statement and shared by all blocks that need it.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from extract.discover import class_of, follow
 from extract.index import RUNTIME_NAMES
 from extract.modules import RUNTIME, Definition, External, Library, Missing, Module, Target
+from extract.requirements import is_required
 from extract.standins import (
     DEFINITIONS,
     NOT_INSTALLED,
@@ -30,7 +27,6 @@ from extract.symbols import (
     Namespace,
     Node,
     Optional,
-    Own,
     Problem,
     Reason,
     Registered,
@@ -94,7 +90,7 @@ class Graph:
 
     # -- members -------------------------------------------------------------------------------------------------
 
-    def members(self, symbol: Own) -> tuple[Node, ...]:
+    def members(self, symbol: Definition) -> tuple[Node, ...]:
         """The statements that define a symbol, and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
@@ -144,6 +140,12 @@ class Graph:
             self._block_links[key] = result
         return self._block_links[key]
 
+    def links_of(self, node: Node) -> Iterator[Links]:
+        """The links of a statement and of the blocks kept around it."""
+        yield self.links(node.module, node.statement)
+        for number in kept_blocks(node.module, node.statement):
+            yield self.block_links(node.module, number)
+
     def _link(self, module: Module, statement: Statement) -> Links:
         result = Links()
         if statement.kind in {IMPORT, STAR}:
@@ -190,14 +192,8 @@ class Graph:
         for entry, target in zip(statement.locals, result.local_targets, strict=True):
             if not isinstance(target, External) or target.runtime or entry.guarded:
                 continue
-            if self.hard_requirement(module, target.package):
+            if is_required(module.source, target.package):
                 result.requires.add(target.package.split(".")[0])
-
-    def hard_requirement(self, module: Module, package: str) -> bool:
-        """Whether the source's own metadata says that it cannot do without a package."""
-        return not _hard_requirements(module.source.requires).isdisjoint(
-            canonicalize_name(name) for name in distributions_of(package)
-        )
 
     def _link_use(
         self, module: Module, use: Use, alias: Alias | None, result: Links, target: Target | None = None
@@ -251,16 +247,16 @@ class Graph:
             found = find_definition(target.name, [base[-1] for base in facts.bases if base] if facts else ())
             if found is not None and found.has <= _shape(target):
                 return self.ours(found)
-        return Own(*target)
+        return target
 
     @property
-    def registry_class(self) -> Own:
+    def registry_class(self) -> Definition:
         """Our stand-in for registries."""
         return self.ours(REGISTRY)
 
-    def ours(self, found: StandIn) -> Own:
+    def ours(self, found: StandIn) -> Definition:
         """One of our stand-ins as a symbol."""
-        return Own(standin_module(self.library, found.file), found.name)
+        return Definition(standin_module(self.library, found.file), found.name)
 
     def _how(self, module: Module, use: Use, target: Definition, consumed: int, alias: Alias | None) -> How:
         if target.module is module:
@@ -418,6 +414,11 @@ class Graph:
         return any(found.name == "PreTrainedConfig" for found in ours)
 
 
+def kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
+    """The `if` and `try` blocks around a statement that stay in the file; the others are decided statically."""
+    return tuple(number for number, _ in statement.path if not module.facts.blocks[number].static)
+
+
 def _operator(use: Use, target: Target) -> tuple[str, ...]:
     """Namespace and name of the operator that is read: of `torch.ops.NAMESPACE.NAME`; else empty."""
     torch = isinstance(target, External) and target.bound_module == "torch"
@@ -431,20 +432,6 @@ def _shape(target: Definition) -> set[str]:
     return {*methods, *(name for statement in target.module.binders(target.name) for name in statement.shadows)}
 
 
-@functools.cache
-def _hard_requirements(requires: tuple[str, ...]) -> frozenset[str]:
-    """Normalised names of the distributions that are required without an extra."""
-    found = set()
-    for text in requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if requirement.marker is None or "extra" not in str(requirement.marker):
-            found.add(canonicalize_name(requirement.name))
-    return frozenset(found)
-
-
 def _place(module: Module, line: int) -> str:
     return f"{module.source.name} {module.file.path}:{line}"
 
@@ -455,31 +442,3 @@ def module_line(module: Module, use: Use) -> int:
         if statement.start <= use.start < statement.end:
             return statement.line
     return 0
-
-
-_DISTRIBUTIONS = {
-    "PIL": ("pillow",),
-    "pkg_resources": ("setuptools<81",),  # later releases no longer have it
-    "cv2": ("opencv-python", "opencv-python-headless"),
-    "yaml": ("PyYAML",),
-    "sklearn": ("scikit-learn",),
-    "skimage": ("scikit-image",),
-    "mmcv": ("mmcv", "mmcv-lite"),
-    "mmseg": ("mmsegmentation",),
-    "attr": ("attrs",),
-    "google": ("protobuf",),
-    "pycocotools": ("pycocotools",),
-    "dateutil": ("python-dateutil",),
-    "Bio": ("biopython",),
-    "rdkit": ("rdkit",),
-    "torch_geometric": ("torch-geometric",),
-    "clip": ("openai-clip",),
-    "flash_attn": ("flash-attn",),
-    "huggingface_hub": ("huggingface-hub",),
-}
-
-
-def distributions_of(package: str) -> tuple[str, ...]:
-    """The distributions that may offer an import name; the usual one first."""
-    top = package.split(".")[0]
-    return _DISTRIBUTIONS.get(top, (top.replace("_", "-"),))

@@ -156,7 +156,7 @@ class Module:
 
 
 class Definition(NamedTuple):
-    """A name that statements of a module bind."""
+    """A name that statements of a module bind; a block that needs it gets a copy of their text."""
 
     module: Module
     name: str

@@ -8,10 +8,11 @@ every other byte as it is; LibCST would give the same text at many times the cos
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from extract.closure import Closure, Collector, Unit, kept_blocks
-from extract.graph import Links
+from extract.closure import Closure, Unit
+from extract.graph import Links, kept_blocks
 from extract.modules import Definition, External, Missing, Module, Target
-from extract.symbols import Imported, Link, Node, Optional, Own, Registered, Symbol
+from extract.requirements import is_required
+from extract.symbols import Imported, Link, Node, Optional, Registered, Symbol
 from lemur_core.source.facts import IMPORT, Alias, LocalImport, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
@@ -30,7 +31,7 @@ class Names:
     def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
         """Definitions that are not called what they were."""
         for symbol, name in self.of.items():
-            if isinstance(symbol, Own | Registered) and symbol.name != name:
+            if isinstance(symbol, Definition | Registered) and symbol.name != name:
                 yield symbol, symbol.name, name
 
 
@@ -39,10 +40,10 @@ def natural_name(symbol: Symbol) -> str:
     return symbol.bound if isinstance(symbol, Imported | Optional) else symbol.name
 
 
-def choose_names(closure: Closure, collector: Collector) -> Names:
+def choose_names(closure: Closure) -> Names:
     """The name of every symbol of a closure."""
     nodes = list(closure.nodes)
-    links = [(node, link) for node in nodes for found in collector.links_of(node) for link in found.links]
+    links = [(node, link) for node, found in closure.linked for link in found.links]
     symbols = _all_symbols(closure, nodes)
     hidden = _hidden(links)
     pinned = {link.symbol for _, link in links if link.use.start < 0}
@@ -50,7 +51,7 @@ def choose_names(closure: Closure, collector: Collector) -> Names:
     several = len({id(node.module) for node in nodes}) > 1
     root = closure.root
     own_first = sorted(
-        symbols, key=lambda s: (s != Own(root.module, root.name), s not in pinned, not _of(s, root.module))
+        symbols, key=lambda s: (s != Definition(root.module, root.name), s not in pinned, not _of(s, root.module))
     )
     names: dict[Symbol, str] = {}
     used: set[str] = set()
@@ -70,7 +71,7 @@ def choose_names(closure: Closure, collector: Collector) -> Names:
         used.add(names[symbol])
         if isinstance(symbol, Imported):
             shared[_identity(symbol)] = names[symbol]
-    return Names(names, _annotation_names(closure, collector, names, used))
+    return Names(names, _annotation_names(closure, names, used))
 
 
 def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
@@ -78,10 +79,10 @@ def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
     found = dict.fromkeys(closure.symbols)
     for node in nodes:
         for store in node.statement.stores:
-            found[Own(node.module, store.name)] = None
+            found[Definition(node.module, store.name)] = None
         if node.statement.aliases:
             for alias in node.statement.aliases:
-                found[Own(node.module, alias.bound)] = None
+                found[Definition(node.module, alias.bound)] = None
     return list(found)
 
 
@@ -93,7 +94,7 @@ def _identity(symbol: Imported) -> tuple[str, str]:
 
 
 def _of(symbol: Symbol, module: Module) -> bool:
-    return not isinstance(symbol, Own) or symbol.module is module
+    return not isinstance(symbol, Definition) or symbol.module is module
 
 
 def _hidden(links: Iterable[tuple[Node, Link]]) -> Mapping[Symbol, set[str]]:
@@ -113,27 +114,26 @@ def _words(nodes: Iterable[Node]) -> set[str]:
     return words
 
 
-def _annotation_names(closure: Closure, collector: Collector, names: dict[Symbol, str], used: set[str]) -> list[str]:
+def _annotation_names(closure: Closure, names: dict[Symbol, str], used: set[str]) -> list[str]:
     """Names that annotations use: imports of the runtime are cheap and stay; classes of the corpus are not copied."""
     unknown: dict[str, None] = {}
-    for node in closure.nodes:
-        for links in collector.links_of(node):
-            for use, target in links.notes:
-                imported = collector.graph.note_import(node.module, use, target)
-                for symbol in imported:
-                    if symbol not in names and symbol.bound not in used:
-                        names[symbol] = symbol.bound
-                        used.add(symbol.bound)
-                if not imported:
-                    unknown[annotation_name(use.name, use.attributes, target, names)] = None
+    for node, links in closure.linked:
+        for use, target in links.notes:
+            imported = closure.graph.note_import(node.module, use, target)
+            for symbol in imported:
+                if symbol not in names and symbol.bound not in used:
+                    names[symbol] = symbol.bound
+                    used.add(symbol.bound)
+            if not imported:
+                unknown[annotation_name(use.name, use.attributes, target, names)] = None
     return [name for name in unknown if name not in used and name not in BUILTINS]
 
 
 def annotation_name(name: str, attributes: tuple[str, ...], target: object, names: Mapping[Symbol, str]) -> str:
     """What an annotation calls a class of the corpus: its name in this file if it is here, else its bare name."""
     if isinstance(target, Definition):
-        if Own(*target) in names:
-            return names[Own(*target)]
+        if target in names:
+            return names[target]
         return target.name if attributes and name != target.name else name
     return name
 
@@ -144,9 +144,8 @@ def annotation_name(name: str, attributes: tuple[str, ...], target: object, name
 class Renderer:
     """Writes the units of one closure."""
 
-    def __init__(self, closure: Closure, collector: Collector, names: Names, texts: "Texts") -> None:
-        self.closure = closure
-        self.collector = collector
+    def __init__(self, closure: Closure, names: Names, texts: "Texts") -> None:
+        self.graph = closure.graph
         self.names = names
         self.texts = texts
         self.dropped: list[str] = []  # decorators left out
@@ -168,7 +167,7 @@ class Renderer:
         text = self.texts.of(module)
         pieces: list[str] = []
         at = block.start
-        edits = self._link_edits(self.collector.graph.block_links(module, number))
+        edits = self._link_edits(self.graph.block_links(module, number))
         for index, (role, start, end) in enumerate(block.suites):
             if start == end:
                 continue
@@ -224,7 +223,7 @@ class Renderer:
 
     def _statement(self, module: Module, statement: Statement) -> str:
         text = self.texts.of(module)
-        links = self.collector.graph.links(module, statement)
+        links = self.graph.links(module, statement)
         if statement.kind == IMPORT:
             return self._import(module, statement, links)
         edits = [
@@ -282,7 +281,7 @@ class Renderer:
     def _store_edits(self, module: Module, statement: Statement) -> list[Edit]:
         edits = []
         for store in statement.stores:
-            name = self.names.of.get(Own(module, store.name), store.name)
+            name = self.names.of.get(Definition(module, store.name), store.name)
             if name != store.name:
                 edits.append(Edit(store.start, store.end, name))
         return edits
@@ -293,7 +292,7 @@ class Renderer:
         """An import inside a kept `if` or `try`, each name on a line of its own."""
         lines = []
         for alias, symbol in zip(statement.aliases, links.alias_links, strict=True):
-            bound = self.names.of.get(Own(module, alias.bound), alias.bound)
+            bound = self.names.of.get(Definition(module, alias.bound), alias.bound)
             if symbol is not None:
                 lines.append(f"{bound} = {self.names.of[symbol]}")
             else:
@@ -302,7 +301,7 @@ class Renderer:
         return "".join(f"{indent}{line}\n" for line in lines)
 
     def _kept_import(self, module: Module, alias: Alias, bound: str) -> str:
-        dotted = self.collector.graph.library.absolute(module, alias)
+        dotted = self.graph.library.absolute(module, alias)
         assert dotted is not None
         return str(Import(dotted, alias.name, alias.whole or bound != dotted.split(".")[0], bound))
 
@@ -333,15 +332,15 @@ class Renderer:
     def _usable(self, module: Module, entry: LocalImport, target: External) -> bool:
         if target.runtime:
             return True
-        return not entry.guarded and self.collector.graph.hard_requirement(module, target.package)
+        return not entry.guarded and is_required(module.source, target.package)
 
     def _local_line(self, module: Module, entry: LocalImport, target: Target) -> str:
         bound = entry.alias.bound
         if entry.is_global:
-            bound = self.names.of.get(Own(module, bound), bound)
+            bound = self.names.of.get(Definition(module, bound), bound)
         if isinstance(target, External):
             if self._usable(module, entry, target):
-                dotted = self.collector.graph.library.absolute(module, entry.alias) or ""
+                dotted = self.graph.library.absolute(module, entry.alias) or ""
                 if dotted.partition(".")[0] == target.package.partition(".")[0]:
                     return self._kept_import(module, entry.alias, bound)
                 return str(Import(target.package, target.name, target.whole, bound))  # the corpus passes it on
@@ -352,7 +351,7 @@ class Renderer:
             return f"{bound} = None; raise ImportError({target.where!r})"
         if isinstance(target, Module) or entry.stand_alone:
             return ""
-        name = self.names.of.get(Own(*target), target.name)
+        name = self.names.of.get(target, target.name)
         return f"{bound} = {name}" if name != bound else f'{bound} = globals()["{bound}"]'
 
 

@@ -7,6 +7,7 @@ files that were read, tests, docs and examples left out).
 """
 
 import ast
+import functools
 import importlib.metadata
 import json
 import re
@@ -167,3 +168,52 @@ def _public(version: str) -> str:
 
 def _indented(value: object) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
+
+
+# --- which distribution offers a package ------------------------------------------------------------------------------
+
+_DISTRIBUTIONS = {
+    "PIL": ("pillow",),
+    "pkg_resources": ("setuptools<81",),  # later releases no longer have it
+    "cv2": ("opencv-python", "opencv-python-headless"),
+    "yaml": ("PyYAML",),
+    "sklearn": ("scikit-learn",),
+    "skimage": ("scikit-image",),
+    "mmcv": ("mmcv", "mmcv-lite"),
+    "mmseg": ("mmsegmentation",),
+    "attr": ("attrs",),
+    "google": ("protobuf",),
+    "pycocotools": ("pycocotools",),
+    "dateutil": ("python-dateutil",),
+    "Bio": ("biopython",),
+    "rdkit": ("rdkit",),
+    "torch_geometric": ("torch-geometric",),
+    "clip": ("openai-clip",),
+    "flash_attn": ("flash-attn",),
+    "huggingface_hub": ("huggingface-hub",),
+}
+
+
+def distributions_of(package: str) -> tuple[str, ...]:
+    """The distributions that may offer an import name; the usual one first."""
+    top = package.split(".")[0]
+    return _DISTRIBUTIONS.get(top, (top.replace("_", "-"),))
+
+
+def is_required(source: Source, package: str) -> bool:
+    """Whether a source's own metadata says that it cannot do without a package."""
+    return not _hard_requirements(source.requires).isdisjoint(map(canonicalize_name, distributions_of(package)))
+
+
+@functools.cache
+def _hard_requirements(requires: tuple[str, ...]) -> frozenset[str]:
+    """Normalised names of the distributions that are required without an extra."""
+    found = set()
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or "extra" not in str(requirement.marker):
+            found.add(canonicalize_name(requirement.name))
+    return frozenset(found)

@@ -4,7 +4,6 @@ All counts are taken from the rows of the table, so that anyone can take them ag
 """
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,9 +21,6 @@ Row = Mapping[str, Any]
 
 #: The columns that are counted.
 COLUMNS = ("block", "name", "qualname", "source", "category", "level", "error_kind", "fidelity", "n_lines", "license")
-
-#: Two-sided 95 % of the normal distribution.
-_Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +158,13 @@ def choose(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def wilson(part: int, whole: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a proportion; (0, 1) of nothing.
+    """The 95 % Wilson score interval of a proportion; (0, 1) of nothing."""
+    from scipy.stats import binomtest  # here, because it takes longer to load than everything else in this file
 
-    Source: https://doi.org/10.1080/01621459.1927.10502953
-    """
     if not whole:
         return 0.0, 1.0
-    share, weight = part / whole, _Z * _Z / whole
-    centre = (share + weight / 2) / (1 + weight)
-    reach = _Z / (1 + weight) * math.sqrt(share * (1 - share) / whole + weight / (4 * whole))
-    low = 0.0 if part == 0 else max(0.0, centre - reach)
-    high = 1.0 if part == whole else min(1.0, centre + reach)
-    return low, high
+    interval = binomtest(part, whole).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def _levels_by(rows: Iterable[Row], column: str) -> dict[str, dict[str, int]]:

@@ -69,13 +69,11 @@ class Runtime:
         folder: to append to `sys.path`; None if nothing had to be fetched, or could be.
         installed: what lies in the folder, as `name==version`, in order.
         unavailable: names that cannot be had, each with the reason; in order.
-        present: what was asked for and the interpreter has, as `name==version`, in order.
     """
 
     folder: Path | None
     installed: tuple[str, ...]
     unavailable: tuple[tuple[str, str], ...]
-    present: tuple[str, ...] = ()
 
     @property
     def folders(self) -> list[Path]:
@@ -102,7 +100,6 @@ def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
         _merge(picked) if picked else None,
         tuple(sorted(f"{distribution.name}=={distribution.version}" for distribution in picked)),
         tuple(sorted(collected.unavailable.items())),
-        tuple(sorted(collected.present)),
     )
 
 
@@ -149,7 +146,6 @@ class _Collected:
     known: set[str]
     picked: dict[str, Distribution] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
-    present: set[str] = field(default_factory=set)
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
     offline: str = ""
 
@@ -180,8 +176,6 @@ class _Collected:
         because = f"; {parent} needs it" if parent else ""
         version = _installed_version(requirement.name)
         if version is not None:
-            if not parent:
-                self.present.add(f"{name}=={version}")
             if not requirement.specifier.contains(version, prereleases=True):
                 reason = f"{version} is installed here, not {requirement.specifier}"
                 self.unavailable.setdefault(name, reason + because)

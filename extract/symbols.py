@@ -12,13 +12,6 @@ from extract.sources import Source
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement, Use
 
 
-class Own(NamedTuple):
-    """A name that statements of the corpus define; their text is copied."""
-
-    module: Module
-    name: str
-
-
 class Imported(NamedTuple):
     """An import that stays: `import package as bound`, `from package import name as bound`."""
 
@@ -53,7 +46,7 @@ class Namespace(NamedTuple):
         return self.module.name.rpartition(".")[2]
 
 
-Symbol = Own | Imported | Registered | Optional | Namespace
+Symbol = Definition | Imported | Registered | Optional | Namespace
 
 
 class Reason(StrEnum):
@@ -74,30 +67,25 @@ class Problem(NamedTuple):
 
 
 class How(StrEnum):
-    """How a name was resolved, the surest first."""
+    """How a name was resolved, and how sure that is; the surest first."""
 
-    SAME_FILE = "same file"
-    DIRECT_IMPORT = "direct import"
-    RE_EXPORT = "re-export"
-    QUALIFIED = "qualified name"
-    STAR = "star import"
-    LAZY_PACKAGE = "lazy package"
-    REGISTRY = "registry"
-    STAND_IN = "stand-in"
-    HEURISTIC = "heuristic"
+    SAME_FILE = "same file", 1.0
+    DIRECT_IMPORT = "direct import", 1.0
+    RE_EXPORT = "re-export", 1.0
+    QUALIFIED = "qualified name", 1.0
+    STAR = "star import", 0.95
+    LAZY_PACKAGE = "lazy package", 0.9
+    STAND_IN = "stand-in", 0.9
+    REGISTRY = "registry", 0.8
+    HEURISTIC = "heuristic", 0.5
 
+    confidence: float
 
-CONFIDENCE = {
-    How.SAME_FILE: 1.0,
-    How.DIRECT_IMPORT: 1.0,
-    How.RE_EXPORT: 1.0,
-    How.QUALIFIED: 1.0,
-    How.STAR: 0.95,
-    How.LAZY_PACKAGE: 0.9,
-    How.STAND_IN: 0.9,
-    How.REGISTRY: 0.8,
-    How.HEURISTIC: 0.5,
-}
+    def __new__(cls, name: str, confidence: float) -> "How":
+        """The name, with its confidence beside it."""
+        way = str.__new__(cls, name)
+        way._value_, way.confidence = name, confidence
+        return way
 
 
 class Link(NamedTuple):
@@ -128,7 +116,7 @@ _MARKS = (b".register_module(", b".register(")
 class Entry(NamedTuple):
     """What a registry holds under a key: a class or function, or the statement that registers it."""
 
-    symbol: Own | None
+    symbol: Definition | None
     node: Node | None
     module: Module
 
@@ -206,7 +194,7 @@ class Registries:
                     registry = self._target(module, decorator.chain[:-1])
                     if registry is not None and statement.binds:
                         name = statement.binds[0]
-                        entry = Entry(Own(module, name), None, module)
+                        entry = Entry(Definition(module, name), None, module)
                         yield self.canonical(registry), decorator.keys or (name,), entry
             if (not statement.decorators and not statement.binds) or statement.kind == "other":
                 yield from self._calls(module, statement)

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from extract.blocks import find, find_code, read_manifest_of
 from extract.chat.draft import FACTS, NAMES, Rights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
-from extract.dataset import CONFIGS
+from extract.folder import CONFIGS
 from extract.modules import FOUNDATION
 from extract.results import COLUMNS, at_least, count_rows
 from extract.specs import SPECS

@@ -18,9 +18,8 @@ from packaging.utils import canonicalize_name
 
 from extract.chat.draft import guarded_text, repeats
 from extract.folder import code_paths
-from extract.graph import distributions_of
 from extract.modules import RUNTIME
-from extract.requirements import imported_names
+from extract.requirements import distributions_of, imported_names
 from extract.results import at_least
 from extract.specs import SPECS
 from extract.specs.make import SHARED, line_faults, read_lines

@@ -9,7 +9,6 @@ from extract.emit import Emitted, Emitter
 from extract.hints.model import Companion, Parameter, dotted
 from extract.hints.usage import Ancestor, Usage
 from extract.modules import Definition, Module
-from extract.symbols import Own
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
 _CLASS_OF = frozenset({"type", "Type"})
@@ -73,8 +72,8 @@ class Companions:
         target = follow(self._usage.library, module, chain)
         if not isinstance(target, Definition) or class_of(target) is None:
             return None
-        symbol = self._emitter.collector.graph.symbol(target)
-        return Wanted(symbol.module, symbol.name, wants_class) if isinstance(symbol, Own) else None
+        symbol = self._emitter.graph.symbol(target)
+        return Wanted(symbol.module, symbol.name, wants_class) if isinstance(symbol, Definition) else None
 
 
 def class_names(annotation: str | None) -> Iterator[tuple[tuple[str, ...], bool]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.report import failures_of, form_of, goal_of, summary_text
+from extract.report import failures_of, goal_of, summary_text
 from extract.report_figures import rung_colors
 from extract.results import wilson
 from lemur_core.files.markdown import code_span, plain, shown, table
@@ -187,10 +187,6 @@ def failed(kind: str, *errors: str) -> list[Block]:
     [
         (["no a", "no b", "no b"], "no b", 2, "B1"),
         (["s@1 f.py:3: 'x' is lost", "s@1 g.py:9: 'x' is lost", "else"], "'x' is lost", 2, "B0"),
-        (["'a' is lost", "'b' is lost", "'c' is lost"], "'…' is lost", 3, "B0"),
-        (["z", "line 3", "line 4", "line 5"], "line N", 3, "B1"),
-        (["'a' at 1", "'a' at 1", "'b' at 2", "'c' at 3"], "'a' at 1", 2, "B0"),
-        (["'a' at 1", "'a' at 1", "'b' at 2", "'c' at 3", "'d' at 4"], "'…' at N", 5, "B0"),
         (["b", "a"], "a", 1, "B1"),
         ([""], "", 1, "B0"),
     ],
@@ -205,19 +201,6 @@ def test_categories_stand_by_size_then_name() -> None:
     rows = [*failed("b", "x"), *failed("c", "x", "y"), *failed("a", "x")]
     assert [failure.kind for failure in failures_of(rows)] == ["c", "a", "b"]
     assert failures_of([]) == []
-
-
-@pytest.mark.parametrize(
-    ("message", "form"),
-    [
-        ("timm@1.0 timm/x.py:18: 'make' comes from nowhere", "'…' comes from nowhere"),
-        ('no module "a" in `b`', "no module '…' in '…'"),
-        ("don't stop", "don't stop"),
-        ("line 12 of 3", "line N of N"),
-    ],
-)
-def test_the_form_of_a_message(message: str, form: str) -> None:
-    assert form_of(message) == form
 
 
 # --- colours and text ---------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from extract.results import at_least, choose, count_rows, count_targets, reached, wilson
 from manifests.records import LEVELS
@@ -89,16 +88,8 @@ def test_targets() -> None:
     assert "targets" not in count_rows(rows)
 
 
-@given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_the_interval_is_wilsons(case: tuple[int, int]) -> None:
-    part, whole = case
-    expected = binomtest(part, whole).proportion_ci(0.95, method="wilson")
-    assert wilson(part, whole) == pytest.approx((expected.low, expected.high), abs=1e-12)
-    low, high = wilson(part, whole)
-    assert 0 <= low <= part / whole <= high <= 1
-
-
 def test_the_interval_of_nothing_says_nothing() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
     assert wilson(0, 7)[0] == 0.0
     assert wilson(7, 7)[1] == 1.0
+    assert wilson(6, 10) == pytest.approx((0.3127, 0.8318), abs=1e-4)

@@ -16,14 +16,11 @@ import pytest
 from pyflakes import messages
 from pyflakes.checker import Checker
 
-from extract.closure import Collector
 from extract.discover import Found, discover
 from extract.emit import Emitted, Emitter, Unresolved
-from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Library
 from extract.sources import Source, open_source
-from extract.symbols import Registries
 
 _UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport, messages.ImportStarUsed)
 
@@ -59,7 +56,7 @@ class Corpus:
 
     def emitter(self) -> Emitter:
         """An emitter that has seen nothing yet."""
-        return Emitter(Collector(Graph(self.library, Registries(self.library, self.index))))
+        return Emitter(self.library, self.index)
 
     def emit(self, name: str) -> Emitted | Unresolved:
         """The outcome for the class of that name, bare or qualified."""

@@ -16,19 +16,16 @@ PACKAGES = Path(__file__).parents[2] / "fixtures" / "extract" / "packages"
 
 EMIT_ALL = """
 import json, pathlib, sys, tempfile
-from extract.closure import Collector
 from extract.discover import discover
 from extract.emit import Emitter
-from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Library
-from extract.symbols import Registries
 from extract.sources import open_source
 source = open_source(sys.argv[1])
 with tempfile.TemporaryDirectory() as folder, Index(pathlib.Path(folder) / "index.sqlite") as index:
     library = Library([source], index.facts)
     found = discover(library, [library.by_path[source.name, f.path] for f in source.files])
-    emitter = Emitter(Collector(Graph(library, Registries(library, index))))
+    emitter = Emitter(library, index)
     result = {f.qualname: getattr(emitter.emit(f), "code", "") for f in found}
     facts = [repr(index.facts(source, f)) for f in source.files]
 print(json.dumps([result, facts]))

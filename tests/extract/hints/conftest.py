@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from extract.closure import Collector
 from extract.discover import discover
 from extract.emit import Emitter
-from extract.graph import Graph
 from extract.hints import HintFinder, Hints
 from extract.index import Index
 from extract.modules import Library
 from extract.sources import open_source
-from extract.symbols import Registries
 
 HintsFor = Callable[..., Hints]
 
@@ -40,7 +37,7 @@ def hints_for(tmp_path_factory: pytest.TempPathFactory, index: Index) -> HintsFo
         library = Library([source], index.facts)
         modules = [library.by_path[source.name, file.path] for file in source.files]
         (found,) = [item for item in discover(library, modules) if item.name == name]
-        emitter = Emitter(Collector(Graph(library, Registries(library, index))))
+        emitter = Emitter(library, index)
         return HintFinder(library, index, emitter).hints_for(found)
 
     return make

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.dataset import CONFIGS
+from extract.folder import CONFIGS
 from lemur_core.files.errors import UserError
 from manifests.checks import check_description, check_table
 from manifests.manifest import list_outputs, read_manifest, write_manifest
