@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from datasets.exceptions import DatasetNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import RetryableError, UserError
 from train.data import Cifar10, load_cifar10, open_cache, split
 
 forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
@@ -119,7 +120,7 @@ def lie(path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
-    "short array": ("train_images.npy", cut, "train_images.npy has 153,727 bytes, not 153,728; delete it"),
+    "short array": ("train_images.npy", cut, "mmap length is greater than file size; delete it"),
     "flipped bit": ("test_images.npy", flip, None),  # found by the digest, not by a look at the sizes
     "array is gone": ("train_labels.npy", Path.unlink, "No such file or directory"),
     "no meta": ("meta.json", Path.unlink, "No such file or directory"),
@@ -251,6 +252,28 @@ def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     serve(monkeypatch, lambda *_, **__: {"train": hub_split("train"), "dev": hub_split("test")})
     with pytest.raises(UserError, match=r"^hf://datasets/o/n: no split test; it has dev, train$"):
         load_cifar10("hf://datasets/o/n", cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (ConnectionError("no route"), RetryableError, "the Hub cannot be read: no route; check the network, run again"),
+        (TimeoutError("too slow"), RetryableError, "the Hub cannot be read: too slow"),
+        (DatasetNotFoundError("not there"), UserError, "not there; check the name, the revision"),
+        (ValueError("no such revision"), UserError, "no such revision; check the name, the revision"),
+    ],
+)
+def test_errors_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, kind: type[UserError], said: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    serve(monkeypatch, fail)
+    with pytest.raises(UserError) as caught:
+        load_cifar10("hf://datasets/o/n", cache=tmp_path)
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(f"hf://datasets/o/n: {said}")
 
 
 # --- held-out images --------------------------------------------------------------------------------------------

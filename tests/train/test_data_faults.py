@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
 from train.data import load_cifar10
-from train.data.parquet import Cells, decode_cells
+from train.data.parquet import decode_images
 
 forms = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("data_forms.py"))))
 MADE = forms.make()
@@ -77,13 +77,9 @@ def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: 
 def test_one_file_is_one_split(tmp_path: Path) -> None:
     folder = forms.write_parquet(tmp_path / "in", MADE)
     assert error_of(folder / TRAIN, tmp_path) == (
-        f"{folder / TRAIN}: holds the train split only, the test split is missing; "
-        "give the folder that has test-*.parquet as well"
+        f"{folder / TRAIN}: one file holds one split; give a folder with train-*.parquet and test-*.parquet"
     )
     (folder / TRAIN).rename(folder / "all.parquet")
-    assert error_of(folder / "all.parquet", tmp_path) == (
-        f"{folder / 'all.parquet'}: one file holds one split; give a folder with train-*.parquet and test-*.parquet"
-    )
     assert error_of(folder, tmp_path) == (
         f"{folder}: holds test-*.parquet and no train-*.parquet; put the files of both splits there"
     )
@@ -91,6 +87,7 @@ def test_one_file_is_one_split(tmp_path: Path) -> None:
 
 IMAGES = [forms.encode(image) for image in MADE.train_images[:3]]
 GREY = forms.encode(MADE.train_images[0], mode="L")
+PALETTE = forms.encode(MADE.train_images[0], mode="P")
 LARGE = forms.encode(np.zeros((3, 40, 36), np.uint8))
 BROKEN: dict[str, tuple[bytes | None, str]] = {
     "missing": (None, "row 1: img holds no bytes; get the file again"),
@@ -98,6 +95,8 @@ BROKEN: dict[str, tuple[bytes | None, str]] = {
     "GIF": (b"GIF89a", "row 1: the image begins with 47 49 46 38, neither PNG nor JPEG; get the file again"),
     "cut PNG": (IMAGES[1][:-600], "row 1: broken image: image file is truncated; get the file again"),
     "only the first bytes": (IMAGES[1][:9], "row 1: broken image: cannot be identified; get the file again"),
+    "cut JPEG": (forms.encode(MADE.train_images[1], "JPEG")[:-300], "row 1: broken image: image file is truncated"),
+    "palette": (PALETTE, "row 1: the image is with a palette (mode P), those of CIFAR-10 are RGB"),
     "greyscale": (GREY, "row 1: the image is greyscale (mode L), those of CIFAR-10 are RGB"),
     "size": (LARGE, "row 1: the image is 36 x 40, those of CIFAR-10 are 32 x 32"),
 }
@@ -127,6 +126,7 @@ GOOD = labels_of(0, 1, 2)
 TABLES: dict[str, tuple[pa.Table, str]] = {
     "label -1": (labels_of(0, -1, 10), ", row 1: label -1; those of CIFAR-10 are 0 to 9: is it another data set?"),
     "no label": (labels_of(0, None, 2), ", row 1: label is missing; get the file again"),
+    "fractions": (labels_of(0.0, 1.5, 2.0), ": column label holds double, not integers from 0 to 9"),
     "text": (labels_of("0", "1", "2"), ": column label holds string, not integers from 0 to 9"),
     "other columns": (
         GOOD.rename_columns(["img", "fine_label"]),
@@ -287,7 +287,7 @@ def test_a_changed_byte_in_an_image(kind: str, place: int, value: int) -> None:
     changed = whole[:place] + bytes([value]) + whole[place + 1 :]
     said = "file, row 0: "
     try:
-        pixels = decode_cells([Cells("file", np.zeros(1, np.int64), [changed])])
+        pixels = decode_images([(changed, "file, row 0")])
         assert pixels.shape == (1, 3, 32, 32)
     except UserError as error:
         said = str(error)

@@ -8,7 +8,6 @@ import io
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,8 @@ _SPLITS = ("train", "test")
 _THREADS = 2
 _CHUNK = 500
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+
+Encoded = tuple[bytes, str]  # an image, and the place to name in messages
 _MODES = {
     "1": "black and white",
     "L": "greyscale",
@@ -67,18 +68,6 @@ def find_parquet(folder: Path, name: str) -> Source | None:
             origin = "Parquet: " + ", ".join(file.name for file in every)
             return Source(name, origin, digest_files("parquet", place, every), partial(_read, files))
     return None
-
-
-def refuse_file(path: Path) -> UserError:
-    """Why a single file will not do."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        return UserError(f"{path}: one file holds one split; give a folder with train-*.parquet and test-*.parquet")
-    missing = "test" if match[1] == "train" else "train"
-    return UserError(
-        f"{path}: holds the {match[1]} split only, the {missing} split is missing; "
-        f"give the folder that has {missing}-*.parquet as well"
-    )
 
 
 def find_hub(spec: str) -> Source:
@@ -117,32 +106,19 @@ def _hub_table(spec: str, split: str, rows: Any) -> Any:
     return rows.with_format("arrow")[:]
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """Encoded images of one file, with their labels."""
-
-    where: str
-    labels: NDArray[np.int64]
-    images: Sequence[bytes]
-
-    def __post_init__(self) -> None:
-        for row, image in enumerate(self.images):
-            if not image.startswith((_JPEG, _PNG)):
-                begins = f"begins with {image[:4].hex(' ')}" if image else "is empty"
-                raise UserError(
-                    f"{self.where}, row {row}: the image {begins}, neither PNG nor JPEG; get the file again"
-                )
-
-
 def read_tables(train: Sequence[tuple[str, Any]], test: Sequence[tuple[str, Any]]) -> Contents:
     """Labels and encoded images from Arrow tables, each with the place to name in messages.
 
     Raises: UserError for columns that are missing, ambiguous or of the wrong type, and for the first row without an
         image, with one that is neither PNG nor JPEG, or with a label that is not 0..9.
     """
-    splits = [[_cells(table, where) for where, table in tables] for tables in (train, test)]
-    jpeg = any(cell.startswith(_JPEG) for parts in splits for part in parts for cell in part.images)
-    return Contents(JPEG_COPY if jpeg else ORIGINAL, *(_rows(parts) for parts in splits))
+    splits, jpeg = [], False
+    for tables in (train, test):
+        parts = [_cells(table, where) for where, table in tables]
+        images = [image for _, part in parts for image in part]
+        splits.append(Rows(np.concatenate([labels for labels, _ in parts]), partial(decode_images, images)))
+        jpeg = jpeg or any(image.startswith(_JPEG) for image, _ in images)
+    return Contents(JPEG_COPY if jpeg else ORIGINAL, *splits)
 
 
 def choose_columns(names: Sequence[str], where: str) -> tuple[str, str]:
@@ -184,7 +160,7 @@ def _table(file: Path) -> Any:
         raise UserError(f"{file}: not a whole Parquet file: {said}; get it again") from error
 
 
-def _cells(table: Any, where: str) -> Cells:
+def _cells(table: Any, where: str) -> tuple[NDArray[np.int64], list[Encoded]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -199,7 +175,12 @@ def _cells(table: Any, where: str) -> Cells:
     if not (pa.types.is_binary(images.type) or pa.types.is_large_binary(images.type)):
         raise UserError(f"{where}: column {image} holds {images.type}, not images as PNG or JPEG bytes")
     _refuse_null(images, f"{image} holds no bytes", where)
-    return Cells(where, check_labels(labels.to_numpy(), where), images.to_pylist())
+    encoded = [(image, f"{where}, row {row}") for row, image in enumerate(images.to_pylist())]
+    for image, place in encoded:
+        if not image.startswith((_JPEG, _PNG)):
+            begins = f"begins with {image[:4].hex(' ')}" if image else "is empty"
+            raise UserError(f"{place}: the image {begins}, neither PNG nor JPEG; get the file again")
+    return check_labels(labels.to_numpy(), where), encoded
 
 
 def _refuse_null(column: Any, said: str, where: str) -> None:
@@ -208,41 +189,26 @@ def _refuse_null(column: Any, said: str, where: str) -> None:
         raise UserError(f"{where}, row {row}: {said}; get the file again")
 
 
-def _rows(parts: Sequence[Cells]) -> Rows:
-    return Rows(np.concatenate([part.labels for part in parts]), lambda: decode_cells(parts))
-
-
-def decode_cells(parts: Sequence[Cells]) -> NDArray[np.uint8]:
-    """The pixels of all parts in a row: (N, 3, 32, 32).
+def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:
+    """The pixels of all images in a row: (N, 3, 32, 32).
 
     Raises: UserError naming the first image that is broken, not 32 x 32 or not RGB.
     """
     from PIL import Image
 
     Image.preinit()  # not in the threads, where two would do it at once
-    total = sum(len(part.images) for part in parts)
-    out = np.empty((total, *SHAPE), np.uint8)
-    work: list[tuple[Cells, int, NDArray[np.uint8]]] = []
-    done = 0
-    for part in parts:
-        for start in range(0, len(part.images), _CHUNK):
-            end = min(start + _CHUNK, len(part.images))
-            work.append((part, start, out[done + start : done + end]))
-        done += len(part.images)
-    pool = ThreadPoolExecutor(_THREADS)
-    try:
-        with progress("decoding", total, "images") as advance:
-            for count in pool.map(lambda chunk: _decode_chunk(*chunk), work):
-                advance(count)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    out = np.empty((len(images), *SHAPE), np.uint8)
+
+    def decode(start: int) -> int:
+        chunk = images[start : start + _CHUNK]
+        for place, (image, where) in enumerate(chunk, start):
+            out[place] = _pixels(image, where)
+        return len(chunk)
+
+    with ThreadPoolExecutor(_THREADS) as pool, progress("decoding", len(images), "images") as advance:
+        for count in pool.map(decode, range(0, len(images), _CHUNK)):
+            advance(count)
     return out
-
-
-def _decode_chunk(part: Cells, start: int, out: NDArray[np.uint8]) -> int:
-    for place in range(len(out)):
-        out[place] = _pixels(part.images[start + place], f"{part.where}, row {start + place}")
-    return len(out)
 
 
 def _pixels(encoded: bytes, where: str) -> NDArray[np.uint8]:

@@ -16,7 +16,9 @@ import tarfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,24 +138,16 @@ def _draw(labels: NDArray[np.int64], random: np.random.RandomState) -> NDArray[n
     return np.clip(np.rint(255 * values), 0, 255).astype(np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
+class _Version(NamedTuple):
     kind: str
     folder: str
     suffix: str
     parse: Callable[[bytes, Path], _Batch]
 
     @property
-    def train(self) -> list[str]:
-        return [f"data_batch_{number}{self.suffix}" for number in range(1, 6)]
-
-    @property
-    def test(self) -> str:
-        return f"test_batch{self.suffix}"
-
-    @property
     def files(self) -> list[str]:
-        return [*self.train, self.test]
+        """Names of the batches, the one to test on last."""
+        return [f"{name}{self.suffix}" for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")]
 
 
 def _parse_pickle(data: bytes, where: Path) -> _Batch:
@@ -204,7 +198,7 @@ def find_batches(folder: Path, name: str) -> Source | None:
                 _check_names(version, there, place)
                 digest = digest_files(version.kind, place, list(paths.values()))
                 origin = f"{version.kind} version: {version.folder}"
-                return Source(name, origin, digest, _folder_reader(version, place))
+                return Source(name, origin, digest, partial(_read_folder, version, place))
     return None
 
 
@@ -223,14 +217,8 @@ def _check_names(version: _Version, there: set[str], where: Path) -> None:
         raise UserError(f"{where}: {', '.join(missing)} missing; get the whole {version.kind} version of CIFAR-10")
 
 
-def _folder_reader(version: _Version, place: Path) -> Callable[[], Contents]:
-    def read(name: str) -> bytes:
-        try:
-            return (place / name).read_bytes()
-        except OSError as error:
-            raise UserError(f"{place / name}: {error.strerror}; make it readable") from error
-
-    return lambda: _contents(version, read, place)
+def _read_folder(version: _Version, place: Path) -> Contents:
+    return _contents(version, lambda name: (place / name).read_bytes(), place)
 
 
 def _read_archive(path: Path) -> Contents:
@@ -265,4 +253,5 @@ def _contents(version: _Version, read: Callable[[str], bytes], where: Path) -> C
         labels = np.concatenate([labels for _, labels in parsed])
         return Rows(labels, lambda: np.concatenate([images for images, _ in parsed]))
 
-    return Contents(ORIGINAL, rows(version.train), rows([version.test]))
+    *train, test = version.files
+    return Contents(ORIGINAL, rows(train), rows([test]))
