@@ -1,28 +1,101 @@
-"""Reading from the Hugging Face Hub: how a dataset is named, and its errors as lines that say what to do."""
+"""Talking to the Hugging Face Hub through its own client: names, time limits, tries, errors as lines with what to do.
+
+The token comes from the client's login or environment; it is never asked for, and no line contains it.
+"""
 
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 
-_SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
-_TRY_AGAIN = (408, 425, 429)
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+
+_MAY_PASS = frozenset({408, 425, 429})
 _RETRIES = re.compile(r"thrown while requesting|Retrying in|before retry")
 _RETRIES_TOLD_BY = "huggingface_hub.utils._http"
+_LOGIN = "run `hf auth login` with a token that may write there"
 
 
-def parse_dataset(spec: str) -> tuple[str, str | None]:
-    """Repository and revision of a dataset named `hf://datasets/OWNER/NAME`, `@REVISION` after it or not.
+def status_of(error: BaseException) -> int | None:
+    """The status of the answer that an error, or what caused it, is about."""
+    for item in _chain(error):
+        status = getattr(getattr(item, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+    return None
 
-    Raises: UserError if it is no such name.
-    """
-    match = _SPEC.fullmatch(spec)
-    if match is None:
-        raise UserError(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
-    return match["repo"], match["revision"]
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same call may succeed later: the connection failed, or the server says that it is busy or broken."""
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    status = status_of(error)
+    if status is not None:
+        return status in _MAY_PASS or status >= 500
+    # The bases include that of every transport error, whichever HTTP library this release is built on.
+    transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
+    chain = list(_chain(error))
+    if any(isinstance(item, OfflineModeIsEnabled) for item in chain):
+        return False
+    return any(isinstance(item, (*transport, ConnectionError, TimeoutError)) for item in chain) or (
+        "Consistency check failed" in str(error)  # the client's words for a download that came short
+    )
+
+
+def translated(what: str, error: Exception, again: str) -> UserError:
+    """An error of the client as one line that says what to do."""
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, UserError):
+        return error
+    status = status_of(error)
+    if may_pass(error):
+        where = "" if status else "the Hub cannot be reached: "
+        return RetryableError(f"{what}: {where}{said(error)}; run the same command again: {again}")
+    if isinstance(error, RevisionNotFoundError):
+        return UserError(f"{what}: no such revision; give a branch, a tag or a commit that is there")
+    if isinstance(error, RepositoryNotFoundError):
+        return UserError(
+            f"{what}: no such repository, or it is private and you may not see it; check the name, or {_LOGIN}"
+        )
+    if status == 401:
+        return UserError(f"{what}: the Hub does not know who you are; {_LOGIN}")
+    if status == 403:
+        return UserError(f"{what}: no permission to write: {said(error)}; {_LOGIN}")
+    if status is not None:
+        return UserError(f"{what}: the Hub refuses with status {status}: {said(error)}")
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{error.filename}: " if error.filename else ""
+        return UserError(f"{what}: {where}{error.strerror or said(error)}; free space, or choose another place")
+    return UserError(f"{what}: {said(error)}")
+
+
+def said(error: BaseException) -> str:
+    """What the server, else the client, says of an error: one line, without the token."""
+    from huggingface_hub import get_token
+
+    deepest = list(_chain(error))[-1] if status_of(error) is None else error
+    text = next((m for item in _chain(error) if (m := getattr(item, "server_message", None))), None) or str(deepest)
+    line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
+    token = get_token()
+    return line.replace(token, "…") if token else line
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__
 
 
 @contextlib.contextmanager
@@ -38,19 +111,17 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
     from huggingface_hub.errors import HfHubHTTPError
     from pyarrow import ArrowException
 
-    # The bases include that of every transport error, whichever HTTP library this release is built on.
-    network: tuple[type[BaseException], ...] = (OSError, EOFError, *HfHubHTTPError.__bases__)
-    refused = "check the name, the revision, and that `hf auth login` was done"
+    content = (DatasetsError, ArrowException, ValueError, RuntimeError)
     try:
         with _retries_in_one_line(spec):
             yield
-    except (DatasetsError, ArrowException, ValueError, RuntimeError) as error:
-        raise UserError(f"{spec}: {_line(error)}; {refused}") from error
-    except network as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int) and 400 <= status < 500 and status not in _TRY_AGAIN:
-            raise UserError(f"{spec}: {_line(error)}; {refused}") from error
-        raise RetryableError(f"{spec}: the Hub cannot be read: {_line(error)}; {advice}") from error
+    except (*content, OSError, EOFError, *HfHubHTTPError.__bases__) as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        status = status_of(error)
+        if isinstance(error, content) or (status is not None and status < 500 and status not in _MAY_PASS):
+            advice = "check the name, the revision, and that `hf auth login` was done"
+            raise UserError(f"{spec}: {line}; {advice}") from error
+        raise RetryableError(f"{spec}: the Hub cannot be read: {line}; {advice}") from error
 
 
 @contextlib.contextmanager
@@ -75,5 +146,156 @@ def _retries_in_one_line(spec: str) -> Iterator[None]:
         logger.removeFilter(passes)
 
 
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+T = TypeVar("T")
+
+#: Seconds before the second try, the third, and so on.
+DELAYS = (1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """How the Hub is reached.
+
+    Args:
+        endpoint: its address; by default what the client's environment says.
+        answer_seconds: how long to wait for any answer, and for any piece of it.
+        sleep: what waits between tries.
+    """
+
+    endpoint: str | None = None
+    answer_seconds: float = 120.0
+    sleep: Callable[[float], None] = time.sleep
+
+    def api(self) -> "HfApi":
+        """The Hub's client."""
+        from huggingface_hub import HfApi
+
+        return HfApi(endpoint=self.endpoint, library_name="lemur-curator")
+
+    def call(self, what: str, work: Callable[[], T], *, again: str) -> T:
+        """What `work` returns, tried again after a growing while as long as its failure may pass.
+
+        Args:
+            what: the repository and what is done there, for messages.
+            again: what a rerun does, for the message when all tries have failed.
+
+        Raises: RetryableError if the last try failed so too; UserError for every other failure of the Hub.
+        """
+        for delay in (*DELAYS, None):
+            try:
+                self.limit_waiting()
+                return work()
+            except UserError:
+                raise
+            except Exception as error:
+                if delay is None or not may_pass(error):
+                    raise translated(what, error, again) from error
+                self.wait(what, error, delay)
+        raise AssertionError("the last try returns or raises")
+
+    def wait(self, what: str, error: Exception, seconds: float) -> None:
+        """Say what went wrong, and sleep before the next try."""
+        note(f"{what}: the Hub: {said(error)}; next try in {seconds:.0f} s")
+        self.sleep(seconds)
+
+    def limit_waiting(self) -> None:
+        """Put our time limit on the client, which makes itself anew after some errors."""
+        from huggingface_hub import get_session
+
+        hooks = get_session().event_hooks["request"]
+        if not any(isinstance(hook, _Limit) for hook in hooks):
+            hooks.append(_Limit(self.answer_seconds))
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """The client without warnings of its own, with bars only on a terminal; our time limit ends with the block."""
+        from huggingface_hub import constants, get_session
+        from huggingface_hub.utils import logging as hub_logging
+        from huggingface_hub.utils.tqdm import (
+            are_progress_bars_disabled,
+            disable_progress_bars,
+            enable_progress_bars,
+        )
+
+        forced = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
+        quiet = not (sys.stderr.isatty() or forced or are_progress_bars_disabled())
+        level = hub_logging.get_verbosity()
+        hub_logging.set_verbosity(logging.ERROR)
+        if quiet:
+            disable_progress_bars()
+        try:
+            yield
+        finally:
+            hooks = get_session().event_hooks["request"]
+            hooks[:] = [hook for hook in hooks if not isinstance(hook, _Limit)]
+            hub_logging.set_verbosity(level)
+            if quiet:
+                enable_progress_bars()
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Gives a request the time limits that it has not; the client sets none for most of them."""
+
+    seconds: float
+
+    def __call__(self, request: Any) -> None:
+        limits = request.extensions.get("timeout", {})
+        wanted = {"connect": 10.0, "read": self.seconds, "write": self.seconds, "pool": None}
+        request.extensions["timeout"] = {
+            key: value if limits.get(key) is None else limits[key] for key, value in wanted.items()
+        }
+
+
+_SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
+
+
+def parse_dataset(spec: str) -> tuple[str, str | None]:
+    """Repository and revision of a dataset named `hf://datasets/OWNER/NAME`, `@REVISION` after it or not.
+
+    Raises: UserError if it is no such name.
+    """
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise UserError(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
+    return match["repo"], match["revision"]
+
+
+def check_names(repo_id: str, branch: str, tag: str | None) -> None:
+    """Nothing, if all three can be names on the Hub.
+
+    Source: https://git-scm.com/docs/git-check-ref-format
+    Raises: UsageError if one cannot.
+    """
+    check_repository(repo_id)
+    for option, name in (("--revision", branch), ("--tag", tag)):
+        if name is not None and not _may_be_ref(name):
+            raise UsageError(
+                f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
+            )
+    if tag == branch:
+        raise UsageError(f"--tag {tag}: the branch is called so; choose another --tag")
+
+
+def check_repository(repo_id: str) -> None:
+    """Nothing, if a repository may be called so.
+
+    Raises: UsageError if not, or if the owner is not named: the Hub would put the user's own name before it once only.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # listed, but imported late
+
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UsageError(
+            f"{repo_id!r}: not a repository name: {str(error).splitlines()[0]}; give OWNER/NAME"
+        ) from error
+    if "/" not in repo_id:
+        raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
+
+
+def _may_be_ref(name: str) -> bool:
+    return bool(name) and not (_NO_REF.search(name) or _COMMIT.fullmatch(name) or name.startswith("refs/"))
