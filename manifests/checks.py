@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from manifests.manifest import FILE_NAME, Manifest
-from manifests.records import Record, arrow_schema
+from manifests.records import Record, arrow_schema, first_fault
 from manifests.tables import CROISSANT, Configs, offered_tables
 
 
@@ -69,8 +69,7 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
         except (OSError, pa.ArrowInvalid) as error:
             wrong.append(f"{path.name}: not readable: {str(error).splitlines()[0]}")
         except ValidationError as error:
-            first = error.errors()[0]
-            wrong.append(f"{path.name}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+            wrong.append(f"{path.name}: {first_fault(error)}")
     if not files:
         wrong.append(f"no file {pattern}")
     return found_check(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, model_validator
 
 from lemur_core.files.errors import UserError
-from manifests.records import Record, Sha256
+from manifests.records import Record, Sha256, first_fault
 
 FOLDER = Path(__file__).with_name("corpora")
 
@@ -74,10 +74,4 @@ def load_corpus(name: str) -> Corpus:
     except OSError as error:
         raise UserError(f"{name}: cannot be read: {error.strerror}; name a corpus or a JSON file") from error
     except ValidationError as error:
-        raise UserError(f"{path}: not a corpus: {_first_fault(error)}") from None
-
-
-def _first_fault(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
+        raise UserError(f"{path}: not a corpus: {first_fault(error)}") from None

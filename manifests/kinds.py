@@ -6,7 +6,7 @@ Each of `extract`, `curate` and `train` states its kinds as `KINDS`; `lemur` put
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.markdown import shown
@@ -44,12 +44,9 @@ class Traced:
     codes: tuple[str, ...]
 
 
-class Verifier(Protocol):
-    """All checks of one kind of folder."""
-
-    def __call__(self, folder: Path, *, jobs: int | None = None) -> list[Check]:
-        """The checks, in a fixed order. Raises: UserError if it holds no valid manifest."""
-        ...
+#: All checks of one kind of folder, in a fixed order; takes the folder, and `jobs` by name. Raises: UserError if there
+#: is no valid manifest.
+Verifier = Callable[..., list[Check]]
 
 
 @dataclass(frozen=True, slots=True)

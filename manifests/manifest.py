@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.errors import UserError
-from manifests.records import Record, Sha256
+from manifests.records import Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"
 
@@ -166,7 +166,5 @@ def read_manifest(folder: Path) -> Manifest:
     except NotADirectoryError:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except (ValidationError, UnicodeDecodeError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = "".join(f"{part}." for part in first["loc"])[:-1]
-        said = f"{where} {first['msg']}".strip()
+        said = first_fault(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"{path}: not a valid manifest: {said}; make the folder anew") from None

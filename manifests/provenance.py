@@ -107,12 +107,8 @@ def inlined_blocks(code: str) -> list[Inlined]:
     """The blocks that a network's file names, in its order; none in a file that was not assembled."""
     return [
         Inlined(
-            slot=found["slot"],
-            block=found["block"],
-            path=found["path"],
+            **{name: found[name] for name in ("slot", "block", "path", "swhid", "license")},
             lines=(int(found["first"]), int(found["last"])),
-            swhid=found["swhid"],
-            license=found["license"],
             code_sha256=found["sha256"],
             line=code.count("\n", 0, found.start()) + 1,
         )

@@ -5,7 +5,7 @@ import typing
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -25,6 +25,13 @@ class Record(BaseModel):
     """Base of all records: immutable, no unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def first_fault(error: ValidationError) -> str:
+    """Where the first thing is that is wrong with a record, and what it is."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
 
 
 class LemurRecord(Record):

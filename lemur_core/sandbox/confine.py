@@ -4,6 +4,7 @@ Limits, capabilities, files, system calls. Nothing here can be undone. Run in th
 step still needs what the next one takes away. The tests of the self-test are harmless even where the sandbox is broken.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -12,10 +13,9 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from .jobs import Limits
-from .syscalls import install_filter
+from .syscalls import call_kernel, install_filter, prctl
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
@@ -88,17 +88,17 @@ def confine(backend: str, readable: Sequence[str], scratch: str) -> None:
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when the server, its parent, dies."""
-    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def hide_memory() -> None:
     """Bar the user's other processes from this one's memory and environment, and core dumps; children inherit it."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+    prctl(_PR_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
     """Become the parent of every process that a job leaves behind, so that it can be found and ended."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def drop_capabilities() -> None:
@@ -106,13 +106,13 @@ def drop_capabilities() -> None:
 
     Raises: OSError if the kernel does not let go of them.
     """
-    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
-        _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused to ordinary users, who have none to lose
+        with contextlib.suppress(OSError):  # refused to ordinary users, who have none to lose
+            prctl(_PR_CAPBSET_DROP, capability)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
-    if _libc().capset(header, nothing) != 0:
-        _raise("capset")
+    call_kernel("capset", header, nothing)
 
 
 def _restrict_files(readable: Sequence[str], scratch: str) -> None:
@@ -126,20 +126,6 @@ def _restrict_files(readable: Sequence[str], scratch: str) -> None:
             allow_degraded=list(sandlock.Protection),
         )
     )
-
-
-def _libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, argument: int) -> None:
-    if _libc().prctl(option, argument, 0, 0, 0) != 0:
-        _raise(f"prctl {option}")
-
-
-def _raise(what: str) -> None:
-    number = ctypes.get_errno()
-    raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def find_breaches(payload: dict[str, object]) -> list[str]:
@@ -190,7 +176,5 @@ def _fork() -> None:
 def _trace_parent() -> None:
     """Ask to attach and let go at once: PTRACE_SEIZE does not stop the process."""
     assert sys.platform == "linux"
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.ptrace(0x4206, os.getppid(), 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "ptrace")
-    libc.ptrace(17, os.getppid(), 0, 0)
+    for request in (0x4206, 17):
+        call_kernel("ptrace", request, os.getppid(), 0, 0)

@@ -108,14 +108,20 @@ def install_filter() -> None:
     """
     code = build_filter(os.getpid())
     program = _Program(len(code) // 8, code)
-    libc = ctypes.CDLL(None, use_errno=True)
-    for arguments in (
-        (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-        (_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0),
-    ):
-        if libc.prctl(*arguments) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"seccomp: {os.strerror(number)}")
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
+
+
+def prctl(option: int, argument: int, more: object = 0) -> None:
+    """Ask the kernel to change what this process is. Raises: OSError if it does not."""
+    call_kernel("prctl", option, argument, more, 0, 0)
+
+
+def call_kernel(name: str, *arguments: object) -> None:
+    """Call a function of the C library. Raises: OSError if it does not give 0."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name} {arguments[0]}: {os.strerror(number)}")
 
 
 def _allowed_numbers(column: int) -> list[int]:

@@ -17,7 +17,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.parse import parse_file
-from lemur_core.source.scopes import fresh_name
+from lemur_core.source.scopes import fresh_name, last_name
 from lemur_core.source.text import Edit, Lines, apply, normalise
 
 #: Names that stand for the module itself, or reach its names by strings. `__name__` alone is as good as before.
@@ -248,7 +248,7 @@ class _File:
         `torch.library`) takes strings as well; TorchScript takes them but for `Final` in class bodies.
         """
         named = (node for node in ast.walk(self.tree) if isinstance(node, ast.Attribute | ast.Name))
-        reads = (node.lineno for node in named if isinstance(node.ctx, ast.Load) and _last_name(node) in _ANNOTATIONS)
+        reads = (node.lineno for node in named if isinstance(node.ctx, ast.Load) and last_name(node) in _ANNOTATIONS)
         return min(reads, default=0) if self.words & _ANNOTATIONS else 0
 
     # -- what can be shared ------------------------------------------------------------------------------------------
@@ -360,19 +360,15 @@ def _fault(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute) and node.attr in {"__globals__", "f_globals"}:
         return f"reads a module by `{node.attr}`"
     looked_up: list[ast.expr] = []
-    if isinstance(node, ast.Subscript) and _last_name(node.value) == "modules":
+    if isinstance(node, ast.Subscript) and last_name(node.value) == "modules":
         looked_up = [node.slice]
-    elif isinstance(node, ast.Call) and _last_name(node.func) in _LOOKUPS:
+    elif isinstance(node, ast.Call) and last_name(node.func) in _LOOKUPS:
         looked_up = node.args
     if any(isinstance(item, ast.Name) and item.id == "__name__" for item in looked_up):
         return "reads its own module by its `__name__`"
     if getattr(node, "type_params", None) or type(node).__name__ == "TypeAlias":
         return "has type parameters or a `type` statement (Python 3.12)"
     return ""
-
-
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_frozen(node: ast.stmt, data: Container[str]) -> bool:
@@ -382,7 +378,7 @@ def _is_frozen(node: ast.stmt, data: Container[str]) -> bool:
     for inner in ast.walk(node.value) if node.value is not None else ():
         if isinstance(inner, _CHANGEABLE) or (isinstance(inner, ast.Name) and inner.id in data):
             return False
-        if isinstance(inner, ast.Call) and _last_name(inner.func) not in _FROZEN_RESULTS:
+        if isinstance(inner, ast.Call) and last_name(inner.func) not in _FROZEN_RESULTS:
             return False
     return True
 

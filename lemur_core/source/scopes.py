@@ -240,7 +240,7 @@ class Names:
             self._touch(node, scope)
         self._statement(node.value, scope, when)
         if when == IN_ANNOTATION and isinstance(node.slice, ast.AST):
-            head = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            head = last_name(node.value)
             if head == "Literal":
                 return
             if head == "Annotated" and isinstance(node.slice, ast.Tuple) and node.slice.elts:
@@ -275,7 +275,7 @@ class Names:
         if when == AT_DEFINITION:
             self.calls = True
         self._callees.add(node.func)
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = last_name(node.func)
         by_name = name == "cast" or (name == "wrap" and scope.kind == _MODULE)  # typing.cast("T", x), fx.wrap("f")
         if by_name and node.args and isinstance(node.args[0], ast.Constant):
             self._note(node.args[0], scope)
@@ -439,6 +439,11 @@ def fresh_name(wanted: str, taken: Container[str]) -> str:
     return f"{wanted}_{number}"
 
 
+def last_name(node: ast.expr) -> str:
+    """`c` of `a.b.c` and of `c`; empty for any other expression."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def import_aliases(node: ast.Import | ast.ImportFrom) -> list[Alias]:
     """The names of an import statement; `bound` is "*" for a star import."""
     if isinstance(node, ast.Import):
@@ -456,8 +461,7 @@ def _takes_import_error(node: ast.expr | None) -> bool:
         return True
     if isinstance(node, ast.Tuple):
         return any(_takes_import_error(item) for item in node.elts)
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return name in {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+    return last_name(node) in {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {

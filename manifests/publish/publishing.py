@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
@@ -143,7 +144,7 @@ def _refuse_conflicts(
     if force:
         return
     with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
-        foreign = repository.foreign_changes(kind, remote, local, Path(scratch))
+        foreign = repository.foreign_changes(kind, remote, local, scratch)
     seen = repository.last_seen() if remote.has_branch else None
     if not foreign and seen not in (None, remote.head):
         foreign = [f"commit {str(remote.head)[:12]} came after yours, {str(seen)[:12]}"]
@@ -207,13 +208,14 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     hub = hub or Hub()
     check_repository(repo_id)
     check_free(out, force=force)
-    repository = Repository(hub, repo_id, revision)
+    repository, fetch = Repository(hub, repo_id, revision), hub.api().snapshot_download
+    about: dict[str, Any] = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES]}
     with hub.session():
-        commit = hub.call(repo_id, lambda: _commit_of(repository), again=_AGAIN)
+        commit = hub.call(repo_id, repository.head, again=_AGAIN)
         names = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
         if FILE_NAME not in names:
             raise UserError(f"{repo_id}: holds no {FILE_NAME} at {revision}; only what lemur published can be pulled")
-        cached = hub.call(repo_id, lambda: _fetch(hub, repo_id, commit), again=_AGAIN)
+        cached = Path(hub.call(repo_id, lambda: fetch(repo_id, revision=commit, **about), again=_AGAIN))
     try:
         manifest = read_manifest(cached)
     except UserError as error:
@@ -231,18 +233,6 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
             )
     repository.see(commit)
     return Pulled(repo_id, commit, out, len(names), size)
-
-
-def _commit_of(repository: Repository) -> str:
-    hub, repo_id, revision = repository.hub, repository.repo_id, repository.branch
-    found = hub.api().repo_info(repo_id, repo_type=KIND, revision=revision, timeout=hub.answer_seconds).sha
-    if found is None:
-        raise UserError(f"{repo_id}: has no commit at {revision}")
-    return found
-
-
-def _fetch(hub: Hub, repo_id: str, commit: str) -> Path:
-    return Path(hub.api().snapshot_download(repo_id, repo_type=KIND, revision=commit, ignore_patterns=[ATTRIBUTES]))
 
 
 def _copy(source: Path, target: Path) -> int:

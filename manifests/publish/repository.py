@@ -144,6 +144,15 @@ class Repository:
         private = api.repo_info(self.repo_id, repo_type=KIND, timeout=self.hub.answer_seconds).private
         return Remote(True, self.branch in branches, head, private, files, tags)
 
+    def head(self) -> str:
+        """The commit of the branch, tag or commit that is to be fetched; errors are the client's."""
+        about = self.hub.api().repo_info(
+            self.repo_id, repo_type=KIND, revision=self.branch, timeout=self.hub.answer_seconds
+        )
+        if about.sha is None:
+            raise UserError(f"{self.repo_id}: has no commit at {self.branch}")
+        return about.sha
+
     def list_files(self, commit: str) -> dict[str, RemoteFile]:
         """The files of one commit, but for the Hub's own; errors are the client's."""
         from huggingface_hub.hf_api import RepoFile
@@ -157,7 +166,7 @@ class Repository:
             if isinstance(item, RepoFile) and item.path != ATTRIBUTES
         }
 
-    def foreign_changes(self, kind: str, remote: Remote, local: Mapping[str, LocalFile], scratch: Path) -> list[str]:
+    def foreign_changes(self, kind: str, remote: Remote, local: Mapping[str, LocalFile], scratch: str) -> list[str]:
         """What somebody else did to the repository: where its files are not those that its own manifest states.
 
         Args: kind: of the folder to publish; one of another kind is not replaced. scratch: for files that must be read.
