@@ -9,7 +9,7 @@ from typing import Any
 from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome, count_decisions
-from curate.report.page import write_report
+from curate.report import write_report
 from curate.rows import Source
 from curate.runs.check import Check, RunChecker
 from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables

@@ -1,1 +1,66 @@
-"""`report.md` of a snapshot, and its figures."""
+"""The report of a curation: `report.md`, with figures beside it, all of it counted from the decisions."""
+
+from pathlib import Path
+from typing import Any
+
+from curate.chat.card import chat_section
+from curate.corpus import Corpus
+from curate.options import CurateOptions
+from curate.outcome import Outcome
+from curate.report import records, sections
+from curate.report.facts import gather_facts
+from curate.report.figures import draw_figures
+
+_CAPTIONS = {
+    "funnel": "Codes that are left after each stage; light: what it took off.",
+    "similarity": "Similarity of removed codes to the kept record that stands for them.",
+    "prefixes": "Networks by prefix before curation, and records kept.",
+    "families": "Codes by architecture family before curation, and records kept.",
+}
+
+
+def write_report(
+    folder: Path, corpus: Corpus, outcome: Outcome, counts: dict[str, Any], options: CurateOptions, name: str
+) -> None:
+    """Write `report.md` and `figures/*.png` into `folder`; the same outcome gives the same bytes.
+
+    Args:
+        counts: of `curate.outcome.count_decisions`.
+        name: of the source.
+    """
+    thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
+    facts = gather_facts(corpus, outcome, thresholds)
+    files = draw_figures(folder / "figures", facts, thresholds)
+    numbers = {figure: place for place, figure in enumerate(files, start=1)}
+
+    def figure(key: str) -> list[str]:
+        if key not in files:
+            return []
+        caption = f"Figure {numbers[key]}. {_CAPTIONS[key]}"
+        return [f"![{caption}](figures/{files[key]})", "", f"*{caption}*", ""]
+
+    lines = [
+        *sections.head(name, facts, options, outcome.notes),
+        *sections.funnel(facts, options),
+        *figure("funnel"),
+        *sections.stages(facts),
+        *figure("similarity"),
+        *sections.lsh(outcome.details, options),
+        *sections.by_group("By prefix", "prefix", "networks", facts.prefixes),
+        *figure("prefixes"),
+        *sections.by_group("By family", "family", "codes", facts.families),
+        *figure("families"),
+        *sections.splits(outcome, counts, options),
+        *sections.weights(facts, outcome, options),
+        *records.rescued(facts),
+        *records.pretrained(facts, corpus),
+        *records.runs(facts, corpus, outcome, counts),
+        *chat_section(outcome.chat),
+        *records.largest_groups(facts),
+        *records.invalid(facts),
+        "## Single records",
+        "",
+        "`decisions.parquet` has one row for every input row: what became of it, the kept record that stands for it,"
+        " how similar the two are, and why. `lemur explain DIR NAME_OR_ID` shows one of them with its code.",
+    ]
+    (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curate.report.facts import REMOVED, Facts, compared_groups
-from lemur_core.files.figures import BEHIND, FAINT, INK, bar_axes, label_bars, save_figure
+from lemur_core.files.figures import BEHIND, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import count, plural, shown
 
 if TYPE_CHECKING:
@@ -53,35 +53,16 @@ def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> di
 
 
 def _funnel(figure: "Figure", facts: Facts) -> None:
-    """Rows and networks on one scale, and codes, which are few beside the rows, on another below it."""
-    from matplotlib.patches import ConnectionPatch
-
-    rows = facts.rows
-    usable = rows.total() - rows["invalid"] - rows["filter"]
-    upper = [("rows", rows.total(), "")]
-    if usable != rows.total():
-        upper.append(("usable rows", usable, f"− {plural(rows.total() - usable, 'row')} invalid or left out"))
-    networks = facts.networks.total() - facts.networks["filter"]
-    upper.append(("networks", networks, _minus(rows["further"], "further row", " of a network")))
+    """Distinct codes, and what each stage leaves of them."""
     left = facts.codes.total() - facts.codes["filter"]
-    lower = [("distinct codes", left, _minus(networks - left, "network", " with the code of another"))]
+    steps = [("distinct codes", left, "")]
     for stage in REMOVED:
-        left -= facts.codes[stage]
-        lower.append((f"after {stage}", left, _minus(facts.codes[stage], _DUPLICATE[stage])))
-    lower[-1] = ("kept", *lower[-1][1:])
-    figure.set_size_inches(_WIDTH, 0.9 + 0.42 * (len(upper) + len(lower)))
-    top, bottom = figure.subplots(2, 1, height_ratios=[len(upper), len(lower)])
-    _steps(top, upper)
-    _steps(bottom, lower)
-    for above, below in ((0, 0), (networks, max(1, lower[0][1]))):  # that bar is the whole width below
-        ends = ((above, len(upper) - 0.66), (below, -0.36))
-        figure.add_artist(
-            ConnectionPatch(*ends, "data", "data", axesA=top, axesB=bottom, color=FAINT, lw=0.8, ls=(0, (4, 3)))
-        )
-
-
-def _minus(number: int, what: str, more: str = "") -> str:
-    return f"− {plural(number, what)}{more}" if number else ""
+        number = facts.codes[stage]
+        left -= number
+        note = f"− {plural(number, _DUPLICATE[stage])}" if number else ""
+        steps.append((f"after {stage}" if stage != REMOVED[-1] else "kept", left, note))
+    figure.set_size_inches(_WIDTH, 0.6 + 0.42 * len(steps))
+    _steps(figure.subplots(), steps)
 
 
 def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:

@@ -1,18 +1,17 @@
-"""The parts of a curation report that show single records: groups, pairs side by side, a table of all, what runs."""
+"""The parts of a curation report that show single records: groups, rescued ones, trained weights, runs, invalid rows."""
 
-import difflib
 import re
 import statistics
 from collections import Counter
 from typing import Any
 
-from curate.corpus import CodeFile, Corpus
+from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.outcome import Outcome
-from curate.report.facts import HOW, REMOVED, Facts
-from curate.report.sections import LONG_TABLE
+from curate.report.facts import Facts
+from curate.report.sections import LONG_TABLE, folded
 from curate.runs.check import RunResult
-from lemur_core.files.markdown import block, code_span, count, percent, plain, plural, ratio, shown, table
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, ratio, table
 
 #: Rows of a table that shall be whole, unless something is very odd.
 WHOLE_TABLE = 500
@@ -31,16 +30,14 @@ def rescued(facts: Facts) -> list[str]:
     )
     rows = [
         [code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", plain(facts.verdicts[code].reason)]
-        for code in codes[:LONG_TABLE]
+        for code in codes
     ]
-    if len(codes) > LONG_TABLE:
-        rows.append([f"{count(len(codes) - LONG_TABLE)} others", "", ""])
     return [
         "## Rescued records",
         "",
         f"Kept though others rank before them: {summary}.",
         "",
-        *table(["record", "id", "why"], rows, 3),
+        *table(["record", "id", "why"], folded(rows, LONG_TABLE), 3),
     ]
 
 
@@ -60,12 +57,10 @@ def pretrained(facts: Facts, corpus: Corpus) -> list[str]:
         "",
     ]
     rows = []
-    for code in codes[:WHOLE_TABLE]:
+    for code in codes:
         evidence = "<br>".join(f"{item.line}: {code_span(item.text, 110)}" for item in found[code])
         rows.append([code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", _what_became(code, facts), evidence])
-    if len(codes) > WHOLE_TABLE:
-        rows.append([f"{count(len(codes) - WHOLE_TABLE)} others", "", "", ""])
-    return lines + table(["name", "id", "outcome", "line: code"], rows, 4)
+    return lines + table(["name", "id", "outcome", "line: code"], folded(rows, WHOLE_TABLE), 4)
 
 
 def _what_became(code: int, facts: Facts) -> str:
@@ -84,23 +79,17 @@ def invalid(facts: Facts) -> list[str]:
         kinds.setdefault(re.sub(r"\d[\d,]*", "N", reason), []).append((row, name, reason))
     ranked = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
     rows = []
-    for kind, cases in ranked[:LONG_TABLE]:
+    for kind, cases in ranked:
         first = ", ".join(f"{row}: {code_span(name, 40)}" for row, name, _ in cases[:3])
         same = len({reason for _, _, reason in cases}) == 1
         rows.append(
             [plain(cases[0][2] if same else kind), first + (", …" if len(cases) > 3 else ""), count(len(cases))]
         )
-    if len(ranked) > LONG_TABLE:
-        rest = sum(len(cases) for _, cases in ranked[LONG_TABLE:])
-        rows.append([f"{count(len(ranked) - LONG_TABLE)} other reasons", "", count(rest)])
-    return ["## Invalid rows", "", *table(["reason", "row: name", "rows"], rows, 2)]
+    return ["## Invalid rows", "", *table(["reason", "row: name", "rows"], folded(rows, LONG_TABLE), 2)]
 
 
 LARGEST_GROUPS = 10
 _MEMBERS_SHOWN = 3
-_DIFF_LINES = 40
-_LINE_LENGTH = 500
-_CODE_LINES = 3_000  # of each code that are compared: a network has some hundreds
 
 
 def largest_groups(facts: Facts) -> list[str]:
@@ -136,68 +125,6 @@ def largest_groups(facts: Facts) -> list[str]:
             text = f"{least} … {', '.join(_member(code, facts) for code in members[-_MEMBERS_SHOWN:])}"
         lines.append(f"{place}. {text}")
     return [*lines, ""]
-
-
-def examples(facts: Facts, codes: CodeFile) -> list[str]:
-    """For each stage a few removed codes against the kept record that stands for them."""
-    lines: list[str] = []
-    for stage in REMOVED:
-        for phrase, code in _choose(stage, facts):
-            verdict = facts.verdicts[code]
-            if verdict.canonical is None:
-                continue
-            kept_name, name = facts.names[verdict.canonical], facts.names[code]
-            title = f"### {stage.capitalize()}, {ratio(facts.similarity(code))}: {code_span(facts.names[code])}"
-            lines += [title, "", f"Shared with kept {code_span(kept_name)}: {phrase}.", ""]
-            lines += _diff(codes[verdict.canonical], codes[code], kept_name, name)
-    if not lines:
-        return []
-    intro = "For each stage and kind a few pairs; `-` is the kept record, `+` the removed one."
-    return ["## Removed pairs, side by side", "", intro, "", *lines]
-
-
-def _choose(stage: str, facts: Facts) -> list[tuple[str, int]]:
-    """Up to three codes a stage over the whole range: the least similar, a middle one, one of each nearer kind."""
-    removed = [code for code in facts.removed(stage) if code != facts.verdicts[code].canonical]
-    kinds = [phrase for phrase in reversed(HOW[stage]) if any(facts.how[code] == phrase for code in removed)]
-    chosen: list[int] = []
-    for place, phrase in enumerate(kinds):
-        of_kind = [code for code in removed if facts.how[code] == phrase]
-        wanted = [0, len(of_kind) // 2] if place == 0 else [len(of_kind) // 2]
-        for at in wanted:
-            code = _of_another_group(of_kind, at, chosen, facts)
-            if len(chosen) < 3 and code not in chosen:
-                chosen.append(code)
-    return [(facts.how[code], code) for code in chosen]
-
-
-def _of_another_group(codes: list[int], at: int, chosen: list[int], facts: Facts) -> int:
-    """The code at a place, or the next one whose kept record, and if possible whose prefix, was not shown yet."""
-    used = {facts.verdicts[code].canonical for code in chosen}
-    prefixes = {prefix_of(facts.names[code]) for code in chosen}
-    fresh = [code for code in codes[at:] if facts.verdicts[code].canonical not in used]
-    varied = (code for code in fresh if prefix_of(facts.names[code]) not in prefixes)
-    return next(varied, fresh[0] if fresh else codes[at])
-
-
-def _diff(kept: str, removed: str, kept_name: str, removed_name: str) -> list[str]:
-    left, right = kept.split("\n"), removed.split("\n")
-    cut = max(len(left), len(right)) > _CODE_LINES
-    found = list(
-        difflib.unified_diff(
-            left[:_CODE_LINES], right[:_CODE_LINES], shown(kept_name, 80), shown(removed_name, 80), "", "", 2, ""
-        )
-    )
-    changed = [line for line in found[2:] if line[0] in "+-"]
-    lines = block([shown(line, _LINE_LENGTH) for line in found[:_DIFF_LINES]], "diff") if found else []
-    sizes = f"{plural(len(left), 'line')} kept, {plural(len(right), 'line')} removed"
-    share = f"{plural(len(changed), 'changed line')}, {percent(len(changed), len(left) + len(right))} of both"
-    note = f"{sizes}; {share}"
-    if len(found) > _DIFF_LINES:
-        note += f"; {plural(len(found) - _DIFF_LINES, 'more line')} of the difference not shown"
-    if cut:
-        note += f"; only the first {count(_CODE_LINES)} lines of each were compared"
-    return [*lines, f"{note}.", ""]
 
 
 def _member(code: int, facts: Facts) -> str:
@@ -259,10 +186,9 @@ def _by_task(corpus: Corpus, outcome: Outcome) -> list[str]:
         counted.setdefault(task or "", Counter())[outcome.runs[code].runs] += 1
     ranked = sorted(counted.items(), key=lambda item: (-item[1].total(), item[0]))
     rows = [
-        [code_span(task, 40), count(c.total()), count(c[True]), count(c[False]), count(c[None])]
-        for task, c in ranked[:LONG_TABLE]
+        [code_span(task, 40), count(c.total()), count(c[True]), count(c[False]), count(c[None])] for task, c in ranked
     ]
-    return table(["task", "kept", "run", "do not", "not tried"], rows)
+    return table(["task", "kept", "run", "do not", "not tried"], folded(rows, LONG_TABLE))
 
 
 def _categories(errors: dict[str, int], unit: str) -> list[str]:
@@ -276,9 +202,6 @@ def _failures(facts: Facts, results: dict[int, RunResult]) -> list[str]:
     failed = [code for code, result in results.items() if result.error is not None]
     failed.sort(key=lambda code: (str(results[code].category), facts.names[code], facts.ids[code]))
     rows = [
-        [code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", plain(results[code].error or "")]
-        for code in failed[:WHOLE_TABLE]
+        [code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", plain(results[code].error or "")] for code in failed
     ]
-    if len(failed) > WHOLE_TABLE:
-        rows.append([f"{count(len(failed) - WHOLE_TABLE)} others", "", ""])
-    return table(["name", "id", "error"], rows, 3)
+    return table(["name", "id", "error"], folded(rows, WHOLE_TABLE), 3)

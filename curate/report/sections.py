@@ -1,7 +1,7 @@
 """The sections of a curation report, each a list of Markdown lines; empty where there is nothing to say."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from curate.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
@@ -21,6 +21,12 @@ _STEPS = {
     "structural": "structural near-duplicates",
     "kept": "**kept**",
 }
+
+
+def folded(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
+    """The rows of a table, those beyond a limit as one that says how many they are."""
+    rest = [[f"{count(len(rows) - limit)} others", *[""] * (len(rows[0]) - 1)]] if len(rows) > limit else []
+    return [*rows[:limit], *rest]
 
 
 def head(name: str, facts: Facts, options: CurateOptions, notes: list[str]) -> list[str]:
@@ -110,8 +116,8 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
     return [*lines, ""]
 
 
-def stages(facts: Facts, counts: dict[str, Any], options: CurateOptions) -> list[str]:
-    """How removed records resemble the kept one, and what the abstraction of tokens hides."""
+def stages(facts: Facts) -> list[str]:
+    """How removed records resemble the kept one."""
     removed = sum(facts.codes[stage] for stage in REMOVED)
     if not removed:
         return []
@@ -122,41 +128,8 @@ def stages(facts: Facts, counts: dict[str, Any], options: CurateOptions) -> list
         for phrase in HOW[stage]
         if how[stage, phrase]
     ]
-    lines = ["## What the removed share with what was kept", ""]
-    lines += table(["stage", "shared with the kept record", "codes", "% of removed"], rows, left=2)
-    return lines + _hidden(counts, options, how)
-
-
-def _hidden(counts: dict[str, Any], options: CurateOptions, how: Mapping[tuple[str, str], int]) -> list[str]:
-    """What trees, shingle sets and literals say about the codes, beside their stages."""
-    layout = counts["codes"] - counts["trees"]
-    lines = []
-    if layout:
-        lines.append(
-            f"- {plural(layout, 'code equals', 'codes equal')} another but for comments, docstrings and layout."
-        )
-        if options.profile == "strict":
-            lines[-1] += (
-                " Stage `exact` counts those next to a *kept* twin; where the twin was itself removed, both count at"
-                " the stage that removed it."
-            )
-    hidden = counts["codes"] - counts["shingle_sets"]
-    if hidden and options.tokens == "abstract":
-        literal = how["lexical", HOW["lexical"][1]]
-        lines.append(
-            f"- The {plural(counts['codes'], 'code')} have {plural(counts['shingle_sets'], 'distinct shingle set')}:"
-            " most names, all numbers and all strings are placeholders, and a set does not count repetitions, so"
-            " another activation, width or depth may not show."
-        )
-        if literal:
-            having = plural(literal, "removed record has", "removed records have")
-            lines[-1] += f" {having} all shingles of the kept one but other literals"
-            lines[-1] += "; `--tokens literal` tells such networks apart." if options.profile == "strict" else "."
-    elif hidden:
-        lines.append(
-            f"- The {plural(counts['codes'], 'code')} have {plural(counts['shingle_sets'], 'distinct shingle set')}."
-        )
-    return [*lines, ""] if lines else []
+    head = ["stage", "shared with the kept record", "codes", "% of removed"]
+    return ["## What the removed share with what was kept", "", *table(head, rows, left=2)]
 
 
 def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:

@@ -18,7 +18,7 @@ from curate.features import code_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome, count_decisions
 from curate.pipeline import curate
-from curate.report.page import write_report
+from curate.report import write_report
 from curate.select import Verdict
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
@@ -89,7 +89,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_here(rows: Sequence[Row], name: str = "out", *, draw: bool = False, **options: Any) -> Path:
         with monkeypatch.context() as patch:
             if not draw:
-                patch.setattr("curate.report.page.draw_figures", lambda *given: {})
+                patch.setattr("curate.report.draw_figures", lambda *given: {})
             return curate_rows(tmp_path, rows, name, **options)
 
     return run_here
@@ -243,15 +243,12 @@ def test_largest_group_names_members_with_their_similarity(snapshot: Path) -> No
         assert shown[0][0] == least["nn"]
 
 
-def test_what_the_abstraction_hides(snapshot: Path, run: Run) -> None:
+def test_what_the_removed_share(snapshot: Path) -> None:
     text = report_of(snapshot)
     shared = {cells[1]: number(cells[2]) for cells in table_of(text, "What the removed share with what was kept")}
     assert shared["all shingles; names, numbers, strings or repetitions differ"] == 6
     assert shared["the same model code; other parts of the file differ"] == 1
     assert shared["all code; comments, docstrings or layout differ"] == 1
-    assert "- 1 code equals another but for comments" in text
-    assert "6 removed records have all shingles of the kept one but other literals; `--tokens literal` tells" in text
-    assert "--tokens literal" not in report_of(run(small_corpus(), "literal", tokens="literal"))
 
 
 def test_pretrained_records_are_listed_with_their_lines(snapshot: Path, run: Run) -> None:
@@ -263,18 +260,6 @@ def test_pretrained_records_are_listed_with_their_lines(snapshot: Path, run: Run
     assert cells == ["loads-weights", id_, "kept", f"{line}: `self.backbone = {PRETRAINED}"]
     (cells,) = table_of(report_of(run(small_corpus(), "scratch", from_scratch=True)), "Records with trained weights")
     assert cells[2] == "left out by an option"
-
-
-def test_removed_pairs_are_shown_as_differences(snapshot: Path, run: Run) -> None:
-    text = report_of(snapshot)
-    assert "### Exact, 1.000: `rag-comment`" in text
-    assert "\n-# \n+# another remark\n" in text
-    many = [network([k % 8 for k in range(60)], width=width) for width in (64, 65)]
-    long = report_of(run([row("a-1", many[0]), row("b-1", many[1], accuracy=0.1)], "long"))
-    (shown,) = re.findall(r"```diff\n(.*?)\n```\n", long, re.DOTALL)
-    assert len(shown.split("\n")) == 40
-    assert shown.startswith("--- a-1\n+++ b-1\n@@ ")
-    assert re.search(r"; \d+ more lines of the difference not shown\.", long)
 
 
 def test_lsh_facts_are_those_of_the_manifest(snapshot: Path) -> None:
@@ -387,7 +372,6 @@ def test_odd_names_and_codes(run: Run) -> None:
     text = report_of(folder)
     prefixes = table_of(text, "By prefix")
     assert sum(number(cells[1]) for cells in prefixes) == len({item["nn"] for item in rows[:-2]})
-    assert "\\n" in text
     assert "<code>a&#124;b</code>" in text
     assert sorted(path.stem for path in (folder / "figures").iterdir()) == sorted(FIGURES)
 
