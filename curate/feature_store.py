@@ -9,7 +9,9 @@ import hashlib
 import os
 import weakref
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,64 +44,48 @@ class FeatureTable:
         self.lines: IntArray = np.zeros(count, np.int64)
         self.family: list[str] = [""] * count
         self.pretrained: dict[int, tuple[Evidence, ...]] = {}
-        self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
         self.elements: list[npt.NDArray[np.uint64]] = []
+        self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
         self.set_sizes: IntArray = np.empty(0, np.int64)
-        self._places: list[tuple[int, int]] = []  # of shingle sets: (open file, byte)
+        self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
+        self._signatures: list[bytes] = []
+        self._places: list[tuple[int, int, int]] = []  # of shingle sets: open file, byte, hashes
 
     def __len__(self) -> int:
         return len(self.tree)
 
     def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
         """The sorted distinct shingle hashes of one set, read from disk."""
-        handle, at = self._places[shingle_set]
-        return np.frombuffer(os.pread(handle, int(self.set_sizes[shingle_set]) * 8, at), np.uint64)
+        handle, at, size = self._places[shingle_set]
+        return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
+
+    def put(self, code: int, features: dict[str, Any], handle: int) -> None:
+        """Take the features of one code, a row of a shard; its shingle set lies in an open file."""
+        if features["problem"] is not None:
+            self.problems[code] = features["problem"]
+            return
+        for name, numbers in self._classes.items():
+            known = len(numbers)
+            number = numbers.setdefault(features[name], known)
+            getattr(self, name)[code] = number
+            if number == known and name == "shingle_set":
+                self._signatures.append(features["signature"])
+                self._places.append((handle, features["shingles_at"], features["shingles_count"]))
+            elif number == known and name == "fingerprint":
+                self.elements.append(np.frombuffer(features["elements"], np.uint64))
+        self.family[code], self.lines[code] = features["family"], features["lines"]
+        if features["pretrained"]:
+            self.pretrained[code] = tuple(Evidence(**found) for found in features["pretrained"])
+
+    def finish(self) -> "FeatureTable":
+        """The table itself, once all codes are put."""
+        self.signatures = np.frombuffer(b"".join(self._signatures), np.uint32).reshape(-1, PERMUTATIONS)
+        self.set_sizes = np.array([size for *_, size in self._places], np.int64)
+        return self
 
 
-class TableBuilder:
-    """Puts a FeatureTable together from shards of the store, in any order."""
-
-    def __init__(self, count: int) -> None:
-        self._table = FeatureTable(count)
-        self._classes: dict[str, dict[bytes, int]] = {"tree": {}, "literal": {}, "shingle_set": {}, "fingerprint": {}}
-        self._signatures: list[bytes] = []
-        self._sizes: list[int] = []
-
-    def fill(self, positions: list[int], rows: pa.Table, blob: Path) -> None:
-        """Add codes: row i of `rows` belongs at `positions[i]`; their shingle sets lie in the file `blob`."""
-        table = self._table
-        columns = {name: rows.column(name).to_pylist() for name in rows.column_names if name != "signature"}
-        signatures = rows.column("signature").combine_chunks()
-        handle = os.open(blob, os.O_RDONLY)
-        weakref.finalize(table, os.close, handle)
-        for row, position in enumerate(positions):
-            if (problem := columns["problem"][row]) is not None:
-                table.problems[position] = problem
-                continue
-            for name, numbers in self._classes.items():
-                digest = columns[name][row]
-                number = numbers.setdefault(digest, len(numbers))
-                getattr(table, name)[position] = number
-                if name == "shingle_set" and number == len(self._sizes):
-                    self._signatures.append(signatures[row].as_py())
-                    self._sizes.append(columns["shingles_count"][row])
-                    table._places.append((handle, columns["shingles_at"][row]))
-                elif name == "fingerprint" and number == len(table.elements):
-                    table.elements.append(np.frombuffer(columns["elements"][row], np.uint64))
-            table.family[position] = columns["family"][row]
-            table.lines[position] = columns["lines"][row]
-            if columns["pretrained"][row]:
-                found = tuple(Evidence(item["line"], item["text"]) for item in columns["pretrained"][row])
-                table.pretrained[position] = found
-
-    def finish(self) -> FeatureTable:
-        """The table; the builder is spent."""
-        table = self._table
-        flat = np.frombuffer(b"".join(self._signatures), np.uint32)
-        table.signatures = flat.reshape(len(self._signatures), PERMUTATIONS)
-        table.set_sizes = np.array(self._sizes, np.int64)
-        return table
-
+#: Digests by which codes fall into classes of equal ones.
+_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
 
 _SCHEMA = pa.schema(
     [
@@ -160,19 +146,20 @@ class FeatureStore:
 
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
-        places = [self._known[digest] for digest in digests]
-        builder = TableBuilder(len(places))
-        by_shard: dict[int, list[tuple[int, int]]] = {}
-        for position, (shard, row) in enumerate(places):
-            by_shard.setdefault(shard, []).append((row, position))
-        for shard, wanted in sorted(by_shard.items()):
-            table = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:])
-            rows = pa.array([row for row, _ in wanted], pa.int64())
-            builder.fill([position for _, position in wanted], table.take(rows), self._blob(shard))
-        return builder.finish()
-
-    def _blob(self, shard: int) -> Path:
-        return self._shards[shard].with_suffix(".shingles")
+        wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, position)
+        for position, digest in enumerate(digests):
+            shard, row = self._known[digest]
+            wanted.setdefault(shard, []).append((row, position))
+        table = FeatureTable(len(digests))
+        for shard, places in sorted(wanted.items()):
+            handle = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
+            weakref.finalize(table, os.close, handle)
+            rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
+            positions = (position for _, position in places)
+            for batch in rows.to_batches(max_chunksize=1_000):
+                for features in batch.to_pylist():
+                    table.put(next(positions), features, handle)
+        return table.finish()
 
     def _open(self, path: Path) -> None:
         try:
@@ -204,20 +191,9 @@ def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[
             pieces.append(features.shingles.tobytes())
             places[features.shingle_set] = end
             end += len(pieces[-1])
-        rows.append(
-            {
-                "id": digest,
-                "tree": features.tree,
-                "literal": features.literal,
-                "shingle_set": features.shingle_set,
-                "shingles_at": places[features.shingle_set],
-                "shingles_count": len(features.shingles),
-                "signature": features.signature.tobytes(),
-                "fingerprint": features.fingerprint,
-                "elements": features.elements.tobytes(),
-                "family": features.family,
-                "pretrained": [{"line": item.line, "text": item.text} for item in features.pretrained],
-                "lines": features.lines,
-            }
-        )
+        named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
+        arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
+        place = {"shingles_at": places[features.shingle_set], "shingles_count": len(features.shingles)}
+        evidence = {"pretrained": [asdict(found) for found in features.pretrained]}
+        rows.append({"id": digest, **named, **arrays, **place, **evidence})
     return rows, b"".join(pieces)

@@ -1,4 +1,4 @@
-"""The parts of a curation report that show single records: groups, rescued ones, trained weights, runs, invalid rows."""
+"""The parts of a curation report that show single records: groups, rescued, trained weights, runs, invalid rows."""
 
 import re
 import statistics
