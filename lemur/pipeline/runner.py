@@ -32,7 +32,7 @@ _LOCK = ".lock"
 _OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 #: Packages whose releases may change results, beside those of every manifest.
 _MORE_VERSIONS = ("torch", "torchvision", "sandlock")
-_CODE = frozenset({".py", ".json", ".toml"})
+_CODE = frozenset({".py", ".json", ".toml", ".jinja"})
 
 
 @dataclass(frozen=True, slots=True)
