@@ -4,10 +4,11 @@ All rows of one name and one code are one network. A code may bear several names
 asks about a code, a name asks about that network.
 """
 
+import contextlib
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, ratio, shown
-from manifests.manifest import Manifest, read_manifest
+from manifests.manifest import read_manifest
 
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6
@@ -61,23 +62,34 @@ def explain(folder: Path, name_or_id: str) -> Explanation:
     Returns: the whole story, with the difference between the two codes when one stands for the other.
     Raises: UserError if the folder is no snapshot, or nothing or several things are called so.
     """
-    manifest = read_manifest(folder)
-    if manifest.kind != "snapshot":
-        raise UserError(
-            f"{folder}: holds {article(manifest.kind)}, not a snapshot; give the folder that `lemur curate` wrote"
-        )
+    with read_errors(folder):
+        return _explain(Snapshot(folder), name_or_id)
+
+
+@contextlib.contextmanager
+def read_errors(folder: Path) -> Iterator[None]:
+    """Failures to read a snapshot, as one line.
+
+    Raises: UserError instead of what Arrow or the system raised.
+    """
     try:
-        return _explain(_Snapshot(folder, manifest), name_or_id)
-    except (OSError, pa.ArrowException) as error:
+        yield
+    except (OSError, KeyError, pa.ArrowException) as error:
         detail = str(error).splitlines()[0]
         raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or make the folder anew") from error
 
 
-class _Snapshot:
-    """The tables of a snapshot folder; code is read for single ids only."""
+class Snapshot:
+    """The tables of a snapshot folder; code is read for single ids only.
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.manifest = manifest
+    Raises: UserError if the folder is no snapshot.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.manifest = read_manifest(folder)
+        if self.manifest.kind != "snapshot":
+            what = article(self.manifest.kind)
+            raise UserError(f"{folder}: holds {what}, not a snapshot; give the folder that `lemur curate` wrote")
         table = pq.read_table(folder / "decisions.parquet", columns=list(_DECISION_COLUMNS), memory_map=True)
         self.decisions = table.combine_chunks()
         self._folder = folder
@@ -87,13 +99,9 @@ class _Snapshot:
         found: list[dict[str, Any]] = self.decisions.filter(mask).to_pylist()
         return found
 
-    def named(self, name: str) -> list[dict[str, Any]]:
-        """The decisions of all rows with this name."""
-        return self.rows(pc.equal(self.decisions["nn"], name))
-
-    def with_id(self, digest: str) -> list[dict[str, Any]]:
-        """The decisions of all rows with this code."""
-        return self.rows(pc.equal(self.decisions["id"], digest))
+    def rows_of(self, column: str, value: str) -> list[dict[str, Any]]:
+        """The decisions of all rows with this name (`nn`) or code (`id`)."""
+        return self.rows(pc.equal(self.decisions[column], value))
 
     def record(self, digest: str) -> dict[str, Any] | None:
         """The kept record of an id, without its code."""
@@ -134,9 +142,9 @@ def _rows_of(path: Path, digest: str, columns: Sequence[str]) -> list[dict[str, 
 # --- which network is meant ---------------------------------------------------------------------------------------
 
 
-def _find(snapshot: _Snapshot, wanted: str) -> list[dict[str, Any]]:
+def _find(snapshot: Snapshot, wanted: str) -> list[dict[str, Any]]:
     """The rows of the one network (by name) or the one code (by id) that is meant, in input order."""
-    named = snapshot.named(wanted)
+    named = snapshot.rows_of("nn", wanted)
     if named:
         digests = sorted({row["id"] for row in named if row["id"] is not None})
         if len(digests) > 1:
@@ -157,7 +165,7 @@ def _find(snapshot: _Snapshot, wanted: str) -> list[dict[str, Any]]:
     raise UserError(_unknown(snapshot, wanted))
 
 
-def _unknown(snapshot: _Snapshot, wanted: str) -> str:
+def _unknown(snapshot: Snapshot, wanted: str) -> str:
     names = sorted(set(pc.unique(snapshot.decisions["nn"]).to_pylist()))
     part = wanted.casefold()
     holding = [name for name in names if part and part in name.casefold()]
@@ -192,12 +200,12 @@ def _fate(row: dict[str, Any]) -> str:
 # --- what became of it --------------------------------------------------------------------------------------------
 
 
-def _explain(snapshot: _Snapshot, wanted: str) -> Explanation:
+def _explain(snapshot: Snapshot, wanted: str) -> Explanation:
     rows = _find(snapshot, wanted)
     row = _speaker(rows)
     digest, name = row["id"], row["nn"]
-    of_code = rows if digest is None else snapshot.with_id(digest)
-    unusable = [other for other in snapshot.named(name) if other["id"] is None and other["row"] != row["row"]]
+    of_code = rows if digest is None else snapshot.rows_of("id", digest)
+    unusable = [other for other in snapshot.rows_of("nn", name) if other["id"] is None and other["row"] != row["row"]]
     facts: dict[str, Any] = {
         "name": name,
         "id": digest,
@@ -231,12 +239,12 @@ def _explain(snapshot: _Snapshot, wanted: str) -> Explanation:
     return Explanation([shown(line) for line in _lines(facts)], facts)
 
 
-def _canonical(snapshot: _Snapshot, digest: str) -> dict[str, Any]:
+def _canonical(snapshot: Snapshot, digest: str) -> dict[str, Any]:
     """What is told of the record that stands for a removed one."""
     record = snapshot.record(digest)
     if record is not None:
         return {"id": digest, "name": record["nn"], "kept": True, "split": record["split"], "score": record["score"]}
-    rows = snapshot.with_id(digest)  # profile nn-dup may name one that was removed in its turn
+    rows = snapshot.rows_of("id", digest)  # profile nn-dup may name one that was removed in its turn
     return {"id": digest, "name": _speaker(rows)["nn"] if rows else None, "kept": False, "split": None, "score": None}
 
 
@@ -251,7 +259,7 @@ def _other_names(of_code: list[dict[str, Any]], name: str) -> list[dict[str, Any
     ]
 
 
-def _stands_for(snapshot: _Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
+def _stands_for(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
     """The networks that a kept record stands for: how many by stage, the nearest ones and the least similar ones."""
     decisions = snapshot.decisions
     here = pc.and_(
@@ -277,7 +285,7 @@ def _stands_for(snapshot: _Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _difference(
-    snapshot: _Snapshot, canonical: tuple[str | None, str], removed: tuple[str, str | None]
+    snapshot: Snapshot, canonical: tuple[str | None, str], removed: tuple[str, str | None]
 ) -> list[str] | None:
     """The unified difference from the canonical's code to the removed one's, None where a code is not in the folder."""
     old = snapshot.code(canonical[1])
@@ -354,17 +362,10 @@ def _canonical_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
         entries.append(("", "the same code, character for character"))
     else:
         entries.append(("", canonical["id"]))
-    entries.append(("similarity", _similarity_text(facts)))
-    return entries
-
-
-def _similarity_text(facts: dict[str, Any]) -> str:
-    if facts["similarity"] is None:
-        return "not recorded"
-    text = ratio(facts["similarity"])
-    if facts["threshold"] is None:
-        return text
-    return f"{text} ({facts['stage']} Jaccard; the threshold is {facts['threshold']:g})"
+    similarity = "not recorded" if facts["similarity"] is None else ratio(facts["similarity"])
+    if facts["threshold"] is not None:
+        similarity += f" ({facts['stage']} Jaccard; the threshold is {facts['threshold']:g})"
+    return [*entries, ("similarity", similarity)]
 
 
 def _record_text(facts: dict[str, Any]) -> list[tuple[str, str]]:

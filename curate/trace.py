@@ -1,17 +1,13 @@
 """One network of a snapshot, or a conversation about one, traced to the file of the release that its code is from."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.explain import explain
+from curate.explain import Snapshot, explain, read_errors
 from curate.verify import verify
-from lemur_core.files.errors import UserError
 from manifests.conversations.verify import find_conversation
 from manifests.kinds import FolderKind, Link, Traced, lines_text
 from manifests.manifest import Manifest, read_manifest
@@ -30,7 +26,7 @@ def find(folder: Path, wanted: str) -> Traced:
 
     Raises: UserError if nothing, or several things are called so, with near names.
     """
-    with _read_errors(folder):
+    with read_errors(folder):
         chat = find_conversation(folder, wanted, _CHAT)
         links = _record(folder, chat["record"] if chat else wanted)
     if chat is None:
@@ -41,24 +37,15 @@ def find(folder: Path, wanted: str) -> Traced:
 
 def find_code(folder: Path, sha256: str) -> Traced | None:
     """The network whose code has this digest."""
-    with _read_errors(folder):
+    with read_errors(folder):
         ids = pq.read_table(folder / "decisions.parquet", columns=["id"])["id"]
         return _record(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
-
-
-@contextlib.contextmanager
-def _read_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, KeyError, pa.ArrowException) as error:
-        detail = str(error).splitlines()[0]
-        raise UserError(f"{folder}: damaged snapshot: {detail}; run `lemur verify`, or make the folder anew") from error
 
 
 def _record(folder: Path, wanted: str) -> Traced:
     facts = explain(folder, wanted).facts
     digest: str | None = facts["id"]
-    code = _code(folder, digest) if digest is not None else None
+    code = Snapshot(folder).code(digest) if digest is not None else None
     kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
     stands = facts["canonical"]
     told = {
@@ -91,18 +78,6 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[L
     links = [Link(what, item.name, {"sha256": item.sha256, "licence": licence}) for item in others]
     place = f"{_CODES}/{name}.py" if released else f"row {row:,} of {manifest.parameters.get('source')}"
     return [*links, Link("source", place, content)]
-
-
-def _code(folder: Path, digest: str) -> str | None:
-    """The code of an id, kept or removed; None where it is an input row that could not be used."""
-    for path in [*sorted((folder / "data" / "records").glob("*.parquet")), folder / "removed.parquet"]:
-        with pq.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                place = pc.index(file.read_row_group(group, columns=["id"])["id"], digest).as_py()
-                if place >= 0:
-                    code: str = file.read_row_group(group, columns=["nn_code"])["nn_code"][place].as_py()
-                    return code
-    return None
 
 
 #: The folders that `lemur curate` writes.

@@ -9,9 +9,8 @@ rule of our own: see `stages`, `rescue` and `witness`.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from curate.corpus import Corpus
 from curate.nndup.code import NnDupFeatures, nndup_features
 from curate.nndup.rows import Rows, first_prefix, normalised, prepare_rows
 from curate.nndup.stages import (
-    LexicalLimits,
+    NnDupOptions,
     Removed,
     remove_equal_code,
     remove_lexical,
@@ -36,15 +35,8 @@ from lemur_core.files.progress import progress
 from lemur_core.similarity.pool import map_codes
 
 
-class Witness(NamedTuple):
-    """The kept row that stands for a removed one."""
-
-    canonical: int
-    similarity: float
-
-
-def name_witnesses(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> dict[int, Witness]:
-    """The witness of every row that a stage removed and that was not brought back.
+def _witnessed(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:
+    """Every row that a stage removed and that was not brought back, with the kept row that stands for it.
 
     It is the best kept row with the same code if there is one (a twin that was brought back), else the best kept row of
     those that the row's stage kept; when none of these is left, the witness of the best of them. The similarity is 1
@@ -61,12 +53,10 @@ def name_witnesses(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed
             row = next((other for other in stands[row] if other in present), stands[row][0])
         return found
 
-    witnesses: dict[int, Witness] = {}
     for stage, removed in stages.items():
         pairs = [(row, follow(row)) for row in removed if row not in present]
-        similarity = _similarities(rows, stage, pairs)
-        witnesses.update((row, Witness(other, near)) for (row, other), near in zip(pairs, similarity, strict=True))
-    return witnesses
+        for (row, other), near in zip(pairs, _similarities(rows, stage, pairs), strict=True):
+            yield row, Verdict(stage, other, near, _REASONS[stage])
 
 
 def _similarities(rows: Rows, stage: str, pairs: Sequence[tuple[int, int]]) -> list[float]:
@@ -90,26 +80,6 @@ _REASONS = {
     "prefix": "brought back: its prefix had too few rows",
     "topup": "brought back: unlike the kept rows of its prefix",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class NnDupOptions:
-    """The options and module constants of nn-dup, with its defaults."""
-
-    include: tuple[str, ...] = ()
-    prefer: tuple[str, ...] = ()  # among rows with the same code; empty: as include
-    min_per_prefix: int = 1
-    keep_per_family: int = 5
-    lexical_threshold: float = 0.90
-    fractal_threshold: float = 0.97
-    structural_threshold: float = 0.90
-    lsh_threshold: float = 0.85
-    num_perm: int = 256
-    topup_prefixes: tuple[str, ...] = ()  # empty: the included ones that begin with FractalNet
-    topup_per_prefix: int = 10
-    topup_lexical_max: float = 0.85
-    topup_structural_max: float = 0.60
-    seed: int = 42
 
 
 @dataclass(slots=True)
@@ -150,65 +120,30 @@ def curate_nndup(
     rows = prepare_rows(names, code_index, accuracies, features, code_sha)
     include = [normalised(prefix) for prefix in options.include]
     prefer = [normalised(prefix) for prefix in options.prefer] or include
-    limits = LexicalLimits(
-        threshold=options.lexical_threshold,
-        fractal_threshold=options.fractal_threshold,
-        lsh_threshold=options.lsh_threshold,
-        num_perm=options.num_perm,
-        keep=options.keep_per_family,
-    )
     selected = [row for row, name in enumerate(rows.names) if not include or first_prefix(name, include) is not None]
     usable = [row for row in selected if code_index[row] >= 0]
 
     kept, exact = remove_equal_code(rows, usable, prefer)
-    lexical = remove_lexical(rows, kept, include, limits)
+    lexical = remove_lexical(rows, kept, include, options)
     kept = [row for row in kept if row not in lexical]
     structural = remove_structural(rows, kept, options.structural_threshold)
     kept = [row for row in kept if row not in structural]
     stages = {"exact": exact, "lexical": lexical, "structural": structural}
-    rescued = _bring_back(rows, kept, [*exact, *lexical, *structural], limits, options)
+    removed = [*exact, *lexical, *structural]
+    rescued = dict.fromkeys(rescue_for_prefixes(rows, kept, removed, options), "prefix")
+    rescued |= dict.fromkeys(top_up(rows, [*kept, *rescued], removed, options), "topup")
     kept += rescued
 
     fates = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
     fates.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
-    fates.update((row, _kept(row, rescued.get(row))) for row in kept)
-    fates.update(_removed(stages, name_witnesses(rows, kept, stages)))
+    for row in kept:
+        fates[row] = Verdict(None, row, None, _REASONS.get(rescued.get(row, ""), "kept"), rescued.get(row))
+    fates.update(_witnessed(rows, kept, stages))
     return NnDupResult(
         decisions=[fates[row] for row in range(len(names))],
         splits=_split(kept, rows.fingerprint, options.seed),
         families={row: rows.families[row] for row in kept},
     )
-
-
-def _bring_back(
-    rows: Rows, kept: Sequence[int], removed: Sequence[int], limits: LexicalLimits, options: NnDupOptions
-) -> dict[int, str]:
-    """Rows brought back, in order, each with what for."""
-    rescued = rescue_for_prefixes(rows, kept, removed, options.include, options.min_per_prefix, limits.threshold_for)
-    added = top_up(
-        rows,
-        [*kept, *rescued],
-        removed,
-        options.topup_prefixes or [name for name in options.include if normalised(name).startswith("fractalnet")],
-        options.topup_per_prefix,
-        options.topup_lexical_max,
-        options.topup_structural_max,
-    )
-    return dict.fromkeys(rescued, "prefix") | dict.fromkeys(added, "topup")
-
-
-def _kept(row: int, rescued: str | None) -> Verdict:
-    return Verdict(None, row, None, _REASONS[rescued] if rescued else "kept", rescued)
-
-
-def _removed(stages: Mapping[str, Removed], witnesses: Mapping[int, Witness]) -> dict[int, Verdict]:
-    """The decisions about removed rows that were not brought back."""
-    return {
-        row: Verdict(stage, *witnesses[row], _REASONS[stage])
-        for stage, removed in stages.items()
-        for row in removed
-        if row in witnesses
-    }
 
 
 def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[int, str]:

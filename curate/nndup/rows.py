@@ -119,10 +119,6 @@ class Rows:
     layers: DistinctSets
     layers_of: list[int]  # number of the layer set
 
-    def has_tokens(self, row: int) -> bool:
-        """Whether nn-dup gets tokens for the row's code."""
-        return bool(self.shingles.sizes[self.shingles_of[row]])
-
 
 def prepare_rows(
     names: Sequence[str],

@@ -17,25 +17,34 @@ from datasketch import MinHash, MinHashLSH
 from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
-from curate.nndup.rows import DistinctSets, Ints, Rows, first_prefix, normalised
+from curate.nndup.rows import DistinctSets, Rows, first_prefix, normalised
 
 #: Removed row -> the rows that its stage kept instead, best first.
 Removed = dict[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class LexicalLimits:
-    """Where the lexical stage draws its lines."""
+class NnDupOptions:
+    """The options and module constants of nn-dup, with its defaults."""
 
-    threshold: float
-    fractal_threshold: float
-    lsh_threshold: float
-    num_perm: int
-    keep: int  # rows kept of a group
+    include: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()  # among rows with the same code; empty: as include
+    min_per_prefix: int = 1
+    keep_per_family: int = 5
+    lexical_threshold: float = 0.90
+    fractal_threshold: float = 0.97
+    structural_threshold: float = 0.90
+    lsh_threshold: float = 0.85
+    num_perm: int = 256
+    topup_prefixes: tuple[str, ...] = ()  # empty: the included ones that begin with FractalNet
+    topup_per_prefix: int = 10
+    topup_lexical_max: float = 0.85
+    topup_structural_max: float = 0.60
+    seed: int = 42
 
     def threshold_for(self, family: str) -> float:
         """The Jaccard from which two records of a family are near-duplicates."""
-        return self.fractal_threshold if family.startswith("fractal") else self.threshold
+        return self.fractal_threshold if family.startswith("fractal") else self.lexical_threshold
 
 
 def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
@@ -54,7 +63,7 @@ def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -
     return _best_of_each(list(groups.values()), rank)
 
 
-def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], limits: LexicalLimits) -> Removed:
+def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], options: NnDupOptions) -> Removed:
     """Of each group of near-duplicates (chained, within one family), remove all but the best few.
 
     A group also keeps the best row of every included prefix that has none among these. Of rows that tie in quality, the
@@ -64,10 +73,10 @@ def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], limi
     for row in kept:
         rows_of[rows.shingles_of[row], rows.families[row]].append(row)
     stands: Removed = {}
-    for nodes in _near_groups(rows.shingles, sorted(rows_of), limits):
+    for nodes in _near_groups(rows.shingles, sorted(rows_of), options):
         members = [row for node in nodes for row in rows_of[node]]
         members.sort(key=lambda row: (rows.quality[row], row))
-        chosen, rest = members[: limits.keep], members[limits.keep :]
+        chosen, rest = members[: options.keep_per_family], members[options.keep_per_family :]
         covered = {first_prefix(rows.names[row], include) for row in chosen} | {None}
         for row in rest:
             prefix = first_prefix(rows.names[row], include)
@@ -113,15 +122,15 @@ def _best_of_each(
 
 
 def _near_groups(
-    sets: DistinctSets, nodes: Sequence[tuple[int, str]], limits: LexicalLimits
+    sets: DistinctSets, nodes: Sequence[tuple[int, str]], options: NnDupOptions
 ) -> Iterator[list[tuple[int, str]]]:
     """Connected groups of (set number, family) nodes; single nodes too, since several rows may share one."""
-    group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), limits)
+    group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), options)
     candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, family in nodes:
         candidates[group_of[number], family].append(number)
     for (_, family), numbers in candidates.items():
-        threshold = limits.threshold_for(family)
+        threshold = options.threshold_for(family)
         if threshold > 1.0:
             continue  # then not even equal sets are near
         places = np.array(numbers, dtype=np.int64)
@@ -133,13 +142,13 @@ def _near_groups(
         yield from groups
 
 
-def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], limits: LexicalLimits) -> dict[int, int]:
+def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDupOptions) -> dict[int, int]:
     """Groups of sets chained by shared LSH buckets, as the installed datasketch draws them."""
     if not numbers:
         return {}
     texts = ([str(shingle).encode() for shingle in sets.members(number)] for number in numbers)
-    sketch_of = dict(zip(numbers, MinHash.generator(texts, num_perm=limits.num_perm), strict=True))
-    lsh = MinHashLSH(threshold=limits.lsh_threshold, num_perm=limits.num_perm)
+    sketch_of = dict(zip(numbers, MinHash.generator(texts, num_perm=options.num_perm), strict=True))
+    lsh = MinHashLSH(threshold=options.lsh_threshold, num_perm=options.num_perm)
     for number, sketch in sketch_of.items():
         lsh.insert(number, sketch)
     group_of: dict[int, int] = {}
@@ -161,113 +170,91 @@ def _similar_rows(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator
 
 
 class _Screen:
-    """Which candidate sets are too near to a kept one. A set once barred stays barred: the kept only grow."""
+    """Keeps rows out whose set is too near to a kept one. A set once barred stays barred: the kept only grow."""
 
-    def __init__(self, sets: DistinctSets, candidates: Sequence[int]) -> None:
-        self.sets = sets
-        self.numbers: Ints = np.unique(np.array(candidates, dtype=np.int64))
-        self.barred: set[int] = set()
+    def __init__(
+        self, sets: DistinctSets, number_of: Sequence[int], limit_for: Callable[[int], float], empty_counts: bool
+    ) -> None:
+        self._sets, self._number_of, self._limit_for, self._empty_counts = sets, number_of, limit_for, empty_counts
+        self._barred: set[int] = set()
 
-    def bar(self, kept: Sequence[int], limits: Sequence[float]) -> None:
-        """Bar the candidates that have at least the limit of a kept set as their Jaccard to it."""
-        if not kept:
-            return
-        rest = self.numbers[[number not in self.barred for number in self.numbers.tolist()]]
-        for start, block in self.sets.jaccards(rest, np.array(kept, dtype=np.int64)):
-            near = (block >= np.array(limits)).any(axis=1)
-            self.barred.update(rest[start : start + len(block)][near].tolist())
+    def admits(self, row: int, fresh: Sequence[int], candidates: Sequence[int]) -> bool:
+        """Whether a row is near none of those kept so far.
+
+        Args:
+            fresh: rows that are kept since the last question.
+            candidates: all rows that will be asked about.
+        """
+        kept = [other for other in fresh if self._counts(other)]
+        if kept:
+            rest = np.array(sorted({self._number_of[other] for other in candidates} - self._barred), dtype=np.int64)
+            limits = np.array([self._limit_for(other) for other in kept])
+            numbers = np.array([self._number_of[other] for other in kept], dtype=np.int64)
+            for start, block in self._sets.jaccards(rest, numbers):
+                near = (block >= limits).any(axis=1)
+                self._barred.update(rest[start : start + len(block)][near].tolist())
+        return not self._counts(row) or self._number_of[row] not in self._barred
+
+    def _counts(self, row: int) -> bool:
+        return self._empty_counts or bool(self._sets.sizes[self._number_of[row]])
 
 
-def rescue_for_prefixes(
-    rows: Rows,
-    kept: Sequence[int],
-    removed: Sequence[int],
-    prefixes: Sequence[str],
-    minimum: int,
-    threshold_for: Callable[[str], float],
-) -> list[int]:
-    """Rows to bring back so that each prefix has its minimum: the best that are near no kept row of the prefix.
+def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
+    """Rows to bring back so that each included prefix has its minimum: the best that are near no kept row of it.
 
     Rows without tokens are near nothing. A kept row counts for the first prefix that it begins with.
 
     Args:
         removed: in the order of removal.
-        threshold_for: the Jaccard from which something is near a kept row of a family.
     """
     rescued: list[int] = []
-    beginnings = [normalised(prefix) for prefix in prefixes]
+    beginnings = [normalised(prefix) for prefix in options.include]
     have = [first_prefix(rows.names[row], beginnings) for row in kept]
-    for prefix, beginning in zip(prefixes, beginnings, strict=True):
-        need = minimum - have.count(prefixes.index(prefix))
-        if need <= 0:
-            continue
-        candidates = _candidates(rows, removed, beginning, [*kept, *rescued])
-        screen = _Screen(rows.shingles, [rows.shingles_of[row] for row in candidates])
-        fresh = _of_prefix(rows, [*kept, *rescued], beginning)
-        for row in candidates:
-            filled = [other for other in fresh if rows.has_tokens(other)]
-            screen.bar(
-                [rows.shingles_of[other] for other in filled], [threshold_for(rows.families[other]) for other in filled]
-            )
-            fresh = []
-            if rows.has_tokens(row) and rows.shingles_of[row] in screen.barred:
-                continue
-            rescued.append(row)
-            fresh = [row]
-            need -= 1
-            if need == 0:
-                break
+    for prefix, beginning in zip(options.include, beginnings, strict=True):
+        need = options.min_per_prefix - have.count(options.include.index(prefix))
+        near = _Screen(
+            rows.shingles, rows.shingles_of, lambda row: options.threshold_for(rows.families[row]), empty_counts=False
+        )
+        rescued += _best_admitted(rows, removed, [*kept, *rescued], beginning, need, [near])
     return rescued
 
 
-def top_up(
-    rows: Rows,
-    kept: Sequence[int],
-    removed: Sequence[int],
-    prefixes: Sequence[str],
-    most: int,
-    lexical_max: float,
-    structural_max: float,
-) -> list[int]:
+def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
     """Rows to add for diversity: per prefix the best few that exceed neither Jaccard to any kept row of the prefix.
 
     Rows without tokens count as lexically unlike everything.
 
     Args:
         removed: in the order of removal.
-        most: rows added per prefix.
     """
+    most = (options.topup_lexical_max, options.topup_structural_max)
+    if min(most) < 0.0:
+        return []
+    lexical, structural = (float(np.nextafter(limit, np.inf)) for limit in most)
     added: list[int] = []
-    if most <= 0 or lexical_max < 0.0 or structural_max < 0.0:
-        return added
-    above_lexical, above_structural = (float(np.nextafter(limit, np.inf)) for limit in (lexical_max, structural_max))
-    for beginning in map(normalised, prefixes):
-        candidates = _candidates(rows, removed, beginning, [*kept, *added])
-        lexical = _Screen(rows.shingles, [rows.shingles_of[row] for row in candidates])
-        structural = _Screen(rows.layers, [rows.layers_of[row] for row in candidates])
-        fresh = _of_prefix(rows, [*kept, *added], beginning)
-        count = 0
-        for row in candidates:
-            filled = [rows.shingles_of[other] for other in fresh if rows.has_tokens(other)]
-            lexical.bar(filled, [above_lexical] * len(filled))
-            structural.bar([rows.layers_of[other] for other in fresh], [above_structural] * len(fresh))
-            fresh = []
-            if rows.shingles_of[row] in lexical.barred or rows.layers_of[row] in structural.barred:
-                continue
-            added.append(row)
-            fresh = [row]
-            count += 1
-            if count == most:
-                break
+    of_fractals = [name for name in options.include if normalised(name).startswith("fractalnet")]
+    for beginning in map(normalised, options.topup_prefixes or of_fractals):
+        screens = [
+            _Screen(rows.shingles, rows.shingles_of, lambda _: lexical, empty_counts=False),
+            _Screen(rows.layers, rows.layers_of, lambda _: structural, empty_counts=True),
+        ]
+        added += _best_admitted(rows, removed, [*kept, *added], beginning, options.topup_per_prefix, screens)
     return added
 
 
-def _candidates(rows: Rows, removed: Sequence[int], beginning: str, kept: Sequence[int]) -> list[int]:
-    """Removed rows whose name begins so and whose code is not kept, best first."""
+def _best_admitted(
+    rows: Rows, removed: Sequence[int], kept: Sequence[int], beginning: str, most: int, screens: Sequence[_Screen]
+) -> list[int]:
+    """The best removed rows whose name begins so, whose code is not kept, and that all screens admit."""
     present = {rows.code[row] for row in kept}
-    fitting = [row for row in _of_prefix(rows, removed, beginning) if rows.code[row] not in present]
-    return sorted(fitting, key=rows.quality.__getitem__)
-
-
-def _of_prefix(rows: Rows, some: Sequence[int], beginning: str) -> list[int]:
-    return [row for row in some if rows.names[row].startswith(beginning)]
+    candidates = [row for row in removed if rows.names[row].startswith(beginning) and rows.code[row] not in present]
+    candidates.sort(key=rows.quality.__getitem__)
+    fresh = [row for row in kept if rows.names[row].startswith(beginning)]
+    found: list[int] = []
+    for row in candidates:
+        if len(found) >= most:
+            break
+        refused = [screen for screen in screens if not screen.admits(row, fresh, candidates)]  # each is told of `fresh`
+        fresh = [] if refused else [row]
+        found += fresh
+    return found

@@ -21,7 +21,8 @@ import pytest
 
 import curate.nndup.code as text
 from curate.nndup.code import NnDupFeatures, family_of, nndup_features
-from curate.nndup.profile import NnDupOptions, NnDupResult, curate_nndup
+from curate.nndup.profile import NnDupResult, curate_nndup
+from curate.nndup.stages import NnDupOptions
 from curate.rows import Source
 from lemur_core.files.errors import UserError
 
