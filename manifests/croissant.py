@@ -12,8 +12,9 @@ import datetime
 import inspect
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,9 @@ def _record_set(context: mlc.Context, table: Table) -> mlc.RecordSet:
     fields = [_split_field(context, table)] if _is_set(table) else []
     for column in arrow_schema(table.record):
         if not (fields and column.name == "split"):
-            source = _Source(context, place, column.name)
-            described = table.record.model_fields[column.name].description
-            fields.append(_field(source, f"{table.config}/{column.name}", column, described))
+            source = partial(_source, context, place, column.name)
+            fields.append(_field(context, source, f"{table.config}/{column.name}", column))
+            fields[-1].description = table.record.model_fields[column.name].description
     summary = (inspect.getdoc(table.record) or "").partition("\n")[0]
     return mlc.RecordSet(ctx=context, id=table.config, name=table.config, description=summary, fields=fields)
 
@@ -193,32 +194,23 @@ def _split_field(context: mlc.Context, table: Table) -> mlc.Field:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where a field is read: a column, or a part of each value in it."""
-
-    context: mlc.Context
-    place: Mapping[str, str]
-    column: str
-    path: str = ""  # JSONPath below the column, or below the elements of a column of lists
-
-    def node(self) -> mlc.Source:
-        extract = mlc.Extract(ctx=self.context, column=self.column)
-        parts = [mlc.Transform(ctx=self.context, json_path=self.path)] if self.path else []
-        return mlc.Source(ctx=self.context, **self.place, extract=extract, transforms=parts)
+def _source(context: mlc.Context, place: Mapping[str, str], column: str, path: str = "") -> mlc.Source:
+    """Where a field is read: a column, or a part of each value in it, by JSONPath below the column or its elements."""
+    transforms = [mlc.Transform(ctx=context, json_path=path)] if path else []
+    return mlc.Source(ctx=context, **place, extract=mlc.Extract(ctx=context, column=column), transforms=transforms)
 
 
-def _field(source: _Source, name: str, column: pa.Field, description: str | None = None) -> mlc.Field:
+def _field(
+    context: mlc.Context, source: Callable[[str], mlc.Source], name: str, column: pa.Field, path: str = ""
+) -> mlc.Field:
     """A column or a part of it; the members of a struct, or of the structs in a list, are fields below it."""
     listed = pa.types.is_list(column.type)
     kind = column.type.value_type if listed else column.type
-    form: dict[str, Any] = {"ctx": source.context, "id": name, "name": column.name, "description": description}
+    form: dict[str, Any] = {"ctx": context, "id": name, "name": column.name}
     if listed:
         form |= {"is_array": True, "array_shape": "-1"}
     if not pa.types.is_struct(kind):
-        return mlc.Field(data_types=[_DATA_TYPES[kind]], source=source.node(), **form)
-    start = f"{source.path}{'[*]' if listed else ''}." if source.path else ""
-    members = [
-        _field(replace(source, path=f"{start}{member.name}"), f"{name}/{member.name}", member) for member in kind
-    ]
+        return mlc.Field(data_types=[_DATA_TYPES[kind]], source=source(path), **form)
+    start = f"{path}{'[*]' if listed else ''}." if path else ""
+    members = [_field(context, source, f"{name}/{member.name}", member, f"{start}{member.name}") for member in kind]
     return mlc.Field(sub_fields=members, **form)

@@ -18,15 +18,7 @@ FILE_NAME = "manifest.json"
 
 #: Packages whose releases may change results.
 _VERSIONED = (
-    "lemur-curator",
-    "numpy",
-    "scipy",
-    "pyarrow",
-    "datasketch",
-    "datasets",
-    "mlcroissant",
-    "pydantic",
-    "matplotlib",
+    *("lemur-curator", "numpy", "scipy", "pyarrow", "datasketch", "datasets", "mlcroissant", "pydantic", "matplotlib"),
 )
 
 

@@ -393,20 +393,9 @@ class TrainingRecord(Record):
 
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    LemurRecord,
-    Decision,
-    Stat,
-    Removed,
-    ChatRow,
-    ChatDrop,
-    Block,
-    Observed,
-    Spec,
-    SpecRow,
-    SpecChatRow,
-    SpecChatDrop,
-    Ingredient,
-    TrainingRecord,
+    *(LemurRecord, Decision, Stat, Removed, ChatRow, ChatDrop),
+    *(Block, Observed, Spec, SpecRow, SpecChatRow, SpecChatDrop),
+    *(Ingredient, TrainingRecord),
 )
 
 

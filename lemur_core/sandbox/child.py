@@ -15,13 +15,12 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from . import confine as walls
 from .foreign import causes_of, message_of
-from .jobs import Limits, Status
+from .jobs import Limits, Message, Status
 
 #: The most that an entry may return, as JSON.
 MAX_VALUE_BYTES = 16 * 2**20
@@ -36,43 +35,42 @@ _LOWEST, _HIGHEST = 64, 1000  # where the result descriptor may lie
 _write, _exit, _dumps = os.write, os._exit, json.dumps
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One job as the child sees it."""
+def run_child(
+    entry: Callable[[dict[str, object]], object],
+    job: Message,
+    limits: Limits,
+    scratch: str,
+    settings: Message,
+    key: bytes,
+    base_bytes: int,
+    server_id: int,
+    pipes: tuple[int, int, int],
+) -> None:
+    """Run one job in this freshly forked process; never returns.
 
-    entry: Callable[[dict[str, object]], object]
-    payload: dict[str, object]
-    limits: Limits
-    scratch: str
-    backend: str
-    readable: Sequence[str]
-    key: bytes
-    base_bytes: int
-
-
-def run_child(task: Task, server_id: int, output: int, errors: int, result: int) -> None:
-    """Run one job in this freshly forked process; never returns."""
+    Args: settings: the server's. pipes: where output, errors and result go.
+    """
+    result = pipes[2]
     try:
         _leave_server(server_id)
-        result = _arrange_files(output, errors, result)
-        os.chdir(task.scratch)
+        result = _arrange_files(*pipes)
+        os.chdir(scratch)
         os.umask(0o077)
         for name in ("HOME", "TMPDIR"):
-            os.environ[name] = task.scratch
+            os.environ[name] = scratch
         tempfile.tempdir = None
         sys.dont_write_bytecode = True
-        walls.limit_resources(task.limits, task.base_bytes if sys.platform == "linux" else 0)
-        if task.backend != "none":
-            walls.confine(task.backend, task.readable, task.scratch)
+        walls.limit_resources(limits, base_bytes if sys.platform == "linux" else 0)
+        if settings["backend"] != "none":
+            walls.confine(settings["backend"], settings["readable"], scratch)
     except BaseException as error:  # noqa: BLE001 (nothing may fall back into the server's loop)
-        _report(result, task.key, Status.CRASHED, None, f"could not be confined, so was not run: {_describe(error)}")
-    status, value, message = _call(task)
-    _report(result, task.key, status, value, message)
+        _report(result, key, Status.CRASHED, None, f"could not be confined, so was not run: {_describe(error)}")
+    _report(result, key, *_call(entry, job["payload"]))
 
 
-def _call(task: Task) -> tuple[Status, object, str]:
+def _call(entry: Callable[[dict[str, object]], object], payload: dict[str, object]) -> tuple[Status, object, str]:
     try:
-        return Status.OK, task.entry(task.payload), ""
+        return Status.OK, entry(payload), ""
     except SystemExit as error:
         return Status.CRASHED, None, f"the code asked the interpreter to exit (SystemExit: {error.code!s:.100})"
     except BaseException as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)

@@ -25,18 +25,9 @@ _OPEN_FILES = 1024
 
 #: Readable besides the interpreter: what PyTorch asks the machine about itself. No other process's folder in /proc.
 MACHINE_FILES = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/urandom",
-    "/dev/random",
-    "/proc/self",
-    "/proc/cpuinfo",
-    "/proc/meminfo",
-    "/proc/stat",
-    "/proc/sys/vm/overcommit_memory",
-    "/sys/devices/system/cpu",
-    "/sys/devices/system/node",
-    "/sys/kernel/mm/transparent_hugepage",
+    *("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"),
+    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm/overcommit_memory"),
+    *("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/transparent_hugepage"),
 )
 
 

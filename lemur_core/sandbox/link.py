@@ -29,18 +29,8 @@ _ASK_SECONDS = 60
 
 #: System folders and files with libraries and their data: no user's files, no settings of the machine.
 _SYSTEM = (
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/libexec",
-    "/usr/local/lib",
-    "/usr/share",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/nix/store",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
+    *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/local/lib", "/usr/share"),
+    *("/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"),
 )
 _ASK = """
 import json, sys, sysconfig
@@ -166,15 +156,10 @@ class Setup:
     def message(self) -> Message:
         """The first message to the server."""
         return {
-            "backend": self.backend,
-            "slots": self.slots,
-            "root": str(self.root),
-            "canary": str(self.canary),
-            "home": str(self.home),
-            "readable": list(self.interpreter.readable),
+            **{name: getattr(self, name) for name in ("backend", "slots", "preload", "entries")},
+            **{name: str(getattr(self, name)) for name in ("root", "canary", "home")},
+            "readable": self.interpreter.readable,
             "sys_path": [*self.interpreter.site_folders, *self.sys_path],
-            "preload": list(self.preload),
-            "entries": list(self.entries),
             "modules": self.modules({*OWN_PACKAGES, *self.needed()}),
             "sandlock": find_package("sandlock"),
         }

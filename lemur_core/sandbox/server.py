@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from . import confine as walls
-from .child import KEY_BYTES, Task, run_child
+from .child import KEY_BYTES, run_child
 from .compiler import defer_compiler
 from .jobs import Channel, Limits, Message, Status, read_report
 from .processes import Running, address_space, end_orphans, remove_folder
@@ -33,13 +33,17 @@ _INSPECT_SECONDS = 0.1
 Entry = Callable[[dict[str, object]], object]
 
 
-class Library:
-    """Entries by their names. The caller's own packages are found where the caller has them."""
+class Library(importlib.abc.MetaPathFinder):
+    """Entries by their names, and a finder of the caller's own packages, which lie where the caller has them.
+
+    It finds nothing else that lies beside them; once they are hidden, anything but them.
+    """
 
     def __init__(self, packages: dict[str, str]) -> None:
         self._entries: dict[str, Entry] = {}
-        self._own = _OwnPackages(packages)
-        sys.meta_path.insert(0, self._own)
+        self._packages = packages
+        self._hidden = False
+        sys.meta_path.insert(0, self)
 
     def preload(self, modules: Sequence[str], entries: Sequence[str]) -> None:
         """Import it all, and make what was imported cheap to share with forked children.
@@ -68,22 +72,10 @@ class Library:
 
     def call(self, entry: Entry, payload: dict[str, object]) -> object:
         """In a job: what the entry returns. Foreign code that it calls cannot import the caller's packages."""
-        self._own.hide()
-        return entry(payload)
-
-
-class _OwnPackages(importlib.abc.MetaPathFinder):
-    """Finds the caller's packages, and nothing else that lies beside them; once they are hidden, anything but them."""
-
-    def __init__(self, folders: dict[str, str]) -> None:
-        self._folders = folders
-        self._hidden = False
-
-    def hide(self) -> None:
-        """Make them impossible to import, and forget those that are imported already."""
         self._hidden = True
-        for name in [name for name in sys.modules if name.partition(".")[0] in self._folders]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in self._packages]:
             del sys.modules[name]
+        return entry(payload)
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
@@ -92,7 +84,7 @@ class _OwnPackages(importlib.abc.MetaPathFinder):
 
         Raises: ModuleNotFoundError for one that is hidden, unless another package has its name.
         """
-        folder = self._folders.get(fullname)
+        folder = self._packages.get(fullname)
         if folder is None:
             return None
         if not self._hidden:
@@ -253,16 +245,8 @@ class _Server:
         name = f"job-{message['number']}-{secrets.token_hex(4)}"
         scratch = self._root / name if own else Path(message["scratch"])
         key = secrets.token_bytes(KEY_BYTES)
-        task = Task(
-            entry=partial(self._library.call, self._library.load(message["entry"])),
-            payload=message["payload"],
-            limits=Limits(**message["limits"]),
-            scratch=str(scratch),
-            backend=self._backend,
-            readable=self._settings["readable"],
-            key=key,
-            base_bytes=self._base_bytes or address_space(),
-        )
+        entry, limits = self._library.load(message["entry"]), Limits(**message["limits"])
+        base_bytes = self._base_bytes or address_space()
         if own:
             scratch.mkdir(mode=0o700)
         output, errors, result = pipes = [os.pipe() for _ in range(3)]
@@ -274,12 +258,14 @@ class _Server:
                 os.close(end)
             raise
         if process == 0:
-            run_child(task, server_id, output[1], errors[1], result[1])
+            ends = (output[1], errors[1], result[1])
+            entry = partial(self._library.call, entry)
+            run_child(entry, message, limits, str(scratch), self._settings, key, base_bytes, server_id, ends)
         for read, write in pipes:
             os.close(write)
             os.set_blocking(read, False)
         ends = (output[0], errors[0], result[0])
-        job = Running(message["number"], process, task.limits, scratch, key, ends, keep=not own)
+        job = Running(message["number"], process, limits, scratch, key, ends, keep=not own)
         self._running[process] = job
         for descriptor in job.descriptors:
             self._selector.register(descriptor, selectors.EVENT_READ, job)

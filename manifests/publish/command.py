@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +90,12 @@ def _outcome(done: Published, *, dry_run: bool) -> str:
 
 def _summary(done: Published) -> dict[str, object]:
     return {
-        "repo_id": done.repo_id,
-        "revision": done.revision,
-        "commit": done.commit,
-        "created": done.created,
-        "branch_made": done.branch_made,
+        **{name: getattr(done, name) for name in ("repo_id", "revision", "commit", "created", "branch_made")},
         "tag_made": done.tag,
-        "added": list(done.changes.added),
-        "changed": list(done.changes.changed),
-        "removed": list(done.changes.removed),
+        **asdict(done.changes),
         "same": len(done.changes.same),
-        "withheld": [{"source": w.source, "license": w.license, "blocks": w.blocks} for w in done.withheld],
-        "notes": list(done.notes),
+        "withheld": [asdict(item) for item in done.withheld],
+        "notes": done.notes,
     }
 
 

@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,7 +138,7 @@ def _without_code(
     }
     counts = sorted(Counter(without.values()).items())
     withheld = tuple(Withheld(source, licence, number) for (source, licence), number in counts)
-    told = [{"source": item.source, "license": item.license, "blocks": item.blocks} for item in withheld]
+    told = [asdict(item) for item in withheld]
     table = Output(
         path=TABLE,
         sha256=sha256_file(scratch / TABLE),

@@ -4,6 +4,7 @@ import datetime
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lemur_core.files.atomic import sha256_file
 from manifests.croissant import (
     About,
     _field,
-    _Source,
+    _source,
     croissant_faults,
     restate_croissant,
     write_croissant,
@@ -263,7 +264,8 @@ def test_members_of_lists_in_lists_have_a_path() -> None:
     text = pa.field("name", pa.string())
     case = pa.struct([pa.field("inputs", pa.list_(pa.struct([text]))), pa.field("outputs", pa.list_(pa.string()))])
     context = mlc.Context(conforms_to="http://mlcommons.org/croissant/1.1")
-    found = _field(_Source(context, {"file_object": "f"}, "cases"), "t/cases", pa.field("cases", pa.list_(case)))
+    source = partial(_source, context, {"file_object": "f"}, "cases")
+    found = _field(context, source, "t/cases", pa.field("cases", pa.list_(case)))
     inputs, outputs = found.sub_fields
     assert [(field.id, field.is_array) for field in (found, inputs, outputs, *inputs.sub_fields)] == [
         ("t/cases", True),

@@ -1,4 +1,4 @@
-"""The lexical index and the exact join against brute force."""
+"""The indexes of kept items and the exact join against brute force."""
 
 from typing import Any
 
@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from lemur_core.similarity import index as index_module
 from lemur_core.similarity import join
-from lemur_core.similarity.index import BandTables, HashTables, LexicalIndex, Neighbour
+from lemur_core.similarity.index import (
+    BandTables,
+    HashTables,
+    LexicalIndex,
+    Neighbour,
+    NeighbourIndex,
+    StructuralIndex,
+    set_jaccard,
+)
 from lemur_core.similarity.join import exact_pairs, linked_by_lsh, measure_recall
 from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
 
@@ -35,11 +43,11 @@ class Sets:
 @st.composite
 def relatives(draw: st.DrawFn) -> Sets:
     """Distinct sets, most of which share much with one of two originals."""
-    originals = [list(range(40)), list(range(30, 95))]
+    originals = [list(range(40)), list(range(30, 95)), list(range(3))]
     sets: dict[tuple[int, ...], None] = {}
     for _ in range(draw(st.integers(1, 14))):
         base = draw(st.sampled_from(originals))
-        less = draw(st.sets(st.sampled_from(base), max_size=6))
+        less = draw(st.sets(st.sampled_from(base), max_size=min(6, len(base) - 1)))
         more = draw(st.sets(st.integers(200, 206), max_size=4))
         sets[tuple(sorted((set(base) - less) | more))] = None
     return Sets([list(numbers) for numbers in sets])
@@ -52,15 +60,21 @@ def test_jaccard(a: set[int], b: set[int], common: set[int]) -> None:
     assert found == (len(a & b) / len(a | b) if a and b else 0.0)
 
 
-@given(features=relatives(), threshold=st.sampled_from([0.7, 0.8, 0.9, 1.0]), data=st.data())
-def test_nearest_is_that_of_brute_force(features: Any, threshold: float, data: st.DataObject) -> None:
-    index = LexicalIndex(features, threshold, banding_for(threshold))
-    count = len(features.sets)
+@pytest.mark.parametrize("stage", ["lexical", "structural"])
+@given(features=relatives(), data=st.data())
+def test_nearest_is_that_of_brute_force(stage: str, features: Any, data: st.DataObject) -> None:
+    lower = (
+        [0.5, 0.6, 2 / 3, 0.75, 0.95, 0.975] if stage == "structural" else []
+    )  # found by construction, not by chance
+    threshold = data.draw(st.sampled_from([0.7, 0.8, 0.9, 1.0, *lower]))
+    index: NeighbourIndex = StructuralIndex(features.sets, threshold)
+    if stage == "lexical":
+        index = LexicalIndex(features, threshold, banding_for(threshold))
     for _ in range(2):  # a cleared index is as good as a new one
         index.clear()
         kept: list[tuple[int, int]] = []  # (place, set)
         for place in range(data.draw(st.integers(1, 20))):
-            item = data.draw(st.integers(0, count - 1))
+            item = data.draw(st.integers(0, len(features.sets) - 1))
             if data.draw(st.booleans()):
                 index.keep(item, place)
                 kept.append((place, item))
@@ -106,6 +120,38 @@ def test_a_threshold_is_reached_by_equality() -> None:
         index = LexicalIndex(features, threshold, banding_for(threshold))
         index.keep(0, 0)
         assert index.nearest(1) == found
+
+
+def fingerprints(*sets: Any) -> list[Any]:
+    return [np.array(numbers, np.uint64) for numbers in sets]
+
+
+def test_structural_thresholds_are_reached_by_equality() -> None:
+    """Every fraction of small sets, at its own value: rounding must lose no pair."""
+    for size in range(1, 60):
+        for shared in range((size + 1) // 2, size + 1):
+            index = StructuralIndex(fingerprints(range(size), range(shared)), shared / size)
+            index.keep(0, 5)
+            assert index.nearest(1) == Neighbour(5, shared / size)
+
+
+def test_empty_fingerprints_are_near_to_nothing() -> None:
+    index = StructuralIndex(fingerprints((), (1, 2)), 0.5)
+    index.keep(0, 0)
+    assert index.nearest(0) is None
+    assert index.nearest(1) is None
+    index.keep(1, 1)
+    assert index.nearest(0) is None
+    assert set_jaccard(frozenset(), frozenset()) == 0.0
+
+
+def test_few_pairs_are_verified() -> None:
+    """Prefix filtering: sets that share only what is frequent are not compared."""
+    index = StructuralIndex(fingerprints(*((*range(20), *range(1000 + 20 * i, 1020 + 20 * i)) for i in range(50))), 0.9)
+    for place in range(50):
+        assert index.nearest(place) is None
+        index.keep(place, place)
+    assert index.verified == 0
 
 
 def test_buckets() -> None:
