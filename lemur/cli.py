@@ -123,8 +123,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Extract, curate, assemble, train shortly and verify. Run again, it goes on, and makes only what has changed."""
-    from lemur.pipeline.command import run_pipeline
-    from lemur.pipeline.stages import quick_plan
+    from lemur.pipeline.stages import quick_plan, run_pipeline
 
     plan = quick_plan(data=data, epochs=epochs, images=limit, seed=seed, jobs=jobs, unsafe=unsafe_no_sandbox)
     run_pipeline(plan, out, force=force, as_json=as_json)

@@ -70,16 +70,6 @@ class ProgressWriter:
         part.replace(self._folder / name)
 
 
-def save_checkpoint(path: Path, key: str, state: Mapping[str, Any]) -> None:
-    """Replace the checkpoint by a newer one, at once or not at all.
-
-    Args:
-        key: of the run that may go on from it.
-        state: tensors, numbers, text, lists and dictionaries.
-    """
-    save_whole({"key": key, **state}, path)
-
-
 def save_whole(value: object, path: Path) -> None:
     """`torch.save` to a file that is either the older or the newer one, whatever happens."""
     part = path.with_suffix(".part")

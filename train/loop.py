@@ -7,6 +7,7 @@ holds: a run that was killed goes on from its last whole epoch to the same bits.
 import faulthandler
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,6 @@ from train.job import (
     load_checkpoint,
     loose_buffers,
     put_back,
-    save_checkpoint,
     save_whole,
     tensors_only,
     weights_digest,
@@ -239,11 +239,8 @@ class Loop:
         self._notes += [note] if note else []
         if state is None:
             return
-        self._net.load_state_dict(state["net"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._schedule.load_state_dict(state["schedule"])
-        if self._ema is not None:
-            self._ema.load_state_dict(state["ema"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         for module, loose in zip(self._modules(), state["loose"], strict=True):
             put_back(module, loose)
         self._metrics.from_state(state["ledger"])
@@ -274,16 +271,16 @@ class Loop:
             measured = self._measure(self._data.train_images[self._held], self._data.train_labels[self._held])
         self._metrics.end_epoch(float(self._schedule.get_last_lr()[0]), measured)
         self._tick()
-        state = {
-            "net": self._net.state_dict(),
-            "loose": [loose_buffers(module) for module in self._modules()],
-            "optimizer": self._optimizer.state_dict(),
-            "schedule": self._schedule.state_dict(),
-            "ema": self._ema.state_dict() if self._ema is not None else None,
-            "ledger": self._metrics.to_state(),
-        }
-        save_checkpoint(self._folder / CHECKPOINT, self._job.key, state)
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        loose = [loose_buffers(module) for module in self._modules()]
+        kept = {**state, "loose": loose, "ledger": self._metrics.to_state()}
+        save_whole({"key": self._job.key, **kept}, self._folder / CHECKPOINT)
         self._report.epochs(self._metrics.history)
+
+    def _parts(self) -> dict[str, Any]:
+        """What has a state that steps change."""
+        parts = {"net": self._net, "optimizer": self._optimizer, "schedule": self._schedule}
+        return parts if self._ema is None else {**parts, "ema": self._ema}
 
     def _modules(self) -> list[nn.Module]:
         """What holds weights: the network, and their averages where the recipe has them."""

@@ -127,10 +127,10 @@ def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> li
     return done
 
 
-def in_stage(name: str, error: UserError) -> UserError:
+def in_stage(name: str, error: UserError, more: str = "") -> UserError:
     """The same error, with the stage that it comes from."""
     kind = RetryableError if isinstance(error, RetryableError) else UserError
-    return kind(f"stage {name}: {error}")
+    return kind(f"stage {name}: {error}{more}")
 
 
 def _make(stage: Stage, out: Path) -> str:

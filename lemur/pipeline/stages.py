@@ -4,7 +4,8 @@ Each is one call of the package that does it, as its command makes it.
 """
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,23 +18,21 @@ from extract.discover import Selection
 from extract.extractor import extract_to
 from extract.results import Options
 from lemur.folders import verify_folder
-from lemur.pipeline.runner import Stage, Summary, in_stage
-from lemur_core.files.atomic import sha256_file, write_text
-from lemur_core.files.errors import RetryableError, UserError
+from lemur.pipeline.runner import Done, Stage, Summary, in_stage, run_stages
+from lemur_core.files.atomic import write_text
+from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
-from manifests.checks import Check, found_check
 from manifests.corpus import load_corpus
 from manifests.manifest import read_manifest
-from manifests.records import Ingredient, TrainingRecord
+from manifests.records import Ingredient
 from train.assemble import assemble
 from train.data import load_cifar10, open_source
 from train.recipe import Network, Recipe, find_recipe
 from train.run import Resources, TrainingRun, train_once
-from train.run_folder import run_text
+from train.run_folder import read_record, run_text
 
 BLOCKS, SNAPSHOT, RUN = "blocks", "snapshot", "run"
 NETWORK, NETWORK_FACTS, CHECKS = "network.py", "network.json", "checks.json"
-RECORD = "record.json"
 
 CORPUS = "quick"
 RECIPE = "preact_se"
@@ -48,6 +47,7 @@ _RECORDS = ("lemur@2.1.0",)
 HUB = "hf://datasets/uoft-cs/cifar10"
 EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
 _GROUND = ("manifests", "lemur_core")
+_WIDTH = 1_000  # where there is no terminal: nothing is folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,7 @@ class Plan:
     unsafe: bool = False
 
 
-def quick_plan(
-    *,
-    data: str | None = None,
-    epochs: int = EPOCHS,
-    images: int | None = None,
-    seed: int = 0,
-    jobs: int | None = None,
-    unsafe: bool = False,
-) -> Plan:
+def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any) -> Plan:
     """The plan of `lemur run`: corpus `quick` with what the recipe needs, a slice of LEMUR, a short training run."""
     corpus = load_corpus(CORPUS)
     whole = next(source.source for source in corpus.sources if source.name == _RECIPE_SOURCE)
@@ -99,10 +91,7 @@ def quick_plan(
         paths=(*paths, *_RECIPE_PATHS),
         changes={"training__epochs": epochs},
         data=data or HUB,
-        images=images,
-        seed=seed,
-        jobs=jobs,
-        unsafe=unsafe,
+        **choices,
     )
 
 
@@ -113,65 +102,30 @@ def plan_stages(plan: Plan) -> list[Stage]:
     """
     recipe = _recipe(plan)
     try:
-        data = find_data(plan)
+        data = open_source(plan.data).sha256
     except UserError as error:
-        raise in_stage("run", error) from error
+        more = "" if plan.data.startswith("synthetic") else "; --data synthetic goes the way on generated images"
+        raise in_stage("run", error, more) from error
     corpus = {"corpus": plan.corpus, "sources": plan.sources, "paths": plan.paths}
     records = {"records": plan.records, "include": plan.include, "chat": plan.chat, "seed": plan.seed}
     network = {"recipe": recipe.to_json()}
     run = {"seed": plan.seed, "data": data, "images": plan.images, "held_out": plan.held_out, **network}
-    ours = {"extract": ("extract", *_GROUND), "curate": ("curate", *_GROUND), "train": ("train", *_GROUND)}
+    every = ("extract", "curate", "train")
+
+    def stage(
+        name: str, outputs: tuple[str, ...], make: Callable[[Plan, Path], None], summarise: Callable[[Path], Summary],
+        parents: tuple[str, ...], packages: tuple[str, ...], parameters: Mapping[str, Any],
+    ) -> Stage:  # fmt: skip
+        ours = (*packages, *_GROUND)
+        return Stage(name, outputs, partial(make, plan), summarise, parents, ours, parameters, resumes=name == RUN)
+
     return [
-        Stage("blocks", (BLOCKS,), partial(make_blocks, plan), _blocks_summary, (), ours["extract"], corpus),
-        Stage(
-            "snapshot",
-            (SNAPSHOT,),
-            partial(make_snapshot, plan),
-            _snapshot_summary,
-            ("blocks",),
-            ours["curate"],
-            records,
-        ),
-        Stage(
-            "network",
-            (NETWORK, NETWORK_FACTS),
-            partial(make_network, plan),
-            _network_summary,
-            ("blocks",),
-            ours["train"],
-            network,
-        ),
-        Stage(
-            "run",
-            (RUN,),
-            partial(make_run, plan),
-            _run_summary,
-            ("network", "blocks"),
-            ours["train"],
-            run,
-            resumes=True,
-        ),
-        Stage(
-            "verify",
-            (CHECKS,),
-            partial(make_checks, plan.jobs),
-            _checks_summary,
-            ("blocks", "snapshot", "network", "run"),
-            ("extract", "curate", "train", *_GROUND),
-        ),
+        stage("blocks", (BLOCKS,), make_blocks, _blocks_summary, (), ("extract",), corpus),
+        stage("snapshot", (SNAPSHOT,), make_snapshot, _snapshot_summary, ("blocks",), ("curate",), records),
+        stage("network", (NETWORK, NETWORK_FACTS), make_network, _network_summary, ("blocks",), ("train",), network),
+        stage("run", (RUN,), make_run, _run_summary, ("network", "blocks"), ("train",), run),
+        stage("verify", (CHECKS,), make_checks, _checks_summary, ("blocks", "snapshot", "network", "run"), every, {}),
     ]
-
-
-def find_data(plan: Plan) -> str:
-    """The digest of the images, before anything else is done: who has none learns so at once.
-
-    Raises: UserError if there are none, with a way on without them.
-    """
-    try:
-        return open_source(plan.data).sha256
-    except UserError as error:
-        more = "" if plan.data.startswith("synthetic") else "; --data synthetic goes the way on generated images"
-        raise (RetryableError if isinstance(error, RetryableError) else UserError)(f"{error}{more}") from error
 
 
 def make_blocks(plan: Plan, out: Path) -> None:
@@ -223,13 +177,12 @@ def make_run(plan: Plan, out: Path) -> None:
         raise UserError(run_text(record, out / RUN))
 
 
-def make_checks(jobs: int | None, out: Path) -> None:
+def make_checks(plan: Plan, out: Path) -> None:
     """Verify the extraction, the snapshot and the run, and write what was checked.
 
     Raises: UserError if a check fails.
     """
-    found = {name: verify_folder(out / name, jobs=jobs) for name in (BLOCKS, SNAPSHOT, RUN)}
-    found[RUN] = [*found[RUN], check_network(out)]
+    found = {name: verify_folder(out / name, jobs=plan.jobs) for name in (BLOCKS, SNAPSHOT, RUN)}
     for folder, checks in found.items():
         failed = [check for check in checks if not check.ok]
         if failed:
@@ -239,17 +192,6 @@ def make_checks(jobs: int | None, out: Path) -> None:
             )
     rows = [{"folder": name, "check": c.name, "detail": c.detail} for name, checks in found.items() for c in checks]
     write_text(out / CHECKS, json.dumps(rows, indent=2) + "\n")
-
-
-def check_network(out: Path) -> Check:
-    """The network beside the run is what was trained, and its blocks are those that the record names."""
-    record, facts = _read_record(out), network_facts(out)
-    wrong = []
-    if sha256_file(out / NETWORK) != record.code_sha256:
-        wrong.append(f"{NETWORK} is not the network of the record")
-    if [part.model_dump(mode="json") for part in record.ingredients] != facts["ingredients"]:
-        wrong.append("its blocks are not those of the record")
-    return found_check(NETWORK, wrong, f"is what was trained, with {plural(len(record.ingredients), 'found block')}")
 
 
 def network_facts(out: Path) -> dict[str, Any]:
@@ -287,7 +229,7 @@ def _network_summary(out: Path) -> Summary:
 
 def _run_summary(out: Path) -> Summary:
     """What the short training run came to; its data and how short it was stand beside the accuracy."""
-    record = _read_record(out)
+    record = read_record(out / RUN)
     names = ("name", "data", "seed", "epochs", "train_images", "val_accuracy", "test_accuracy")
     images = f"{plural(record.epochs, 'epoch')} of {record.train_images:,} images"
     test = "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.1f} %"
@@ -300,11 +242,69 @@ def _checks_summary(out: Path) -> Summary:
     return Summary({"checks": len(rows), "folders": folders}, f"{len(rows)} checks hold: {', '.join(folders)}")
 
 
-def _read_record(out: Path) -> TrainingRecord:
-    return TrainingRecord.model_validate_json((out / RUN / RECORD).read_text(encoding="utf-8"))
-
-
 def _recipe(plan: Plan) -> Recipe:
     """The recipe with its changes. Raises: UserError if it is none."""
     recipe = find_recipe(plan.recipe)
     return recipe.changed(**plan.changes) if plan.changes else recipe
+
+
+# -- what the command says: a table of the stages, and where to look next --------------------------------------------
+
+
+def run_pipeline(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
+    """Run every stage that needs it and print what came of it.
+
+    Raises: UserError that names the stage.
+    """
+    done = run_stages(plan_stages(plan), out, force=force)
+    if as_json:
+        print(json.dumps(summary(done, out)))
+        return
+    print_table(done, out)
+    print("\n".join(next_lines(out)))
+
+
+def summary(done: Sequence[Done], out: Path) -> dict[str, Any]:
+    """The run as JSON can hold it."""
+    stages = [
+        {
+            "stage": one.stage.name,
+            "made": one.why is not None,
+            "why": one.why,
+            "seconds": one.seconds,
+            "where": [str(out / name) for name in one.stage.outputs],
+            "counts": dict(one.summary.counts),
+        }
+        for one in done
+    ]
+    return {"out": str(out), "seconds": round(sum(one.seconds for one in done), 3), "stages": stages}
+
+
+def print_table(done: Sequence[Done], out: Path) -> None:
+    """The stages, one a row."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("stage")
+    table.add_column("seconds", justify="right")
+    table.add_column("what came out")
+    table.add_column("where", overflow="fold")
+    for one in done:
+        seconds = "kept" if one.why is None else f"{one.seconds:,.1f}"
+        table.add_row(one.stage.name, seconds, one.summary.text, str(out / one.stage.outputs[0]))
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(file=sys.stdout, width=width, markup=False, highlight=False).print(table)
+
+
+def next_lines(out: Path) -> list[str]:
+    """What to try next, with names that are there."""
+    parts = network_facts(out)["ingredients"]
+    block = parts[0]["block"] if parts else "NAME"
+    return [
+        "next:",
+        f"  lemur show {block} --in {out / BLOCKS}",
+        f'  lemur search "channel attention" --in {out / BLOCKS}',
+        f"  lemur publish {out / SNAPSHOT} --repo-id OWNER/NAME --dry-run",
+    ]

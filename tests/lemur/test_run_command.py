@@ -20,14 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemur.pipeline.command import run_pipeline
 from lemur.pipeline.runner import STATE, Done, Stage, Summary, run_stages
-from lemur.pipeline.stages import EPOCHS, NETWORK, NETWORK_FACTS, Plan, find_data, make_run, plan_stages, quick_plan
+from lemur.pipeline.stages import EPOCHS, NETWORK, NETWORK_FACTS, Plan, make_run, plan_stages, quick_plan, run_pipeline
 from lemur_core.files.atomic import atomic_file, atomic_folder
 from lemur_core.files.errors import RetryableError, UserError
 from train.data import load_cifar10
 from train.register import register
-from train.verify import verify as verify_run
+from train.trace import verify as verify_run
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="locks and signals of POSIX")]
 
@@ -422,8 +421,8 @@ def test_images_that_are_not_there_are_told_first(tmp_path: Path) -> None:
     plan = quick_plan(data=str(tmp_path / "none"))
     with pytest.raises(UserError, match=r"^stage run: .*none: No such file .*; --data synthetic goes the way on gen"):
         plan_stages(plan)
-    with pytest.raises(UserError, match=r"^synthetic:1: write synthetic, .* to 100,000$"):
-        find_data(quick_plan(data="synthetic:1"))
+    with pytest.raises(UserError, match=r"^stage run: synthetic:1: write synthetic, .* to 100,000$"):
+        plan_stages(quick_plan(data="synthetic:1"))
 
 
 # --- the whole way, small -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from train.augment import Pixels
-from train.job import load_checkpoint, loose_buffers, put_back, save_checkpoint, tensors_only, weights_digest
+from train.job import load_checkpoint, loose_buffers, put_back, save_whole, tensors_only, weights_digest
 from train.process import (
     DivergedError,
     NetworkError,
@@ -117,7 +117,7 @@ class Attack:
 def test_only_a_whole_checkpoint_of_the_same_run_counts_and_no_code_of_it_runs(tmp_path: Path) -> None:
     path, made = tmp_path / "c.pt", tmp_path / "made"
     assert load_checkpoint(path, "key") == (None, "")
-    save_checkpoint(path, "one", {"steps": 1})
+    save_whole({"key": "one", "steps": 1}, path)
     said = "the checkpoint is one of another run, so training starts anew"
     assert load_checkpoint(path, "two") == (None, said)
     whole = path.read_bytes()
