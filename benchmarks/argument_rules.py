@@ -61,7 +61,6 @@ HINTS: dict[str, tuple[Any, str, Any]] = {
     "classes that arguments name": (companions.Companions, "named", lambda *_: iter(())),
     "functions of the file": (interpreter, "_DEEPEST", 1),
     "factories": (interpreter.Interpreter, "_note_factory", lambda *_: None),
-    "dicts of registries": (interpreter.Interpreter, "_note_config", lambda *_: None),
     "comprehensions": (interpreter.Interpreter, "_comprehension", lambda *_: UNKNOWN),
     "constants and methods of classes": (interpreter.Interpreter, "_class_attribute", lambda *_: UNKNOWN),
     "methods of containers": (interpreter.Interpreter, "_container_method", lambda *_: UNKNOWN),

@@ -9,7 +9,7 @@ from extract.discover import Found, follow
 from extract.emit import Emitter
 from extract.hints.companions import Companions
 from extract.hints.docstrings import Example
-from extract.hints.interpreter import REGISTERED, CallSite
+from extract.hints.interpreter import CallSite
 from extract.hints.model import Call, Hints, Signature
 from extract.hints.usage import Ancestor, Usage
 from extract.hints.values import ROOTS
@@ -90,10 +90,6 @@ class HintFinder:
         chain = tuple(site.target.split("."))
         if place is module and chain == (name,):
             return True
-        if chain[0] == REGISTERED:
-            decorators = [item for statement in module.binders(name) for item in statement.decorators]
-            registered = any(item.chain[-1:] in {("register_module",), ("register",)} for item in decorators)
-            return registered and chain[1:-1] in {(), (module.name.partition(".")[0],)}
         if chain[0] in {"nn", FOUNDATION}:
             return site.name == name and module.name.startswith("torch.nn.modules.")
         target = follow(self._library, place, chain)

@@ -34,15 +34,13 @@ _MOST_CALLS = 1_500  # followed in one file
 _MOST_IN_COMPREHENSION = 64
 _FOLLOWED = 5  # items of a loop
 
-REGISTERED = "@"  # begins the target of a call by the name that a registry has for the class
-
 Flow = tuple[str, object] | None  # how statements ended: ("return", value), ("raise", None), or at their end
 
 
 class CallSite(NamedTuple):
     """One call of a class; None stands for an argument that is not known."""
 
-    target: str  # dotted name in its file; REGISTERED and a registry's name
+    target: str  # dotted name in its file
     name: str  # the class's own name, also where the file imports it under another one
     args: tuple[str | None, ...]
     kwargs: tuple[tuple[str, str | None], ...]
@@ -111,13 +109,6 @@ class Interpreter:
         if site not in self.sites and number < (_MOST_COMPLETE if complete else _MOST_INCOMPLETE):
             self._counts[chain, complete] = number + 1
             self.sites[site] = None
-
-    def _note_config(self, items: dict[str, object]) -> None:
-        """`dict(type="ResNet", depth=50)` makes what a registry has under that name."""
-        kind = items.get("type")
-        if isinstance(kind, str) and _is_class_name(kind):
-            passed = {name: value for name, value in items.items() if name != "type" and not name.startswith("_")}
-            self._add(f"{REGISTERED}.{kind}", Arguments([], passed, False))
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -268,7 +259,6 @@ class Interpreter:
                 result[name] = value
             else:
                 return UNKNOWN
-        self._note_config(result)
         return bounded(result)
 
     def _bool(self, node: ast.BoolOp, scope: Scope) -> object:
@@ -399,9 +389,7 @@ class Interpreter:
             return values.call_builtin(name, given.args)
         if len(given.args) > 1 or not all(isinstance(arg, dict) for arg in given.args) or given.opened:
             return UNKNOWN
-        result = {**(given.args[0] if given.args else {}), **given.kwargs}  # type: ignore[dict-item]
-        self._note_config(result)
-        return result
+        return {**(given.args[0] if given.args else {}), **given.kwargs}  # type: ignore[dict-item]
 
     def _container_method(
         self, holder: dict[str, object] | list[object], name: str, method: str, node: ast.Call, scope: Scope

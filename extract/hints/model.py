@@ -1,7 +1,6 @@
 """What the corpus tells of a class: calls as source text, input shapes, the classes that it wants, its signatures."""
 
 import ast
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -42,21 +41,6 @@ class Hints:
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Hints":
-        """What `to_json` gave, also after a round through JSON text."""
-        return cls(
-            tuple(_call(item) for item in data["init"]),
-            tuple(_call(item) for item in data["forward"]),
-            tuple(Companion(**item) for item in data["companions"]),
-            tuple((name, tuple(dims)) for name, dims in data["inputs"]),
-        )
-
-
-def _call(item: Mapping[str, Any]) -> Call:
-    kwargs = tuple((name, text) for name, text in item["kwargs"])
-    return Call(tuple(item["args"]), kwargs, item["way"])
 
 
 # -- signatures ------------------------------------------------------------------------------------------------------

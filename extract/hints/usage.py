@@ -1,20 +1,21 @@
 """What each file of a library tells of classes: calls of them, and of its own classes signatures, examples, shapes."""
 
 import ast
-import json
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from pydantic import TypeAdapter
 
 from extract.discover import class_of, follow
 from extract.hints.docstrings import Example, documented_shapes, examples_in
 from extract.hints.interpreter import CallSite, call_sites
-from extract.hints.model import Parameter, Signature, method_of, signature_of
+from extract.hints.model import Signature, method_of, signature_of
 from extract.index import Index
 from extract.modules import Definition, Library, Module
 from extract.sources import Source, SourceFile
 from lemur_core.source.text import normalise
 
-USAGE_VERSION = 12
+USAGE_VERSION = 13
 
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
@@ -36,6 +37,9 @@ class FileUsage(NamedTuple):
 
     sites: tuple[CallSite, ...]
     classes: dict[str, ClassUsage]
+
+
+_STORED = TypeAdapter(FileUsage)
 
 
 class Ancestor(NamedTuple):
@@ -65,17 +69,13 @@ class Usage:
         """The calls of a class of that name, in order of sources and paths."""
         if self._sites is None:
             self._sites = {}
-            for module in self._scope():
-                for site in self.of(module).sites:
-                    self._sites.setdefault(site.name, []).append((module, site))
+            scope = [(source, file) for source in self.library.sources for file in source.files]
+            for source, file in scope:
+                if source.in_scope(file.path):
+                    module = self.library.by_path[source.name, file.path]
+                    for site in self.of(module).sites:
+                        self._sites.setdefault(site.name, []).append((module, site))
         return self._sites.get(name, [])
-
-    def _scope(self) -> Iterator[Module]:
-        """The files in scope, and configurations written in Python wherever they are."""
-        for source in self.library.sources:
-            for file in source.files:
-                if source.in_scope(file.path) or "/configs/" in f"/{file.path}":
-                    yield self.library.by_path[source.name, file.path]
 
     def lineage(self, module: Module, name: str) -> tuple[Ancestor, ...]:
         """A class and its bases in the corpus, depth first."""
@@ -117,9 +117,9 @@ def usage_of(index: Index, source: Source, file: SourceFile) -> FileUsage:
     key = f"hints:{USAGE_VERSION}:{file.blob}"
     stored = index.remembered(key)
     if stored is not None:
-        return _loads(stored)
+        return _STORED.validate_json(stored)
     usage = read_file(source.read(file))
-    index.remember(key, json.dumps([usage.sites, list(usage.classes.values())]).encode())
+    index.remember(key, _STORED.dump_json(usage))
     return usage
 
 
@@ -157,31 +157,3 @@ def _class(node: ast.ClassDef) -> ClassUsage:
         *examples,
         tuple(dict.fromkeys(shape for text in texts for shape in documented_shapes(text, names))),
     )
-
-
-def _loads(data: bytes) -> FileUsage:
-    sites, classes = json.loads(data)
-    usages = [
-        ClassUsage(
-            name,
-            _signature(init),
-            _signature(forward),
-            _examples(init_examples),
-            _examples(forward_examples),
-            tuple((argument, tuple(dims)) for argument, dims in shapes),
-        )
-        for name, init, forward, init_examples, forward_examples, shapes in classes
-    ]
-    calls = [
-        CallSite(target, name, tuple(args), tuple((n, t) for n, t in kwargs), opened)
-        for target, name, args, kwargs, opened in sites
-    ]
-    return FileUsage(tuple(calls), {usage.name: usage for usage in usages})
-
-
-def _signature(data: list[list[str | None]] | None) -> Signature | None:
-    return None if data is None else tuple(Parameter(*item) for item in data)  # type: ignore[arg-type]
-
-
-def _examples(data: list[tuple[list[str], list[tuple[str, str]]]]) -> tuple[Example, ...]:
-    return tuple((tuple(args), tuple((name, text) for name, text in kwargs)) for args, kwargs in data)

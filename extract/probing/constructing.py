@@ -25,9 +25,7 @@ from extract.probing.attempts import (
 from extract.probing.inputs import is_variadic, required
 from extract.probing.values import (
     BLOCK,
-    SCALES,
     SETTINGS,
-    Scale,
     Settings,
     call_of,
     candidates,
@@ -38,7 +36,7 @@ from extract.probing.values import (
 )
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_TRIES = 40  # of one start at one scale
+_TRIES = 80  # of arguments for what is required
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
 TOO_LARGE = 300_000_000
 
@@ -135,10 +133,8 @@ class Constructor:
                     yield self.make(arguments)
                 except AttemptError as failure:
                     self._remember(failure, arguments)
-        for scale in SCALES if self.required else ():
-            yield from self._repaired(scale, seen)
-            if self.spent:
-                return
+        if self.required:
+            yield from self._repaired(seen)
 
     def _ways(self) -> Iterator[Arguments]:
         """Arguments to try as they are: examples, small defaults, calls of the corpus."""
@@ -151,11 +147,11 @@ class Constructor:
             return  # a configuration; `_repaired` finds it
         yield from (arguments for way, arguments in whole if way != "example")
 
-    def _repaired(self, scale: Scale, seen: set[Arguments]) -> Iterator[Constructed]:
+    def _repaired(self, seen: set[Arguments]) -> Iterator[Constructed]:
         """Required arguments by their names, changed where a failure points; best-first by how far it came."""
         tries = _TRIES
         counter = itertools.count()
-        choices = {name: self._choices(name, scale) for name in self.required}
+        choices = {name: self._choices(name) for name in self.required}
         heap: list[tuple[tuple[int, ...], int, dict[str, int], dict[str, str]]] = []
         heapq.heappush(heap, ((0, 0), next(counter), dict.fromkeys(choices, 0), self._small()))
         while heap and tries > 0 and not self.spent:
@@ -167,14 +163,14 @@ class Constructor:
             seen.add(arguments)
             tries -= 1
             try:
-                yield self._make_traced(arguments, scale)
+                yield self._make_traced(arguments)
             except AttemptError as failure:
                 self._remember(failure, arguments)
                 rank = (-failure.progress[0], -failure.progress[1])
-                for fresh_picks, fresh_extra in self._changes(failure, picks, choices, extra, scale):
+                for fresh_picks, fresh_extra in self._changes(failure, picks, choices, extra):
                     heapq.heappush(heap, (rank, next(counter), fresh_picks, fresh_extra))
             else:
-                return  # the next scale: a variant of this one fails alike
+                return  # another choice would fail alike
 
     def variants(self, built: Constructed, failure: AttemptError) -> Iterator[Constructed]:
         """The same with other values for the parameters that a failing forward names."""
@@ -192,14 +188,14 @@ class Constructor:
         before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
-            for text in self._choices(name, SCALES[0])[:6]:
+            for text in self._choices(name)[:6]:
                 if text == before.get(name) or self.spent:
                     continue
                 kwargs = _ordered(self.parameters, {**before, name: text}).kwargs
                 with contextlib.suppress(AttemptError):
-                    yield self._make_traced(Arguments(built.arguments.args, kwargs), SCALES[0])
+                    yield self._make_traced(Arguments(built.arguments.args, kwargs))
 
-    def _make_traced(self, arguments: Arguments, scale: Scale) -> Constructed:
+    def _make_traced(self, arguments: Arguments) -> Constructed:
         """Construct with settings that record what is asked of them, then with what they recorded."""
         if not any(text == SETTINGS for _, text in arguments.kwargs):
             return self.make(arguments)
@@ -208,7 +204,7 @@ class Constructor:
         fresh = []
         for name, text in arguments.kwargs:
             if text == SETTINGS:
-                traced[name] = names[f"_{name}_settings"] = Settings(self.names.value, scale)
+                traced[name] = names[f"_{name}_settings"] = Settings(self.names.value)
                 text = f"_{name}_settings"
             fresh.append((name, text))
         original, self.names = self.names, Namespace(names)
@@ -227,7 +223,6 @@ class Constructor:
         picks: Mapping[str, int],
         choices: Mapping[str, Sequence[str]],
         extra: Mapping[str, str],
-        scale: Scale,
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         words += _WORD.findall(str(failure.cause))
@@ -239,14 +234,14 @@ class Constructor:
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks and w not in extra]
         for name in optional[:3]:
             if not is_variadic(self.parameters[name]):
-                for text in self._choices(name, scale)[:4]:
+                for text in self._choices(name)[:4]:
                     yield dict(picks), {**extra, name: text}
         if extra:
             yield dict(picks), {}
 
-    def _choices(self, name: str, scale: Scale) -> tuple[str, ...]:
+    def _choices(self, name: str) -> tuple[str, ...]:
         found: list[str] = list(self._companions().get(name, ()))
-        for text in candidates(name, self.parameters[name].annotation, scale):
+        for text in candidates(name, self.parameters[name].annotation):
             found += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(found))
 
@@ -273,11 +268,8 @@ def instances(name: str, cls: Any) -> list[str]:
     if name.endswith(("Config", "Configuration", "Args", "Settings")) or hasattr(cls, "__dataclass_fields__"):
         return configuration_expressions(name, cls)
     parameters = parameters_of(cls)
-    texts = []
-    for scale in SCALES[:2]:
-        chosen = {key: candidates(key, parameters[key].annotation, scale)[0] for key in required(parameters)}
-        texts.append(call_of(name, {key: text for key, text in chosen.items() if not text.startswith("@")}))
-    return list(dict.fromkeys(texts))
+    chosen = {key: candidates(key, parameters[key].annotation)[0] for key in required(parameters)}
+    return [call_of(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
 
 
 def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:
@@ -295,7 +287,7 @@ def _with_attribute(text: str, name: str) -> str:
     """Settings with one more attribute."""
     if not text.startswith("types.SimpleNamespace(") or re.search(rf"\b{name}=", text):
         return text
-    return f"{text[:-1]}, {name}={value_of(name, SCALES[0])})".replace("(, ", "(")
+    return f"{text[:-1]}, {name}={value_of(name)})".replace("(, ", "(")
 
 
 def _call(call: Mapping[str, Any]) -> Arguments:

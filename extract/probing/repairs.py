@@ -119,7 +119,6 @@ SIZES: tuple[tuple[str, int, int], ...] = (
     (r"to have (\d+) channels, but got (\d+) channels", 2, 1),
     (r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)", 2, 3),
     (r"must have same reduction dim, but got \[\d+, (\d+)\] X \[(\d+), \d+\]", 1, 2),
-    (r"is not valid: got: (\d+) expected: (\d+)", 1, 2),
     (r"normalized_shape=\[(\d+)\].*but got input of size\[(?:\d+, )*(\d+)\]", 2, 1),
     (r"Expected size for first two dimensions of batch2 tensor to be: \[\d+, (\d+)\] but got: \[\d+, (\d+)\]", 1, 2),
 )
@@ -130,19 +129,6 @@ def stated_sizes(at: FailedCall) -> Iterator[Inputs]:
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
             yield from resized(at, int(match[have]), int(match[want]))
-
-
-def stated_shapes(at: FailedCall) -> Iterator[Inputs]:
-    """Messages that name two shapes: one becomes the other."""
-    found = re.findall(r"[\[(](\d+(?:, ?\d+)+)[\])]", at.text)[:4]
-    shapes = dict.fromkeys(tuple(map(int, shape.split(","))) for shape in found)
-    for have, want in itertools.permutations(shapes, 2):
-        if len(have) == len(want) and 0 not in want:
-
-            def change(tensor: Tensor, have: tuple[int, ...] = have, want: tuple[int, ...] = want) -> Tensor | None:
-                return tensor.with_shape(want) if tensor.shape == have else None
-
-            yield from at.each_with(change)
 
 
 def resized(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
@@ -229,15 +215,6 @@ def any_pair(at: FailedCall) -> Iterator[Inputs]:
             yield from resized(at, have, want)
 
 
-def misfits(at: FailedCall) -> Iterator[Inputs]:
-    """Messages about sizes that do not divide or meet: other sizes are likelier than other kinds."""
-    if re.search(
-        r"Sizes of tensors must match|divisible|is invalid for input of size|(smaller|greater) than|multiple",
-        at.text,
-    ):
-        yield from itertools.islice(other_sizes(at), 4)
-
-
 def other_sizes(at: FailedCall) -> Iterator[Inputs]:
     """Other numbers of pixels and tokens."""
     for side in _IMAGES:
@@ -263,10 +240,6 @@ RANKS: tuple[tuple[str, int], ...] = (
     (r"not enough values to unpack \(expected (\d+)", 0),
     (r"too many values to unpack \(expected (\d+)", 0),
     (r"but got (\d+)\)", 1),  # dimension out of range
-    (r"but got -(\d+)\)", 0),
-    (r"[Ww]rong shape: expected (\d+) dims", 0),
-    (r"number of subscripts in the equation \((\d+)\)", 0),
-    (r"is not equal to len\(dims\) = (\d+)", 0),
     (r"too many indices for tensor of dimension (\d+)", 1),
 )
 
@@ -278,16 +251,6 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
     for rank in dict.fromkeys([*found, *sorted(named, reverse=True)]):
         if 1 <= rank <= _MOST_RANK:
             yield from at.each_with(partial(of_rank, rank=rank))
-
-
-def unpacked(at: FailedCall) -> Iterator[Inputs]:
-    """An argument that is unpacked into several."""
-    match = re.search(r"values to unpack \(expected (\d+)", at.text)
-    if not match or ".shape" in at.line or ".size(" in at.line:
-        return
-    for name, value in at.inputs:
-        if isinstance(value, Tensor) and re.search(rf"(=|in)\s*{re.escape(name)}\b", at.line):
-            yield with_value(at.inputs, name, Items((value,) * int(match[1]), is_tuple=True))
 
 
 def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
@@ -370,21 +333,6 @@ def _integers(node: ast.expr, names: dict[str, Any], local: Mapping[str, Any]) -
     return [item for item in values if isinstance(item, int) and not isinstance(item, bool)]
 
 
-def stated_layout(at: FailedCall) -> Iterator[Inputs]:
-    """Messages with a layout in brackets: `boxes must be with shape [B, H*W, 4]`."""
-    for inside in re.findall(r"[\[(]([A-Za-z_][\w*+ ]*(?:, ?[\w*+ ]+)+)[\])]", at.text)[:2]:
-        sizes = [part.strip() for part in inside.split(",")]
-        if len(sizes) > _MOST_RANK or not all(re.fullmatch(r"\w{1,13}|\w+ ?[*+] ?\w+", size) for size in sizes):
-            continue
-
-        def change(tensor: Tensor, sizes: Sequence[str] = sizes) -> Tensor | None:
-            fresh = of_rank(tensor, len(sizes)) or tensor
-            shape = [int(size) if size.isdigit() else old for size, old in zip(sizes, fresh.shape, strict=True)]
-            return fresh.with_shape(shape)
-
-        yield from at.each_with(change)
-
-
 # -- kinds of values -------------------------------------------------------------------------------------------------
 
 
@@ -402,21 +350,6 @@ def missing(at: FailedCall) -> Iterator[Inputs]:
         for value in like_main(name, at.main, loss=at.loss):
             if value != _NONE:
                 yield with_value(at.inputs, name, value)
-
-
-def scalars(at: FailedCall) -> Iterator[Inputs]:
-    """Where a tensor stands for a number or a size."""
-    if not re.search(
-        r"only integer tensors|must be (an )?(int|tuple of ints)|concatenate tuple|cannot be interpreted as an integer"
-        r"|is ambiguous|integer is required|only one element tensors|unhashable|'Tensor' and 'int'"
-        r"|a Tensor with \d+ elements",
-        at.text,
-    ):
-        return
-    for name in at.implicated():
-        if isinstance(dict(at.inputs)[name], Tensor):
-            for number in ("4", "(4, 4)", "2", "1", "(2, 4, 4)"):
-                yield with_value(at.inputs, name, Literal(number))
 
 
 #: Words of messages about types of numbers, and the kind that they ask for.
@@ -447,17 +380,6 @@ def _of_kind(tensor: Tensor, kind: str) -> Tensor:
 
 def _indices(tensor: Tensor, rank: int) -> Tensor | None:
     return Tensor(tensor.shape[:rank], INDEX) if tensor.kind != INDEX and len(tensor.shape) > rank else None
-
-
-def single_items(at: FailedCall) -> Iterator[Inputs]:
-    """Where a list stands for a tensor."""
-    if re.search(
-        r", not (list|tuple)|list indices must be|(list|tuple) and|got \((list|tuple)|'(list|tuple)'", at.text
-    ):
-        for name in at.implicated():
-            value = dict(at.inputs)[name]
-            if isinstance(value, Items) and value.values:
-                yield with_value(at.inputs, name, value.values[0])
 
 
 def lists(at: FailedCall) -> Iterator[Inputs]:
@@ -521,18 +443,12 @@ def _with_fields(at: FailedCall, name: str, keys: Sequence[str], *, attributes: 
 #: The likeliest first.
 RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     stated_sizes,
-    stated_shapes,
-    unpacked,
     ranks,
     missing,
-    scalars,
     kinds,
-    single_items,
     lists,
     fields,
     compared,
-    misfits,
-    stated_layout,
     volumes,
     any_pair,
     other_sizes,

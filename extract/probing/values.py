@@ -1,13 +1,12 @@
 """Values to try for a constructor's parameter, from its name, its annotation and its default.
 
-The names are those of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. A scale sets the widths, so
-that the same rules give a narrow and a wide variant; numbers of heads divide every width.
+The names are those of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. Widths are 32, and numbers of
+heads divide them.
 """
 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from extract.probing.attempts import AttemptError, attempt
@@ -17,109 +16,69 @@ SETTINGS = "@settings"  # stands for an object whose attributes follow these rul
 BLOCK = "@block"  # stands for a class of the block's file
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How wide a variant is: `width` for most sizes, `inner` for what comes out of a bottleneck, `image` for pixels."""
-
-    width: int = 32
-    inner: int = 32
-    image: int = 32
-
-
-#: The variants, the likeliest first.
-SCALES = (Scale(), Scale(64, 64, 64), Scale(64, 16, 64), Scale(32, 64, 32), Scale(128, 128, 224), Scale(16, 16, 16))
-
-
 class Rule(NamedTuple):
-    """Values for the parameters whose whole lower-case name a pattern matches."""
+    """Values for the parameters whose whole lower-case name, or annotation, a pattern matches."""
 
     pattern: str
-    values: str  # separated by |; W, I and P stand for the width, the inner width and the image of the scale
+    values: str  # separated by |
 
 
 NAMES: tuple[Rule, ...] = (
     Rule(r"config|cfg|conf|opts?|args|hparams|options|settings|.*_config", "@settings|{}|None"),
     Rule(r".*_(cfg|args|kwargs)", "None|{}|@settings"),
-    Rule(r"(output|out|roi|pool(ed|ing)?)_(size|shape)", "4|(4, 4)|7|W"),
-    Rule(r"(.*_)?n?heads?|(num|n)_.*_?heads|head_num", "4|2|1"),
-    Rule(r".*head_?(dim|size|width)|dim_heads?", "8|16"),
+    Rule(
+        r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
+        r"|(.*_)?(ratio|factor|reduction)",
+        "4|(4, 4)|2|1|7|(2, 4, 4)|0.25",
+    ),
+    Rule(r"kernel(_sizes?|s)?|ksize|ks|(num_)?anchors?|na", "3|(3, 3)|[3, 5]|[3, 3]"),
+    Rule(r"strides?|s|padding|pad|p|dilations?|d", "1|2|0|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
+    Rule(
+        r"((num|n)_)?(hidden_)?(layers?|blocks|stages|levels|convs|stacks|depth)|depths|repeats?"
+        r"|((up|down)_?)?(scales?|sample|rate)(_factor)?",
+        "2|1|3|4|[2, 2, 2, 2]|[1, 2]|(2, 2)",
+    ),
     Rule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
-    Rule(r"(num_)?(embeddings|tokens|types|vocab)|vocab(_size)?", "64|W"),
+    Rule(r"(num_)?(embeddings|tokens|types|vocab)|vocab(_size)?", "64|32"),
+    Rule(r"(input|feat(ure)?|token|spatial)_?(res(olution)?|size|shape|map_size)", "(8, 8)|8|(16, 16)|16|32"),
     Rule(
-        r"((num|n)_)?(hidden_)?(layers?|blocks|stages|levels|convs|stacks|depth)|depths|repeats?",
-        "2|1|3|4|[2, 2, 2, 2]",
+        r"(max_|num_)?(seq|sequence|context|pos|patches|src|tgt)_?(len(gth)?|positions?|size)?|length|num_patches"
+        r"|num_(quer(y|ies)|slots|latents|codes|clusters|masks?|bins)|.*head_?(dim|size|width)",
+        "16|8|64|32",
     ),
-    Rule(r"kernel(_sizes?|s)?|ksize|ks|filter_size", "3|(3, 3)|[3, 5]|[3, 3]"),
-    Rule(r"strides?|s", "1|2|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
-    Rule(r"padding|pad|p|dilations?|d", "1|0|(1, 1)|'same'"),
-    Rule(r"(patch|tubelet|grid|cell)_?(size|resolution)?|ps", "4|(4, 4)|2|16|(2, 4, 4)"),
-    Rule(r"win(dow)?(_?size)?|ws", "4|(4, 4)|7|(7, 7)|(2, 4, 4)"),
+    Rule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.0|[0.0, 0.0]|0.1|1e-05"),
     Rule(
-        r"(input|feat(ure)?|token|spatial|q|k)_?(res(olution)?|size|shape|map_size)|(f|feat_)?map_size",
-        "(8, 8)|8|(16, 16)|16|W",
+        r"temperature|tau|alpha|beta|gamma|sigma|theta|momentum|std|mean|margin|(.*_)?(weight|scale|threshold)|init_values?",
+        "1.0|0.5|2|[1.0]",
     ),
-    Rule(r"(img|image|crop|target|video)_?(size|shape|res|resolution)?|imgsz|resolution", "P|(P, P)|7|(7, 7)|8"),
+    Rule(r"norm_?(layer|cls|func|fn|type)?", "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(32)|None"),
+    Rule(r"(act|gate)_?(layer|fn|func)?|activ.*|.*_act", "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True"),
     Rule(
-        r"(?!block$)(max_|num_)?(seq|sequence|context|block|pos|patches|src|tgt)_?(len(gth)?|positions?|size)?|length|num_patches",
-        "16|64|W",
-    ),
-    Rule(r"num_(quer(y|ies)|slots|latents|codes|clusters|masks?|bins)", "8|W|16"),
-    Rule(r"num_anchors?|na", "3|1"),
-    Rule(
-        r"(hidden_|embed_|out_|in_|stage_)?(dims|channels|planes|sizes|features|chs)(_list)?|widths|filters|hidden_units",
-        "W|[W, W, W, W]|[W, I]|[W, W]|[W, W, W]",
-    ),
-    Rule(r"(se|rd|reduction|squeeze|channel)?_?(ratio|factor|reduction)|r", "4|0.25|2"),
-    Rule(r"(up|down|sampling)?_?(scale|sample|rate)(_?factor)?|scales?|sr_ratio", "2|1|1.0|[1, 2]|(2, 2)"),
-    Rule(r".*(drop|dropout)(_?(prob|rate|path|p|ratio|out))?|p_drop|prob|dpr|eps|.*_eps", "0.0|[0.0, 0.0]|0.1|1e-05"),
-    Rule(
-        r"temperature|tau|alpha|beta|gamma|lambda|sigma|theta|weight|momentum|init_values?|std|mean|.*_(weight|scale|threshold)"
-        r"|margin|threshold|thr",
-        "1.0|0.5|2|(0.5, 0.5, 0.5)|[1.0]",
-    ),
-    Rule(
-        r"norm_?(layer|cls|func|fn|type)?|normalization",
-        "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(W)|None|True",
-    ),
-    Rule(
-        r"(act|activation|nonlinearity|gate)_?(layer|fn|func|function|type)?|activ.*|.*_(act|activation)",
-        "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True",
-    ),
-    Rule(r"(block|unit|cell|layer|stage)_?(fn|cls|func|module|types?)?", "@block|nn.Identity|nn.Identity()|nn.Conv2d"),
-    Rule(
-        r"backbone|(.*_)?encoder|body|trunk|(base_)?model|net(work)?|stem|feature_extractor",
-        "nn.Conv2d(3, W, 3, padding=1)|nn.Identity()|nn.Linear(W, W)|nn.Sequential(nn.Conv2d(3, W, 3, padding=1))",
+        r"(.*_)?(backbone|encoder)|body|trunk|(base_)?model|net(work)?|stem",
+        "nn.Conv2d(3, 32, 3, padding=1)|nn.Identity()|nn.Linear(32, 32)|nn.Sequential(nn.Conv2d(3, 32, 3, padding=1))",
     ),
 )
 ANNOTATIONS: tuple[Rule, ...] = (
     Rule(r"bool", "False|True"),
     Rule(r"(type|callable).*", "nn.Identity|nn.ReLU|@block|F.relu"),
-    Rule(r".*(module|nn\.).*", "nn.Identity()|nn.Linear(W, W)|nn.Identity"),
-    Rule(r".*(list|sequence|tuple|iterable|size).*", "[W, W]|[W, W, W]|(4, 4)|[2, 2, 2, 2]|(W, W)"),
+    Rule(r".*(module|nn\.).*", "nn.Identity()|nn.Linear(32, 32)|nn.Identity"),
+    Rule(r".*(list|sequence|tuple|iterable|size).*", "[32, 32]|[32, 32, 32]|(4, 4)|[2, 2, 2, 2]|(32, 32)"),
     Rule(r".*float.*", "0.5|1.0"),
-    Rule(r".*int.*", "W|4|2|1"),
+    Rule(r".*int.*", "32|4|2|1"),
     Rule(r".*str.*", "'mean'|'relu'|''"),
 )
-ANYTHING = "W|[W, W, W]|2|None|nn.Identity()|[W, W]|(W, W)|@block|@settings|'mean'|0.5"
-_INNER = re.compile(r"out|hidden|planes$|mid|inner|bottleneck|^c2$")
-_NOT_INNER = re.compile(r"in_?planes|in_")
+ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|@settings|'mean'|0.5"
 
 
-def candidates(name: str, annotation: object, scale: Scale) -> tuple[str, ...]:
+def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
     """Expressions to try for a required parameter, the likeliest first; `BLOCK` and `SETTINGS` are no expressions."""
-    lower = name.lower().strip("_")
-    found = [*_first(NAMES, lower), *_first(ANNOTATIONS, spelled(annotation).lower())]
-    found += [] if len(found) > 3 else ANYTHING.split("|")
-    width = scale.inner if _INNER.search(lower) and not _NOT_INNER.match(lower) else scale.width
-    sizes = {"W": str(width), "I": str(scale.inner), "P": str(scale.image)}
-    sized = [text if text.startswith("@") else re.sub(r"\b[WIP]\b(?!')", lambda m: sizes[m[0]], text) for text in found]
-    return tuple(dict.fromkeys(sized))
+    found = [*_first(NAMES, name.lower().strip("_")), *_first(ANNOTATIONS, spelled(annotation).lower())]
+    return tuple(dict.fromkeys(found if len(found) > 3 else [*found, *ANYTHING.split("|")]))
 
 
-def value_of(name: str, scale: Scale) -> str:
+def value_of(name: str) -> str:
     """One expression for an attribute of settings, which hold plain values rather than layers."""
-    found = candidates(name, inspect.Parameter.empty, scale)
-    return next((text for text in found if not text.startswith(("nn.", "F.", "@"))), "None")
+    return next((text for text in candidates(name) if not text.startswith(("nn.", "F.", "@"))), "None")
 
 
 def _first(rules: Iterable[Rule], text: str) -> list[str]:
@@ -186,16 +145,15 @@ class Settings:
 
     _MOST = 200
 
-    def __init__(self, evaluate: Callable[[str], Any], scale: Scale) -> None:
+    def __init__(self, evaluate: Callable[[str], Any]) -> None:
         object.__setattr__(self, "_evaluate", evaluate)
-        object.__setattr__(self, "_scale", scale)
         object.__setattr__(self, "_asked", {})
         object.__setattr__(self, "_by_key", [])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or len(self._asked) > self._MOST:
             raise AttributeError(name)
-        text = value_of(name, self._scale)
+        text = value_of(name)
         self._asked[name] = text
         value = self._evaluate(text)
         object.__setattr__(self, name, value)
@@ -232,7 +190,7 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
         }
     except (AttemptError, TypeError):  # then the signature says what there is
         known = {field: parameter.default for field, parameter in parameters.items()}
-        texts = {field: candidates(field, parameters[field].annotation, Scale())[0] for field in required(parameters)}
+        texts = {field: candidates(field, parameters[field].annotation)[0] for field in required(parameters)}
         needed = {field: text for field, text in texts.items() if not text.startswith("@")}
     small = needed | shrunk_arguments(known)
     for field, value in known.items():

@@ -73,10 +73,10 @@ DEFINITIONS: Mapping[str, StandIn] = {
         requires_backends requires_backends: obj backends
         _assert_has_ops assert_has_ops:
         _has_ops has_ops:
-        load_state_dict load_state_dict: module state_dict
+        load_state_dict load_checkpoint: module state_dict
         load_checkpoint load_checkpoint: model filename map_location
-        _load_checkpoint read_checkpoint: filename map_location
-        _load_checkpoint_with_prefix read_checkpoint_with_prefix: prefix filename
+        _load_checkpoint load_checkpoint: filename map_location
+        _load_checkpoint_with_prefix load_checkpoint: prefix filename
         ConfigDict ConfigDict: __missing__ __getattr__
         Config ConfigDict: fromfile
         build_from_cfg build_from_cfg: cfg registry default_args

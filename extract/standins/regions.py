@@ -92,7 +92,7 @@ class RoIAlignFunction:
         return _stack_regions(results, input, size)
 
 
-def _rotated_roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned, clockwise, orientations=1):
+def _rotated_roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned, clockwise):
     results = []
     for roi in rois.detach():
         width, height = (side if aligned else side.clamp(min=1) for side in roi[3:5] * spatial_scale)
@@ -101,13 +101,8 @@ def _rotated_roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned
         dy, dx = _sample_grid(dy, dx)
         cos, sin = roi[5].cos(), -roi[5].sin() if clockwise else roi[5].sin()
         centre_x, centre_y = roi[1:3] * spatial_scale - (0.5 if aligned else 0.0)
-        value = _sample_mean(input[int(roi[0])], dy * cos - dx * sin + centre_y, dy * sin + dx * cos + centre_x)
-        if orientations > 1:
-            place = roi[5] * orientations / (2 * math.pi)
-            share = place - place.floor()
-            value = value.view(-1, orientations, *size).roll(int(place.floor()) % orientations, 1)
-            value = ((1 - share) * value + share * value.roll(-1, 1)).flatten(0, 1)
-        results.append(value)
+        places = dy * cos - dx * sin + centre_y, dy * sin + dx * cos + centre_x
+        results.append(_sample_mean(input[int(roi[0])], *places))
     return _stack_regions(results, input, size)
 
 
@@ -132,15 +127,6 @@ class _ROIAlignRotated:
     @staticmethod
     def apply(input, roi, output_size, spatial_scale, sampling_ratio):
         return roi_align_rotated_forward(input, roi, spatial_scale, *output_size, sampling_ratio)
-
-
-class RiRoIAlignRotatedFunction:
-    """RoI Align on rotated regions, channels shifted and interpolated by the angle (Han et al., "ReDet", CVPR 2021)."""
-
-    @staticmethod
-    def apply(features, rois, out_size, spatial_scale, num_samples=0, num_orientations=8, clockwise=False):
-        size = _pair(out_size)
-        return _rotated_roi_align(features, rois, size, spatial_scale, num_samples, False, clockwise, num_orientations)
 
 
 class DeformRoIPoolFunction:
@@ -194,31 +180,6 @@ class PrRoIPoolFunction:
             total = torch.einsum("ph,chw,qw->cpq", rows, features[int(roi[0])], columns)
             results.append(total / torch.where(area > 0, area, 1) * (area > 0))
         return _stack_regions(results, features, size) + 0 * rois.sum()
-
-
-class BorderAlignFunction:
-    """Maxima (N, C, K, 4) along the borders of boxes (N, K, 4) (Qiu et al., "BorderDet", ECCV 2020, section 3.2).
-
-    `input` (N, 4C, H, W) has channels for each border: top and left start from the first corner, bottom and right
-    from the second.
-    """
-
-    @staticmethod
-    def apply(input, boxes, pool_size):
-        assert boxes.ndim == 3, "boxes must be with shape [B, H*W, 4]"
-        assert boxes.size(2) == 4, "the last dimension of boxes must be (x1, y1, x2, y2)"
-        assert input.size(1) % 4 == 0, "the channel for input feature must be divisible by factor 4"
-        x1, y1, x2, y2 = boxes.detach().unbind(-1)
-        step_x, step_y = (x2 - x1) / pool_size, (y2 - y1) / pool_size
-        still = torch.zeros_like(step_x)
-        borders = ((x1, y1, step_x, still), (x1, y1, still, step_y), (x2, y2, -step_x, still), (x2, y2, still, -step_y))
-        count = torch.arange(pool_size + 1, device=boxes.device, dtype=boxes.dtype)
-        maxima = []
-        for channels, (x, y, move_x, move_y) in zip(input.chunk(4, 1), borders, strict=True):
-            y, x = y[..., None] + move_y[..., None] * count, x[..., None] + move_x[..., None] * count
-            values = [_bilinear(image, *places) for image, *places in zip(channels, y, x, strict=True)]
-            maxima.append(torch.stack(values).max(-1).values)
-        return torch.stack(maxima, -1)
 
 
 class BezierAlignFunction:

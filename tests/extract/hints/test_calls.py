@@ -1,10 +1,6 @@
 """Calls of a class in the corpus: which arguments are found."""
 
-import json
-
 import pytest
-
-from extract.hints import Call, Hints
 
 BLOCK = """
 from functools import partial
@@ -97,14 +93,6 @@ def test_arguments_that_do_not_fit_are_no_hint(hints_for) -> None:
     assert hints_for("Mlp", a=f"{BLOCK}\nm = Mlp(1, 2, 3, 4)\n").init == ()
 
 
-def test_a_registered_class_is_found_by_its_name_in_a_dict(hints_for) -> None:
-    code = BLOCK.replace("class Mlp", "@MODELS.register_module()\nclass Mlp")
-    config = "model = dict(type='Mlp', dim=5, act=dict(type='ReLU'))\nother = dict(type='q.Mlp', dim=6)"
-    found = hints_for("Mlp", a=f"MODELS = Registry('m')\n{code}", b=config).init
-    assert found == (Call(("5",), (("act", "{'type': 'ReLU'}"),), "call"),)
-    assert hints_for("Mlp", a=BLOCK, b=config).init == ()
-
-
 def test_large_values_are_not_followed(hints_for) -> None:
     code = "m = Mlp([1] * 100_000_000)\nn = Mlp(9 ** 9 ** 9)\no = Mlp(3)"
     assert [call.args for call in hints_for("Mlp", a=f"{BLOCK}\n{code}\n").init] == [("3",)]
@@ -113,8 +101,3 @@ def test_large_values_are_not_followed(hints_for) -> None:
 def test_a_function_that_calls_itself_ends(hints_for) -> None:
     code = "def f(d):\n    Mlp(2)\n    return f(d + 1)\nf(0)"
     assert hints_for("Mlp", a=f"{BLOCK}\n{code}\n").init[0].args == ("2",)
-
-
-def test_hints_survive_json(hints_for) -> None:
-    hints = hints_for("Mlp", a=f"{BLOCK}\nm = Mlp(64, hidden=128)\n")
-    assert Hints.from_json(json.loads(json.dumps(hints.to_json()))) == hints

@@ -41,18 +41,10 @@ def raises(error: BaseException) -> Callable[[], Any]:
     ("error", "kind"),
     [
         (ValueError("no"), "runtime_error"),
-        (RuntimeError("no"), "runtime_error"),
-        (AssertionError(), "runtime_error"),
-        (KeyError("no"), "runtime_error"),
         (TypeError("no"), "type_error"),
-        (AttributeError("no"), "attribute_error"),
         (ModuleNotFoundError("no"), "missing_dependency"),
-        (NotImplementedError(), "not_implemented_error"),
         (SystemExit(3), "system_exit"),
-        (GeneratorExit(), "generator_exit"),
-        (StopIteration(), "stop_iteration"),
         (RecursionError("deep"), "recursion_error"),
-        (TimeoutError("late"), "timeout_error"),
         (Odd("no"), "odd"),
     ],
 )
@@ -188,10 +180,7 @@ def test_seeds_reach_every_generator() -> None:
 UNSET = {
     "torch.empty(3, 4)": (3, 4),
     "torch.Tensor(3, 4)": (3, 4),
-    "torch.FloatTensor(2)": (2,),
     "torch.ones(2, 2).new_empty(5)": (5,),
-    "torch.empty_like(torch.ones(2, 3))": (2, 3),
-    "torch.empty(2, 2, dtype=torch.float64)": (2, 2),
     "torch.empty(2, 2, dtype=torch.bfloat16)": (2, 2),
 }
 
@@ -292,7 +281,6 @@ def test_gradients_of_inputs_where_there_are_no_parameters() -> None:
     [
         pytest.param(lambda x: x.to(torch.complex64) * 1j, id="complex"),
         pytest.param(lambda x: x.to(torch.bfloat16), id="bfloat16"),
-        pytest.param(lambda x: x.to(torch.float64), id="float64"),
         pytest.param(lambda x: (x, x.argmax(), torch.zeros(0)), id="mixed"),
         pytest.param(lambda x: x.sum(), id="scalar"),
     ],
@@ -311,11 +299,9 @@ def test_a_sparse_gradient() -> None:
     ("output", "reason"),
     [
         (lambda x: x.detach(), "no output depends"),
-        (lambda x: x.argmax(), "no output depends"),
         (lambda x: None, "no output depends"),
         (lambda x: x[:0], "no output depends"),
         (lambda x: (x - x).sqrt(), "not finite"),
-        (lambda x: x / 0 * 0, "not finite"),
         (lambda x: ones(2) * 2, "no gradient reaches any of its 1"),
     ],
 )

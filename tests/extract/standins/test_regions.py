@@ -96,7 +96,7 @@ def test_roi_align_gradients_equal_the_compiled_ones():
     torch.testing.assert_close(grads[2], grads[0])
 
 
-def turned_by_loops(x, rois, size, scale, ratio, aligned, clockwise, orientations=1):
+def turned_by_loops(x, rois, size, scale, ratio, aligned, clockwise):
     out = torch.zeros(len(rois), x.shape[1], *size, dtype=x.dtype)
     for k, (index, cx, cy, w, h, angle) in enumerate(rois.tolist()):
         shift = 0.5 if aligned else 0.0
@@ -106,39 +106,24 @@ def turned_by_loops(x, rois, size, scale, ratio, aligned, clockwise, orientation
         rows = ratio or math.ceil(h / size[0])
         columns = ratio or math.ceil(w / size[1])
         theta = -angle if clockwise else angle
-        place = angle * orientations / (2 * math.pi)
-        first, share = math.floor(place), place - math.floor(place)
-        for c in range(x.shape[1]):
-            group, o = divmod(c, orientations)
-            one = group * orientations + (o - first) % orientations
-            two = group * orientations + (o - first + 1) % orientations
-            for i in range(size[0]):
-                for j in range(size[1]):
-                    total = 0.0
-                    for u in range(rows):
-                        for v in range(columns):
-                            yy = -h / 2 + (i + (u + 0.5) / rows) * h / size[0]
-                            xx = -w / 2 + (j + (v + 0.5) / columns) * w / size[1]
-                            y = yy * math.cos(theta) - xx * math.sin(theta) + cy
-                            z = yy * math.sin(theta) + xx * math.cos(theta) + cx
-                            value = bilinear(x[int(index), one], y, z)
-                            if orientations > 1:
-                                value = (1 - share) * value + share * bilinear(x[int(index), two], y, z)
-                            total += value
-                    out[k, c, i, j] = total / max(rows * columns, 1)
+        for c, i, j in itertools.product(range(x.shape[1]), range(size[0]), range(size[1])):
+            total = 0.0
+            for u, v in itertools.product(range(rows), range(columns)):
+                yy = -h / 2 + (i + (u + 0.5) / rows) * h / size[0]
+                xx = -w / 2 + (j + (v + 0.5) / columns) * w / size[1]
+                y = yy * math.cos(theta) - xx * math.sin(theta) + cy
+                total += bilinear(x[int(index), c], y, yy * math.sin(theta) + xx * math.cos(theta) + cx)
+            out[k, c, i, j] = total / max(rows * columns, 1)
     return out
 
 
 @pytest.mark.parametrize("clockwise", [False, True])
-@pytest.mark.parametrize(("aligned", "orientations"), [(True, 1), (False, 1), (False, 4)])
+@pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("ratio", [0, 2])
-def test_rotated_regions(ratio, aligned, orientations, clockwise):
+def test_rotated_regions(ratio, aligned, clockwise):
     x, size, scale = random(2, 4, 7, 8), (2, 3), 0.8
-    wanted = turned_by_loops(x, TURNED, size, scale, ratio, aligned, clockwise, orientations)
-    if orientations > 1:
-        got = regions.RiRoIAlignRotatedFunction.apply(x, TURNED, size, scale, ratio, orientations, clockwise)
-    else:
-        got = regions.RoIAlignRotatedFunction.apply(x, TURNED, size, scale, ratio, aligned, clockwise)
+    wanted = turned_by_loops(x, TURNED, size, scale, ratio, aligned, clockwise)
+    got = regions.RoIAlignRotatedFunction.apply(x, TURNED, size, scale, ratio, aligned, clockwise)
     torch.testing.assert_close(got, wanted)
 
 
@@ -208,18 +193,6 @@ def test_precise_pooling():
         regions.PrRoIPoolFunction.apply(x.double(), rois, (2, 2), scale)
 
 
-def test_border_align():
-    x = random(2, 8, 6, 7)
-    boxes = torch.tensor([[[0.5, 1.2, 4.7, 4.1], [-3.0, -0.5, 9.0, 3.0]], [[2, 2, 3, 5.5], [1.0, 0, 6, 5]]]).double()
-    got = regions.BorderAlignFunction.apply(x, boxes, 5)
-    for n, c, k, side in itertools.product(range(2), range(2), range(2), range(4)):
-        x1, y1, x2, y2 = boxes[n, k].tolist()
-        ways = [((y1, x1), (y1, x2)), ((y1, x1), (y2, x1)), ((y2, x2), (y2, x1)), ((y2, x2), (y1, x2))]
-        (ya, xa), (yb, xb) = ways[side]
-        values = [bilinear(x[n, side * 2 + c], ya + t / 5 * (yb - ya), xa + t / 5 * (xb - xa)) for t in range(6)]
-        assert float(got[n, c, k, side]) == pytest.approx(max(values))
-
-
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("ratio", [0, 2])
 def test_bezier_align(ratio, aligned):
@@ -260,7 +233,6 @@ def test_bezier_align(ratio, aligned):
 POOLED = {
     "RoIAlignFunction": (ROIS, (2, 3), 0.5, 2, "max", True),
     "RoIAlignRotatedFunction": (TURNED, (2, 3), 0.5),
-    "RiRoIAlignRotatedFunction": (TURNED, (2, 3), 0.5, 2, 4),
     "_ROIAlignRotated": (TURNED, (2, 3), 0.5, 2),
     "DeformRoIPoolFunction": (ROIS, None, (2, 3)),
     "PrRoIPoolFunction": (ROIS, (2, 3), 0.5),
