@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,6 @@ _HUB = "hf://datasets/uoft-cs/cifar10"
 _DATA = (
     "CIFAR-10: Parquet folder, hf://datasets/OWNER/NAME, the original archive or folder, torchvision:ROOT, synthetic."
 )
-_RESOURCES = "Resources and walls"
 _SHIPPED = ", ".join(sorted(path.stem for path in Path(__file__).with_name("recipes").glob("*.toml")))
 _RECIPE = f"A TOML file, or the name of a shipped recipe: {_SHIPPED}."
 
@@ -48,34 +47,25 @@ Images = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="How many of the others to train on; default: all. Fewer are among more."),
 ]
-Jobs = Annotated[int, typer.Option(metavar="N", min=1, help="Runs at the same time.", rich_help_panel=_RESOURCES)]
+OutDir = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
+]
+Library = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)]
+
+
+def _resource(*names: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="Resources and walls", **settings)
+
+
+Jobs = Annotated[int, _resource(metavar="N", min=1, help="Runs at the same time.")]
 Threads = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Threads a run; default: the cores, shared by the jobs.", rich_help_panel=_RESOURCES
-    ),
+    int | None, _resource(metavar="N", min=1, help="Threads a run; default: the cores, shared by the jobs.")
 ]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", min=1, help="Stop a run after so long; it can go on.", rich_help_panel=_RESOURCES),
-]
-StepLimit = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS", min=1, help="End a run when no step is done in so long.", rich_help_panel=_RESOURCES
-    ),
-]
-Memory = Annotated[
-    float, typer.Option("--memory", metavar="GIB", min=0.5, help="A run may use so much.", rich_help_panel=_RESOURCES)
-]
-Unsafe = Annotated[
-    bool,
-    typer.Option(
-        "--unsafe-no-sandbox",
-        help="Run foreign code without walls: only code that you trust. A GPU needs it.",
-        rich_help_panel=_RESOURCES,
-    ),
-]
+TimeLimit = Annotated[float | None, _resource(metavar="SECONDS", min=1, help="Stop a run after so long; it can go on.")]
+StepLimit = Annotated[float, _resource(metavar="SECONDS", min=1, help="End a run when no step is done in so long.")]
+Memory = Annotated[float, _resource("--memory", metavar="GIB", min=0.5, help="A run may use so much.")]
+_WALLS = "Run foreign code without walls: only code that you trust. A GPU needs it."
+Unsafe = Annotated[bool, _resource("--unsafe-no-sandbox", help=_WALLS)]
 
 
 #: What a search varies unless told: `train.search.SLOTS`, which takes PyTorch to import.
@@ -121,7 +111,7 @@ def candidates_(
     slot: Annotated[
         SlotName, typer.Option(metavar="SLOT", help=f"What to fill: {', '.join(SlotName)}.", show_default=False)
     ],
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    folder: Library,
     widths: Annotated[str, typer.Option(metavar="N,N", help="The channels to try.")] = "32,128,256",
     all_: Annotated[bool, typer.Option("--all", help="Also those that do not fit, with the reason.")] = False,
     jobs: Jobs = 2,
@@ -147,10 +137,8 @@ def candidates_(
 
 @_train.command("search")
 def search_(
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
-    ],
+    folder: Library,
+    out: OutDir,
     budget: Annotated[int, typer.Option(metavar="N", min=1, help="Compositions to start with.")] = 9,
     recipe: Annotated[
         str, typer.Option(metavar="RECIPE", help=f"What the compositions vary: a TOML file, {_SHIPPED}.")
@@ -252,9 +240,7 @@ def run_(
 @_train.command("ablate")
 def ablate_(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=_RECIPE)],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to go on in.", show_default=False)
-    ],
+    out: OutDir,
     data: Data = _HUB,
     folder: In = None,
     seeds: Annotated[str, typer.Option(metavar="N,N", help="Every variant is trained with each.")] = "0,1,2",
@@ -306,9 +292,7 @@ def check_(
     data: Data = _HUB,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="To train with its own learn().")] = 1,
     memory: Memory = 8.0,
-    time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="End the check after so long.", rich_help_panel=_RESOURCES)
-    ] = 1800.0,
+    time_limit: Annotated[float, _resource(metavar="SECONDS", min=1, help="End the check after so long.")] = 1800.0,
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:

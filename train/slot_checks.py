@@ -63,16 +63,22 @@ def error_text(error: BaseException) -> str:
 
 def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
     """The shape of its output. Raises: Mismatch."""
-    try:
-        with torch.no_grad():
-            output = module.eval()(random_input(shape))
-    except Exception as error:
-        raise Mismatch(1, f"does not run on {size_text(shape)}: {error_text(error)}") from error
-    if not isinstance(output, Tensor):
-        raise Mismatch(1, f"gives {type(output).__name__}, not a tensor")
+    with torch.no_grad():
+        output = _output(module.eval(), random_input(shape), shape, "")
     if output.dim() != len(shape):
         raise Mismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}")
     return output.shape
+
+
+def _output(module: nn.Module, inputs: Tensor, shape: Sequence[int], mode: str) -> Tensor:
+    """What it gives. Raises: Mismatch if it does not run, or gives anything but a tensor."""
+    try:
+        output = module(inputs)
+    except Exception as error:
+        raise Mismatch(1, f"does not run on {size_text(shape)}{mode}: {error_text(error)}") from error
+    if not isinstance(output, Tensor):
+        raise Mismatch(1, f"gives {type(output).__name__}, not a tensor")
+    return output
 
 
 def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None = None, gradients: bool = True) -> None:
@@ -85,26 +91,16 @@ def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None 
         if narrow:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         inputs.requires_grad_(mode != "eval mode")
-        try:
-            if narrow:
-                module = module.to(memory_format=torch.channels_last)
-            with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(mode != "eval mode"):
-                output = module(inputs * 1.0)
-        except Exception as error:
-            reason = f"does not run on {size_text(shape)} in {mode}: {error_text(error)}"
-            raise Mismatch(1, reason) from error
-        _check_output(output, expected, shape, mode)
+        if narrow:
+            module = module.to(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow), torch.set_grad_enabled(mode != "eval mode"):
+            output = _output(module, inputs * 1.0, shape, f" in {mode}")
+        if tuple(output.shape) != tuple(expected):
+            raise Mismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}, not {size_text(expected)}")
+        if not bool(torch.isfinite(output).all()):
+            raise Mismatch(3, f"gives values that are not finite in {mode}")
         if mode != "eval mode":
             _backward(module, output, inputs, mode, gradients)
-
-
-def _check_output(output: object, expected: Sequence[int], shape: Sequence[int], mode: str) -> None:
-    if not isinstance(output, Tensor):
-        raise Mismatch(1, f"gives {type(output).__name__}, not a tensor")
-    if tuple(output.shape) != tuple(expected):
-        raise Mismatch(2, f"gives {size_text(output.shape)} for {size_text(shape)}, not {size_text(expected)}")
-    if not bool(torch.isfinite(output).all()):
-        raise Mismatch(3, f"gives values that are not finite in {mode}")
 
 
 def _backward(module: nn.Module, output: Tensor, inputs: Tensor, mode: str, gradients: bool) -> None:

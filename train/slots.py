@@ -207,56 +207,40 @@ NONE = "none"
 #: Of two slots, that stay empty under this name.
 EMPTY_SLOTS = ("attention", "stochastic_depth")
 
-_GROUP_NORM = "min(32, channels // 8 or 1), channels"
-
-#: What torch and torchvision bring for each slot, and three parts of our own: emitted only when used.
-BUILT_IN: dict[str, dict[str, Filler]] = {
+#: What torch and torchvision bring for each slot, and three parts of our own: target, arguments, code.
+_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "stem": {
-        "conv3x3": Filler("conv3x3", "make_conv", ("in_channels, out_channels, 3",)),
-        "patch2": Filler(
-            "patch2", "nn.Sequential", ("nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)",)
-        ),
-        "whitening": Filler(
-            "whitening",
-            "WhiteningStem",
-            ("in_channels, out_channels, make_activation, make_conv",),
-            _WHITENING,
-        ),
+        "conv3x3": ("make_conv", "in_channels, out_channels, 3"),
+        "patch2": ("nn.Sequential", "nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)"),
+        "whitening": ("WhiteningStem", "in_channels, out_channels, make_activation, make_conv", _WHITENING),
     },
-    "residual": {
-        "preact_basic": Filler(
-            "preact_basic", "PreActResidual", ("channels, make_norm_activation, make_conv",), _RESIDUAL
-        ),
-    },
+    "residual": {"preact_basic": ("PreActResidual", "channels, make_norm_activation, make_conv", _RESIDUAL)},
     "attention": {},
     "downsample": {
-        "strided_conv": Filler("strided_conv", "make_conv", ("channels, out_channels, 3, stride=2",)),
-        "avg_pool": Filler("avg_pool", "nn.AvgPool2d", ("2",)),
-        "max_pool": Filler("max_pool", "nn.MaxPool2d", ("2",)),
+        "strided_conv": ("make_conv", "channels, out_channels, 3, stride=2"),
+        "avg_pool": ("nn.AvgPool2d", "2"),
+        "max_pool": ("nn.MaxPool2d", "2"),
     },
     "norm": {
-        "batch_norm": Filler("batch_norm", "nn.BatchNorm2d", ("channels",)),
-        "group_norm": Filler("group_norm", "nn.GroupNorm", (_GROUP_NORM,)),
+        "batch_norm": ("nn.BatchNorm2d", "channels"),
+        "group_norm": ("nn.GroupNorm", "min(32, channels // 8 or 1), channels"),
     },
-    "activation": {
-        "relu": Filler("relu", "nn.ReLU", ("inplace=True",)),
-        "silu": Filler("silu", "nn.SiLU", ("",)),
-        "gelu": Filler("gelu", "nn.GELU", ("",)),
-    },
-    "stochastic_depth": {
-        "torchvision": Filler(
-            "torchvision",
-            "StochasticDepth",
-            ('rate, mode="row"',),
-            imports=("from torchvision.ops import StochasticDepth",),
-        ),
-    },
+    "activation": {"relu": ("nn.ReLU", "inplace=True"), "silu": ("nn.SiLU", ""), "gelu": ("nn.GELU", "")},
+    "stochastic_depth": {"torchvision": ("StochasticDepth", 'rate, mode="row"')},
     "head": {
-        "linear": Filler(
-            "linear", "nn.Sequential", ("nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)",)
-        ),
-        "max_linear": Filler("max_linear", "MaxHead", ("channels, classes",), _MAX_HEAD),
+        "linear": ("nn.Sequential", "nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)"),
+        "max_linear": ("MaxHead", "channels, classes", _MAX_HEAD),
     },
+}
+_IMPORTS = {"StochasticDepth": ("from torchvision.ops import StochasticDepth",)}  # targets of other modules than nn
+
+#: The built-in fillers of each slot: emitted only when used.
+BUILT_IN = {
+    slot: {
+        use: Filler(use, target, (build,), "".join(code), imports=_IMPORTS.get(target, ()))
+        for use, (target, build, *code) in parts.items()
+    }
+    for slot, parts in _PARTS.items()
 }
 
 
