@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curate.feature_store import FeatureStore, FeatureTable
-from curate.features import code_features
+from curate.features import FeatureStore, FeatureTable, code_features
 from curate.rows import Source
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress

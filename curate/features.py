@@ -1,17 +1,32 @@
-"""Everything that curation knows about one code, worked out from that code alone: the unit that is cached."""
+"""Everything that curation knows about one code, worked out from that code alone, and kept between runs.
+
+A shard is a pair of files that never change: `NAME.parquet`, a row for each code, and `NAME.shingles`, the shingle
+sets as raw 64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named by their
+content and renamed into place, so that runs side by side cannot disturb each other.
+"""
 
 import ast
 import hashlib
+import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from curate.pretrained import Evidence, find_pretrained
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.progress import note
 from lemur_core.similarity.fingerprint import fingerprint
-from lemur_core.similarity.minhash import signature
+from lemur_core.similarity.minhash import PERMUTATIONS, IntArray, signature
 from lemur_core.similarity.outline import outline_tree
 from lemur_core.similarity.tokens import Detail, literal_digest, region_tokens, shingle_hashes
 
@@ -138,3 +153,174 @@ def _signature_of(shingle_set: bytes, shingles: npt.NDArray[np.uint64]) -> npt.N
 
 
 _SIGNATURES: dict[bytes, npt.NDArray[np.uint32]] = {}
+
+
+class FeatureTable:
+    """Columns over codes 0..n-1. Equal digests got equal numbers; -1 stands for a code that has no features.
+
+    `tree`, `literal`, `shingle_set`, `fingerprint`: int64 of shape (n,), numbers of classes of equal codes.
+    `signatures`: uint32 of shape (shingle sets, 256). `elements[f]`: the hashes of fingerprint f, sorted.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.problems: dict[int, str] = {}
+        self.tree: IntArray = np.full(count, -1, np.int64)
+        self.literal: IntArray = np.full(count, -1, np.int64)
+        self.shingle_set: IntArray = np.full(count, -1, np.int64)
+        self.fingerprint: IntArray = np.full(count, -1, np.int64)
+        self.lines: IntArray = np.zeros(count, np.int64)
+        self.family: list[str] = [""] * count
+        self.pretrained: dict[int, tuple[Evidence, ...]] = {}
+        self.elements: list[npt.NDArray[np.uint64]] = []
+        self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
+        self.set_sizes: IntArray = np.empty(0, np.int64)
+        self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
+        self._signatures: list[bytes] = []
+        self._places: list[tuple[int, int, int]] = []  # of shingle sets: open file, byte, hashes
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+    def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
+        """The sorted distinct shingle hashes of one set, read from disk."""
+        handle, at, size = self._places[shingle_set]
+        return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
+
+    def put(self, code: int, features: dict[str, Any], handle: int) -> None:
+        """Take the features of one code, a row of a shard; its shingle set lies in an open file."""
+        if features["problem"] is not None:
+            self.problems[code] = features["problem"]
+            return
+        for name, numbers in self._classes.items():
+            known = len(numbers)
+            number = numbers.setdefault(features[name], known)
+            getattr(self, name)[code] = number
+            if number == known and name == "shingle_set":
+                self._signatures.append(features["signature"])
+                self._places.append((handle, features["shingles_at"], features["shingles_count"]))
+            elif number == known and name == "fingerprint":
+                self.elements.append(np.frombuffer(features["elements"], np.uint64))
+        self.family[code], self.lines[code] = features["family"], features["lines"]
+        if features["pretrained"]:
+            self.pretrained[code] = tuple(Evidence(**found) for found in features["pretrained"])
+
+    def finish(self) -> "FeatureTable":
+        """The table itself, once all codes are put."""
+        self.signatures = np.frombuffer(b"".join(self._signatures), np.uint32).reshape(-1, PERMUTATIONS)
+        self.set_sizes = np.array([size for *_, size in self._places], np.int64)
+        return self
+
+
+#: Digests by which codes fall into classes of equal ones.
+_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
+
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary(32)),
+        ("problem", pa.string()),
+        ("tree", pa.binary(16)),
+        ("literal", pa.binary(16)),
+        ("shingle_set", pa.binary(16)),
+        ("shingles_at", pa.int64()),
+        ("shingles_count", pa.int32()),
+        ("signature", pa.binary()),
+        ("fingerprint", pa.binary(16)),
+        ("elements", pa.binary()),
+        ("family", pa.string()),
+        ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
+        ("lines", pa.int32()),
+    ]
+)
+
+#: Codes a shard: what a crash may cost, against the number of files.
+SHARD_CODES = 20_000
+
+
+class FeatureStore:
+    """The features of all codes seen so far, for one definition of tokens."""
+
+    def __init__(self, detail: Detail) -> None:
+        self._folder = cache_folder("features", f"v{FEATURES_VERSION}-{detail}")
+        self._pending: list[tuple[bytes, Features | str]] = []
+        self._shards: list[Path] = []
+        self._known: dict[bytes, tuple[int, int]] = {}
+        for path in sorted(self._folder.glob("*.parquet")):
+            self._open(path)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._known
+
+    def add(self, digest: bytes, features: Features | str) -> None:
+        """Take the features of one code; they are on disk after the next `flush`, at the latest a shard later."""
+        self._pending.append((digest, features))
+        if len(self._pending) >= SHARD_CODES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added since the last shard."""
+        if not self._pending:
+            return
+        rows, blob = _shard_rows(self._pending)
+        table = pa.Table.from_pylist(rows, schema=_SCHEMA)
+        name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
+        path = self._folder / f"{name}.parquet"
+        with atomic_file(path.with_suffix(".shingles")) as part:
+            part.write_bytes(blob)
+        with atomic_file(path) as part:  # last: a shard exists once this file does
+            pq.write_table(table, part, compression="zstd", compression_level=1)
+        self._pending = []
+        self._open(path)
+
+    def table(self, digests: Sequence[bytes]) -> FeatureTable:
+        """The features of these codes, in this order; all must have been added and flushed."""
+        wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, position)
+        for position, digest in enumerate(digests):
+            shard, row = self._known[digest]
+            wanted.setdefault(shard, []).append((row, position))
+        table = FeatureTable(len(digests))
+        for shard, places in sorted(wanted.items()):
+            handle = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
+            weakref.finalize(table, os.close, handle)
+            rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
+            positions = (position for _, position in places)
+            for batch in rows.to_batches(max_chunksize=1_000):
+                for features in batch.to_pylist():
+                    table.put(next(positions), features, handle)
+        return table.finish()
+
+    def _open(self, path: Path) -> None:
+        try:
+            index = pq.read_table(path, columns=["id", "shingles_at", "shingles_count"])
+            ends = pc.add(index["shingles_at"], pc.multiply(index["shingles_count"].cast(pa.int64()), 8))
+            complete = path.with_suffix(".shingles").stat().st_size == (pc.max(ends).as_py() or 0)
+        except (OSError, pa.ArrowInvalid, KeyError):
+            complete = False
+        if not complete:
+            note(f"feature cache: {path.name} is damaged and was dropped; its features are worked out anew")
+            path.unlink(missing_ok=True)
+            return
+        shard = len(self._shards)
+        self._shards.append(path)
+        for row, digest in enumerate(index["id"].to_pylist()):
+            self._known.setdefault(digest, (shard, row))
+
+
+def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, object]], bytes]:
+    rows: list[dict[str, object]] = []
+    pieces: list[bytes] = []
+    places: dict[bytes, int] = {}
+    end = 0
+    for digest, features in pending:
+        if isinstance(features, str):
+            rows.append({"id": digest, "problem": features})
+            continue
+        if features.shingle_set not in places:
+            pieces.append(features.shingles.tobytes())
+            places[features.shingle_set] = end
+            end += len(pieces[-1])
+        named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
+        arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
+        place = {"shingles_at": places[features.shingle_set], "shingles_count": len(features.shingles)}
+        evidence = {"pretrained": [asdict(found) for found in features.pretrained]}
+        rows.append({"id": digest, **named, **arrays, **place, **evidence})
+    return rows, b"".join(pieces)

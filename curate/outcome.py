@@ -7,7 +7,7 @@ from typing import Any
 
 from curate.corpus import Corpus
 from curate.options import prefix_of
-from curate.runs.check import RunResult, category_left_out
+from curate.runs import RunResult, category_left_out
 from curate.select import Verdict
 from manifests.conversations.conversation import Chat
 from manifests.records import SPLITS

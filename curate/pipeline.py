@@ -11,7 +11,7 @@ from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome, count_decisions
 from curate.report import write_report
 from curate.rows import Source
-from curate.runs.check import Check, RunChecker
+from curate.runs import Check, RunChecker
 from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
 from curate.sources import parents_of
 from curate.strict import curate_strict

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from curate.feature_store import FeatureTable
+from curate.features import FeatureTable
 from lemur_core.similarity.index import Neighbour, NeighbourIndex, set_jaccard
 from lemur_core.similarity.minhash import jaccard
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.corpus import CodeFile, Corpus, read_corpus
-from curate.feature_store import FeatureTable
+from curate.features import FeatureTable
 from curate.options import CurateOptions
 from curate.records import Records, build_records
 from curate.rows import Source

@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.chat.verify import check_chat
+from curate.chat.complete import MARK, put_back
+from curate.chat.network import parse
 from curate.corpus import fill_store
-from curate.feature_store import FeatureStore, FeatureTable
+from curate.features import FeatureStore, FeatureTable
 from curate.options import LEAK_THRESHOLD
 from curate.outcome import count_runs
-from curate.runs.check import RunResult
+from curate.runs import RunResult
 from curate.snapshot import CONFIGS
-from curate.split import assign_splits, group_names, leak_groups
+from curate.strict import assign_splits, group_names, leak_groups
 from lemur_core.similarity.index import StructuralIndex, set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from lemur_core.similarity.minhash import Banding, jaccard
 from manifests.checks import Check, check_description, check_files, check_table, found_check
+from manifests.conversations.conversation import fenced_codes
+from manifests.conversations.verify import Row, check_rows, contents, form_faults
 from manifests.manifest import Manifest, read_manifest
-from manifests.records import ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat
+from manifests.records import CHAT_KINDS, ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat
 
 _TABLES = (
     ("data/records/*.parquet", LemurRecord),
@@ -295,3 +298,56 @@ def _check_recall(snapshot: _Snapshot) -> Check:
         wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
     of = f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
     return found_check("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {of}")
+
+
+_ONE_CODE = frozenset({"design", "complete", "repair", "change"})
+
+
+def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
+    """The checks of a snapshot with conversations; its tables have the right columns already."""
+    facts = "chat code", ", the code in their answers parses and fits their records"
+    return check_rows(folder, manifest, "record", _splits(folder), CHAT_KINDS, _faults, facts)
+
+
+def _splits(folder: Path) -> dict[str, str]:
+    """The split of each kept record, by the file that holds it."""
+    found = {}
+    for path in sorted(folder.glob("data/records/*.parquet")):
+        for id_ in pq.read_table(path, columns=["id"]).column("id").to_pylist():
+            found[id_] = path.name.partition("-")[0]
+    return found
+
+
+def _faults(row: Row) -> Iterator[str]:
+    """What is wrong with one conversation: its form, its code, and whether the code is that of its record."""
+    yield from form_faults(row, "record")
+    _, user, assistant = contents(row)
+    asked, answered = fenced_codes(user), fenced_codes(assistant)
+    if len(answered) != (row["task"] in _ONE_CODE):
+        yield f"{len(answered)} code blocks in the answer"
+        return
+    for code in answered:
+        try:
+            parse(code)
+        except (SyntaxError, ValueError) as error:
+            yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
+    if asked == answered:
+        yield "the code of its answer is that of its question"
+    if not _is_file(row, asked, answered):
+        yield "the file in it is not that of its record"
+
+
+def _is_file(row: Row, asked: list[str], answered: list[str]) -> bool:
+    """Whether the record's file is where the kind of request has it; a newline at its end may have been added."""
+    if row["task"] in ("design", "repair"):
+        text = answered[0]
+    elif len(asked) != 1:
+        return False
+    elif row["task"] == "complete":
+        if MARK not in asked[0]:
+            return False
+        text = put_back(asked[0], answered[0].removesuffix("\n"))
+    else:
+        text = asked[0]
+    texts = (text, text.removesuffix("\n"))
+    return row["record"] in {hashlib.sha256(item.encode()).hexdigest() for item in texts}

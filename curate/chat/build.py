@@ -13,8 +13,7 @@ from curate.chat.repair import repairs
 from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
-from curate.runs.check import read_parameters
-from curate.runs.contract import case_of
+from curate.runs import case_of, read_parameters
 from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, Subject, finish
 from manifests.conversations.sampling import Sampler
 from manifests.records import CHAT_KINDS, ChatKind

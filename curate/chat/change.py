@@ -9,8 +9,8 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from curate.chat.codemod import Edit, Rewriting, SourceFile, confirmed, interleaved
+from curate.chat.design import SYSTEMS, call_line, joined
 from curate.chat.network import Answer, Facts, Lab, Network, read_facts
-from curate.chat.verbalization import SYSTEMS, call_line, joined
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler

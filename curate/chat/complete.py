@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, call_line, listed, stage_lines, trainable
 from curate.chat.network import Network, parse
-from curate.chat.verbalization import BLOCK_SYSTEMS, SYSTEMS, call_line, listed, stage_lines, trainable
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler

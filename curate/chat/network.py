@@ -13,8 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from curate.corpus import Corpus
-from curate.runs.check import LIMITS, answer_of, open_box, read_parameters
-from curate.runs.contract import Case
+from curate.runs import LIMITS, Case, answer_of, open_box, read_parameters
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits
 

@@ -10,8 +10,8 @@ import libcst.matchers as m
 from libcst.metadata import ExpressionContext
 
 from curate.chat.codemod import Rewriting, SourceFile, confirmed, interleaved
+from curate.chat.design import SYSTEMS, call_line
 from curate.chat.network import Answer, Lab, Network
-from curate.chat.verbalization import SYSTEMS, call_line
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from curate.chat.card import chat_section
 from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.report import records, sections
 from curate.report.facts import gather_facts
 from curate.report.figures import draw_figures
+from curate.snapshot import chat_section
 
 _CAPTIONS = {
     "funnel": "Codes that are left after each stage; light: what it took off.",

@@ -10,7 +10,7 @@ from curate.options import prefix_of
 from curate.outcome import Outcome
 from curate.report.facts import Facts
 from curate.report.sections import LONG_TABLE, folded
-from curate.runs.check import RunResult
+from curate.runs import RunResult
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, ratio, table
 
 #: Rows of a table that shall be whole, unless something is very odd.

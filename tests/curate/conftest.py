@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 from curate.corpus import CodeFile, Corpus, read_corpus
-from curate.feature_store import FeatureStore
-from curate.features import code_features
+from curate.features import FeatureStore, code_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.rows import BATCH_ROWS, Source, to_batch

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.feature_store import FeatureStore
-from curate.features import MAX_CODE_BYTES, Features, code_features
+from curate.features import MAX_CODE_BYTES, Features, FeatureStore, code_features
 from lemur_core.similarity import pool
 from lemur_core.similarity.pool import map_codes
 

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.corpus import CodeFile, read_corpus
-from curate.feature_store import FeatureStore
-from curate.features import code_features
+from curate.features import FeatureStore, code_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome, count_decisions
 from curate.pipeline import curate

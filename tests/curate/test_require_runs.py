@@ -17,7 +17,7 @@ from curate.explain import explain
 from curate.options import CurateOptions
 from curate.outcome import count_decisions
 from curate.pipeline import curate
-from curate.runs.check import RunResult
+from curate.runs import RunResult
 from curate.strict import curate_strict
 from curate.verify import verify
 from lemur_core.files.errors import UserError

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from curate.runs.check import RunChecker, RunResult, category_left_out, reason_to_leave_out
-from curate.runs.contract import Case, case_of
+from curate.runs import Case, RunChecker, RunResult, case_of, category_left_out, reason_to_leave_out
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.foreign import one_line
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from curate.chat.change import change_all
 from curate.chat.complete import MARK, completions, gaps, put_back
-from curate.chat.design import design, explain
+from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, design, explain, output_of
 from curate.chat.network import Child, Facts, Lab, Network, read_code
 from curate.chat.repair import repairs
-from curate.chat.verbalization import BLOCK_SYSTEMS, SYSTEMS, output_of
-from curate.runs.contract import Case
+from curate.runs import Case
 from manifests.conversations.conversation import Draft, Skipped, fence, fenced_codes
 from manifests.conversations.sampling import Sampler
 

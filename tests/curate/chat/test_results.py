@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from curate.chat.design import is_chance, result_line
 from curate.chat.network import Best, best_results
-from curate.chat.verbalization import is_chance, result_line
 
 Row = dict[str, Any]
 OWN, OTHER = {"lr": 0.1, "transform": "norm_32", "batch": 64}, {"lr": 0.2, "transform": "norm_256_flip", "batch": 128}

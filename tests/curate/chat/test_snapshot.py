@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.chat import card
+from curate import chat as of_records
 from curate.options import CurateOptions
 from curate.pipeline import curate
+from curate.snapshot import REASONS
 from curate.verify import verify
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
@@ -118,10 +119,10 @@ def test_code_that_is_no_python_is_dropped(make_chat: Callable[..., Path], tmp_p
 
 
 def test_the_report_knows_every_reason() -> None:
-    code = "".join(path.read_text() for path in Path(card.__file__).parent.glob("*.py"))
+    code = "".join(path.read_text() for path in Path(of_records.__file__).parent.glob("*.py"))
     given = set(re.findall(r'\bSkipped\(\s*"(\w+)"', code))
     assert {"no_part", "in_another_split", "change_not_seen"} <= given
-    assert {*given, "near_split", "not_python"} <= set(card.REASONS)
+    assert {*given, "near_split", "not_python"} <= set(REASONS)
 
 
 def test_without_the_option_there_is_nothing_of_it(
