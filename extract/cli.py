@@ -166,7 +166,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
     """Show one block: provenance, how far it came, what it needs, its code."""
-    from extract.show import show_block
+    from extract.blocks import show_block
 
     show_block(folder, block, as_json=as_json)
 

@@ -101,16 +101,15 @@ class Graph:
         return self._members[symbol]
 
     def _touches(self, module: Module) -> dict[str, list[Statement]]:
-        if id(module) not in self._touching:
-            found: dict[str, list[Statement]] = {}
+        """The statements that change what a name is bound to, without binding it."""
+        found = self._touching.get(id(module))
+        if found is None:
+            found = self._touching[id(module)] = {}
             for statement in module.facts.statements:
                 if statement.touches and module.taken(statement):
-                    for name in statement.touches:
-                        if name in statement.binds:
-                            continue
+                    for name in set(statement.touches) - set(statement.binds):
                         found.setdefault(name, []).append(statement)
-            self._touching[id(module)] = found
-        return self._touching[id(module)]
+        return found
 
     def items(self, namespace: Namespace) -> dict[str, Symbol]:
         """What a module used as a value offers: its public classes, functions and constants."""
@@ -153,12 +152,14 @@ class Graph:
             return result
         result.local_targets = [self.library.target(module, entry.alias) for entry in statement.locals]
         for entry, found in zip(statement.locals, result.local_targets, strict=True):
-            if isinstance(found, Definition) and not entry.stand_alone:
+            if isinstance(found, External) and not found.runtime and not entry.guarded:
+                if is_required(module.source, found.package):
+                    result.requires.add(found.package.split(".")[0])
+            elif isinstance(found, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(found))
                 if entry.is_global or entry.in_class:
                     result.alias_links.append(self.symbol(found))
         errors = {name for block, _ in statement.path for name in module.facts.blocks[block].errors}
-        self._check_locals(module, statement, result)
         result.dropped = [d for d in statement.decorators if self._drops(module, statement, d)]
         for use in statement.uses:
             if any(d.start <= use.start < d.end for d in result.dropped):
@@ -186,14 +187,7 @@ class Graph:
             else:
                 result.alias_links.append(None)
                 what = "module as a value" if isinstance(target, Module) else target.where
-                result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, f"{_place(module, statement.line)}: {what}"))
-
-    def _check_locals(self, module: Module, statement: Statement, result: Links) -> None:
-        for entry, target in zip(statement.locals, result.local_targets, strict=True):
-            if not isinstance(target, External) or target.runtime or entry.guarded:
-                continue
-            if is_required(module.source, target.package):
-                result.requires.add(target.package.split(".")[0])
+                result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, f"{_place(module, statement)}: {what}"))
 
     def _link_use(
         self, module: Module, use: Use, alias: Alias | None, result: Links, target: Target | None = None
@@ -231,8 +225,8 @@ class Graph:
             result.links.append(Link(use, Namespace(target), consumed, How.HEURISTIC))
             result.glue.append(Imported("types", "", False, "types"))
         elif isinstance(target, Module):
-            where = _place(module, module_line(module, use))
-            result.problems.append(Problem(Reason.DYNAMIC_MODULE, f"{where}: module {use.name} is used as a value"))
+            what = f"{_place(module, use)}: module {use.name} is used as a value"
+            result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         else:
             result.problems.append(self._missing(module, use, target))
 
@@ -277,7 +271,7 @@ class Graph:
         return How.HEURISTIC if guessed and found.name and target.name == found.name else How.RE_EXPORT
 
     def _missing(self, module: Module, use: Use, target: Missing) -> Problem:
-        where = _place(module, module_line(module, use))
+        where = _place(module, use)
         if module.binders(use.name) or use.local >= 0:
             return Problem(
                 Reason.UNRESOLVED_IMPORT, f"{where}: {'.'.join((use.name, *use.attributes))}: {target.where}"
@@ -432,13 +426,8 @@ def _shape(target: Definition) -> set[str]:
     return {*methods, *(name for statement in target.module.binders(target.name) for name in statement.shadows)}
 
 
-def _place(module: Module, line: int) -> str:
+def _place(module: Module, at: Statement | Use) -> str:
+    """Where a statement begins, or the one around a use."""
+    statements = [at] if isinstance(at, Statement) else module.facts.statements
+    line = next((s.line for s in statements if s is at or s.start <= at.start < s.end), 0)
     return f"{module.source.name} {module.file.path}:{line}"
-
-
-def module_line(module: Module, use: Use) -> int:
-    """The line of the statement around a use."""
-    for statement in module.facts.statements:
-        if statement.start <= use.start < statement.end:
-            return statement.line
-    return 0

@@ -51,25 +51,20 @@ class Module:
 
     def binders(self, name: str) -> Sequence[Statement]:
         """The statements, in branches that are taken, that bind a name."""
-        if self._binders is None:
-            self._index_names()
-        assert self._binders is not None
-        return self._binders.get(name, ())
+        return self._names().get(name, ())
 
     def bound(self) -> Iterable[str]:
         """All names bound in branches that are taken."""
-        self.binders("")
-        assert self._binders is not None
-        return self._binders
+        return self._names()
 
     def for_types(self, name: str) -> Sequence[Statement]:
         """Statements that bind a name under TYPE_CHECKING only."""
-        self.binders("")
+        self._names()
         return self._type_only.get(name, ())
 
     def failed(self, name: str) -> Sequence[Statement]:
         """Imports of a name that are tried, and fail in the declared runtime."""
-        self.binders("")
+        self._names()
         return self._failed.get(name, ())
 
     def stars(self, *, types: bool = False) -> Iterable[Statement]:
@@ -78,7 +73,10 @@ class Module:
             if statement.kind == STAR and (types or self.taken(statement)):
                 yield statement
 
-    def _index_names(self) -> None:
+    def _names(self) -> dict[str, list[Statement]]:
+        """The statements by the names that they bind; those in branches that are not taken are told apart."""
+        if self._binders is not None:
+            return self._binders
         binders: dict[str, list[Statement]] = {}
         late: dict[str, list[Statement]] = {}
         self._binders = binders  # set first: choosing a branch may look names up here, which are bound elsewhere
@@ -99,6 +97,7 @@ class Module:
                 statements.sort(key=lambda s: s.number)
         for name, statements in late.items():
             binders.setdefault(name, statements)
+        return binders
 
     def taken(self, statement: Statement) -> bool:
         """Whether a statement lies in no branch that is statically not taken."""
@@ -110,15 +109,10 @@ class Module:
         if key not in self._active:
             block = self.facts.blocks[number]
             role = block.suites[suite][0]
-            if block.static == "never":
-                self._active[key] = role != "body"
-            elif block.static == "always":
-                self._active[key] = role == "body"
-            elif block.static == "imports":
-                works = self.imports_work(number)
-                self._active[key] = role == "finally" or (works if role in {"body", "else"} else not works)
+            if block.static == "imports":
+                self._active[key] = role == "finally" or (role in {"body", "else"}) == self.imports_work(number)
             else:
-                self._active[key] = True
+                self._active[key] = not block.static or (role == "body") == (block.static == "always")
         return self._active[key]
 
     def imports_work(self, number: int) -> bool:
@@ -367,10 +361,8 @@ class Library:
                 alias = next(a for a in reversed(statement.aliases) if a.bound == name)
                 targets.append(self.target(module, alias))
             known = [t for t in targets if not isinstance(t, Missing)]
-            usable = [t for t in known if not isinstance(t, External) or t.runtime] or known
-            if usable:
-                return usable[-1]
-            return targets[-1]
+            usable = [t for t in known if not isinstance(t, External) or t.runtime]
+            return (usable or known or targets)[-1]
         return Definition(module, name)
 
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
@@ -398,9 +390,7 @@ class Library:
         if not isinstance(holder, Module) or holder is module:
             return None
         exports = holder.facts.exports
-        if exports is not None and name not in exports:
-            return None
-        if exports is None and name.startswith("_"):
+        if name.startswith("_") if exports is None else name not in exports:
             return None
         found = self.lookup(holder, name)
         return None if isinstance(found, Missing) else found

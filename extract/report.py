@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: The rung that the paper calls "validated and executable".
 VALIDATED: Level = "executed"
 
-#: Rows of a table before the rest is folded into one.
-LONG_TABLE = 40
+#: Names that were not found, of which more are only counted.
+_NAMED = 40
 
 _MEANS = {
     "discovered": "concrete `nn.Module` classes with a `forward`",
@@ -197,8 +197,8 @@ def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     lines = _section("Names asked for", ["", "names", "% of all", "95 %", "of those found"], rows)
     lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
     if found["missing"]:
-        named = ", ".join(code_span(name, 40) for name in found["missing"][:LONG_TABLE])
-        more = len(found["missing"]) - LONG_TABLE
+        named = ", ".join(code_span(name, 40) for name in found["missing"][:_NAMED])
+        more = len(found["missing"]) - _NAMED
         lines += [f"Not found: {named}{f' and {count(more)} more' if more > 0 else ''}.", ""]
     return lines
 
@@ -227,12 +227,7 @@ def _by_group(
     goal = goal_of(facts.options.level)
     ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.options.level, level)]
     ladder = ladder if goal == facts.options.level else [goal, *ladder[ladder.index(goal) + 1 :]]
-    names = list(groups)
-    tail = names[LONG_TABLE:] if len(names) > LONG_TABLE + 1 else []
-    rows = [[code_span(name, 60), *_cells(groups[name], ladder, goal)] for name in names if name not in tail]
-    if tail:
-        rest: dict[str, int] = {level: sum(groups[name].get(level, 0) for name in tail) for level in LEVELS}
-        rows.append([f"{count(len(tail))} others", *_cells(rest, ladder, goal)])
+    rows = [[code_span(name, 60), *_cells(levels, ladder, goal)] for name, levels in groups.items()]
     whole: dict[str, int] = {level: sum(levels.get(level, 0) for levels in groups.values()) for level in LEVELS}
     rows.append(["**all**", *_cells(whole, ladder, goal)])
     heads = [label, "classes", *(f"`{level}`" for level in ladder), f"% `{goal}`", "95 %"]

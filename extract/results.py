@@ -50,20 +50,11 @@ class Options:
 
     def parameters(self) -> dict[str, Any]:
         """What the manifest states of them."""
-        chosen = self.selection
-        return {
-            "level": self.level,
-            "seed": self.seed,
-            "chat": None if self.chat is None else asdict(self.chat),
-            "corpus": self.corpus,
-            "sources": list(self.sources),
-            "repositories": list(chosen.repositories),
-            "paths": list(chosen.paths),
-            "symbols": list(chosen.symbols),
-            "limit": chosen.limit,
-            "start_from": chosen.start_from,
-            "unsafe_no_sandbox": self.unsafe,
-        }
+        names = ("level", "seed", "corpus", "sources")
+        scope = ("repositories", "paths", "symbols", "limit", "start_from")
+        stated = {name: getattr(self, name) for name in names} | {name: getattr(self.selection, name) for name in scope}
+        chat = None if self.chat is None else asdict(self.chat)
+        return {**stated, "chat": chat, "unsafe_no_sandbox": self.unsafe}
 
 
 @dataclass(slots=True)

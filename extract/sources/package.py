@@ -53,10 +53,11 @@ def find_package(spec: str, digests: Collection[str]) -> Source:
     cached = _cached(name, version, digests)
     if cached is not None:
         return cached
-    found = _from_installed(name, version)
-    if found is None or not _is_pinned(found, digests):
+    contents = read_installed(name, version)
+    found = None if contents is None else _keep(name, version, contents)
+    if found is None or (digests and found.digest not in digests):
         found = _from_index(name, version)
-    if not _is_pinned(found, digests):
+    if digests and found.digest not in digests:
         raise UserError(
             f"{spec}: its Python files have the digest {found.digest}, not the pinned "
             f"{' or '.join(sorted(digests))}; do not use it unless you know why, then pin the new one"
@@ -94,15 +95,6 @@ def _cached(name: str, version: str, digests: Collection[str]) -> Source | None:
     names = sorted(digests) if digests else sorted(path.stem for path in folder.glob("*.json"))
     candidates = (read_source(folder / f"{digest}.json") for digest in names)
     return next((found for found in candidates if found is not None), None)
-
-
-def _is_pinned(found: Source, digests: Collection[str]) -> bool:
-    return not digests or found.digest in digests
-
-
-def _from_installed(name: str, version: str) -> Source | None:
-    contents = read_installed(name, version)
-    return None if contents is None else _keep(name, version, contents)
 
 
 def _from_index(name: str, version: str) -> Source:

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import extract
-from extract.blocks import find_block, load_block, match
+from extract.blocks import find_block, lines_of, load_block, match, show_block
 from extract.results import code_columns
-from extract.show import lines_of, show_block
 from lemur_core.files.errors import UserError
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))

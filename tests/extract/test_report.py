@@ -153,15 +153,6 @@ def test_nothing_at_all(tmp_path: Path, sources: Sequence[Any]) -> None:
     assert rows_of(text, "Names asked for")[1][:3] == ["found", "0", "0 %"]
 
 
-def test_many_sources_are_folded(tmp_path: Path) -> None:
-    sources = [made.source(tmp_path, f"s{n:02}@1") for n in range(45)]
-    rows = [made.Result(made.block(source, "Scale")) for source in sources]
-    made.write(tmp_path / "out", rows, sources)
-    found = rows_of(report(tmp_path / "out"), "By source")
-    assert len(found) == 42
-    assert found[-2][:2] == ["5 others", "5"]
-
-
 odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
