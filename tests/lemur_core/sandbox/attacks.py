@@ -235,15 +235,15 @@ def kill_server(payload: Payload) -> object:
     return "the server lived"
 
 
-def new_process(payload: Payload) -> object:
-    def fork() -> None:
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
+def _fork() -> None:
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
 
+
+def new_process(payload: Payload) -> object:
     return {
-        "fork": _try(fork),
+        "fork": _try(_fork),
         "subprocess": _try(lambda: subprocess.run(["/bin/true"], check=True)),
         "posix_spawn": _try(lambda: os.posix_spawn("/bin/true", ["true"], {})),
         "exec": _try(lambda: os.execv("/bin/false", ["false"])),
@@ -394,29 +394,22 @@ def undo_walls(payload: Payload) -> object:
 # ---- leaving early, lying about the result
 
 
+_LEAVE: dict[object, Callable[[int], object]] = {
+    "_exit": os._exit,
+    "sys.exit": sys.exit,
+    "thread": lambda code: (threading.Thread(target=os._exit, args=(code,), daemon=True).start(), time.sleep(5)),
+    "atexit": lambda code: (atexit.register(os._exit, 0), sys.exit(code)),
+    "segfault": lambda _: ctypes.string_at(0),
+    "abort": lambda _: os.abort(),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "close": lambda _: os.closerange(0, 2000),
+}
+
+
 def leave(payload: Payload) -> object:
-    code = int(str(payload.get("code", 0)))
-    how = payload["how"]
-    if how == "_exit":
-        os._exit(code)
-    if how == "sys.exit":
-        sys.exit(code)
-    if how == "thread":
-        threading.Thread(target=os._exit, args=(code,), daemon=True).start()
-        time.sleep(5)
-    if how == "atexit":
-        atexit.register(os._exit, 0)
-        sys.exit(code)
-    if how == "segfault":
-        ctypes.string_at(0)
-    if how == "abort":
-        os.abort()
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "close":
-        os.closerange(0, 2000)
-    if how == "interrupt":
+    if payload["how"] == "interrupt":
         raise KeyboardInterrupt
+    _LEAVE[payload["how"]](int(str(payload.get("code", 0))))
     return "stayed"
 
 
