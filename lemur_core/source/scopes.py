@@ -105,12 +105,10 @@ class Names:
 
     def _captured(self, scope: _Scope, name: str) -> bool:
         """Whether a function around a scope binds the name too."""
-        here = scope.parent
-        while here is not None and here.kind != _MODULE:
-            if here.kind != _CLASS and name in here.bound:
-                return True
-            here = here.parent
-        return False
+        around = scope.parent
+        return around is not None and (
+            (around.kind in {_FUNCTION, _COMPREHENSION} and name in around.bound) or self._captured(around, name)
+        )
 
     def uses(self, known: Iterable[str]) -> tuple[Use, ...]:
         """Reads of global names; builtins only where `known` says that the module binds such a name itself."""
@@ -474,25 +472,16 @@ _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     ast.Expr: Names._expression,
     ast.AugAssign: Names._augmented,
     ast.AnnAssign: Names._annotated,
-    ast.FunctionDef: Names._function,
-    ast.AsyncFunctionDef: Names._function,
     ast.Lambda: Names._lambda,
     ast.ClassDef: Names._class,
-    ast.ListComp: Names._comprehension,
-    ast.SetComp: Names._comprehension,
-    ast.DictComp: Names._comprehension,
-    ast.GeneratorExp: Names._comprehension,
     ast.NamedExpr: Names._walrus,
     ast.Global: Names._global,
     ast.Nonlocal: Names._nonlocal,
     ast.ExceptHandler: Names._handler,
-    ast.For: Names._loop,
-    ast.AsyncFor: Names._loop,
-    ast.Try: Names._try,
-    ast.TryStar: Names._try,
-    ast.MatchAs: Names._capture,
-    ast.MatchStar: Names._capture,
-    ast.MatchMapping: Names._capture,
-    ast.Import: Names._import,
-    ast.ImportFrom: Names._import,
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Names._function),
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), Names._comprehension),
+    **dict.fromkeys((ast.For, ast.AsyncFor), Names._loop),
+    **dict.fromkeys((ast.Try, ast.TryStar), Names._try),
+    **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), Names._capture),
+    **dict.fromkeys((ast.Import, ast.ImportFrom), Names._import),
 }
