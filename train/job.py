@@ -1,21 +1,33 @@
-"""The job that trains, as both sides know it: what it is told, and what it keeps in its scratch folder.
+"""The job that trains, as both sides know it: what it is told, what it keeps in its scratch folder, how that is read.
 
 A checkpoint holds all that the job knows at the end of an epoch, in one file. It is written and read in the sandbox
-alone: foreign code made what is in it.
+alone: foreign code made what is in it. The figures of the epochs are plain data; of them only plain files are read.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import pickle
+import stat
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import torch
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
+
+from lemur_core.files.figures import BLUE, ORANGE, save_figure
+from lemur_core.files.progress import note, progress
+from manifests.records import Ratio, Record, Seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HISTORY, PROGRESS, WEIGHTS, CHECKPOINT = "history.jsonl", "progress.json", "weights.pt", "checkpoint.pt"
 _EVERY_SECONDS = 1.0
@@ -132,3 +144,196 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+# -- the figures of the epochs: read, shown while it runs, drawn --------------------------------------------
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+_MAX_TEXT = 16 * 2**20
+_CHUNK = 1 << 20
+_LOOK_SECONDS = 0.5
+_LINES = (("train", "training, augmented", BLUE, "--"), ("val", "held out", ORANGE, "-"))
+
+
+class EpochFigures(Record):
+    """One epoch of a training run."""
+
+    epoch: int = Field(ge=1)
+    steps: int = Field(ge=1, description="of the run, up to the end of this epoch")
+    train_loss: Number = Field(description="mean over the steps, augmented images")
+    train_accuracy: Ratio | None = Field(description="on the batches that were not mixed; null when all were")
+    learning_rate: Number = Field(description="of the step that comes next")
+    val_loss: Number | None = Field(description="null without held-out images, or when it is not finite")
+    val_accuracy: Ratio | None
+    seconds: Seconds = Field(description="of the steps, their data included")
+    data_seconds: Seconds
+
+
+class StepFigures(Record):
+    """How far a run was when it last said so."""
+
+    steps: int = Field(default=0, ge=0)
+    loss: Number | None = None
+    images_per_second: Number = 0.0
+    parameters: int | None = Field(default=None, ge=0)
+    train_seconds: Seconds = 0.0
+    data_seconds: Seconds = 0.0
+
+
+def open_plain(folder: Path, name: str) -> BinaryIO | None:
+    """A file that foreign code wrote, to read; None if there is none or it is anything but a regular file."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        parent = os.open(folder, flags | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        number = os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # a pipe without a writer does not hold us up
+    except OSError:
+        return None
+    finally:
+        os.close(parent)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        return None
+    return os.fdopen(number, "rb")
+
+
+def read_history(folder: Path) -> list[EpochFigures]:
+    """The epochs so far, in order; what is no such line, or out of order, ends the reading."""
+    found: list[EpochFigures] = []
+    for line in _read(folder, HISTORY).splitlines():
+        try:
+            epoch = EpochFigures.model_validate(_loads(line))
+        except ValidationError:
+            break
+        if epoch.epoch != len(found) + 1:
+            break
+        found.append(epoch)
+    return found
+
+
+def read_progress(folder: Path) -> StepFigures:
+    """How far the run is; all zero if that cannot be told."""
+    data = _loads(_read(folder, PROGRESS))
+    if not isinstance(data, dict):
+        return StepFigures()
+    try:
+        return StepFigures.model_validate({name: data[name] for name in StepFigures.model_fields if name in data})
+    except ValidationError:
+        return StepFigures()
+
+
+def copy_plain(folder: Path, name: str, target: Path, most: int) -> bool:
+    """Copy a file that foreign code wrote, at most so many bytes of it; whether there was one of that size."""
+    source = open_plain(folder, name)
+    if source is None:
+        return False
+    with source, target.open("wb") as file:
+        for chunk in _chunks(source, most):
+            file.write(chunk)
+        whole = not source.read(1)
+    if not whole:
+        target.unlink()
+    return whole
+
+
+def _chunks(source: BinaryIO, most: int) -> Iterator[bytes]:
+    while most > 0 and (chunk := source.read(min(_CHUNK, most))):
+        most -= len(chunk)
+        yield chunk
+
+
+def _read(folder: Path, name: str) -> bytes:
+    source = open_plain(folder, name)
+    if source is None:
+        return b""
+    with source:
+        return b"".join(_chunks(source, _MAX_TEXT))
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+@contextlib.contextmanager
+def watching(folder: Path, name: str, epochs: int, steps: int, batch: int) -> Iterator[None]:
+    """Tell on stderr how far the run in that folder is while the block runs: a line an epoch; on a terminal, a bar.
+
+    Args: epochs, steps: of the whole run. batch: images of a step.
+    """
+    told, done = read_history(folder), 0
+    over = threading.Event()
+
+    def look() -> None:
+        nonlocal told, done
+        now, history = read_progress(folder), read_history(folder)
+        before = done
+        done = max(now.steps, history[-1].steps if history else 0)
+        advance(done - before)
+        for epoch in (epoch for epoch in history if epoch not in told):
+            line = f"{name}: epoch {epoch.epoch}/{epochs}, {_described(epoch, history, batch)}"
+            if epoch is history[-1] and now.images_per_second > 0 and done < steps:
+                line += f", {_duration((steps - done) * batch / now.images_per_second)} left"
+            note(line)
+        told = history
+
+    def watch() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            look()
+        look()
+
+    bar = progress(name, steps, "steps") if sys.stderr.isatty() else contextlib.nullcontext(lambda _count: None)
+    with bar as advance:
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def _described(epoch: EpochFigures, history: Sequence[EpochFigures], batch: int) -> str:
+    """The figures of an epoch: `loss 1.234, train 55.1 %, val 61.2 %, 210 images/s`."""
+    before = history[epoch.epoch - 2].steps if epoch.epoch > 1 else 0
+    parts = [f"loss {epoch.train_loss:.3f}"]
+    parts += [f"train {epoch.train_accuracy:.1%}"] if epoch.train_accuracy is not None else []
+    parts += [f"val {epoch.val_accuracy:.1%}"] if epoch.val_accuracy is not None else []
+    parts += [f"{(epoch.steps - before) * batch / epoch.seconds:,.0f} images/s"] if epoch.seconds > 0 else []
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def draw_curves(history: Sequence[EpochFigures], title: str, path: Path) -> None:
+    """Draw loss and accuracy against the epoch, on the images trained on and on those held out."""
+
+    def draw(figure: "Figure") -> None:
+        from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+        figure.set_size_inches(8.0, 3.2)
+        figure.suptitle(title, fontsize=11)
+        for axes, kind in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+            for which, label, colour, dash in _LINES:
+                values = [(epoch.epoch, getattr(epoch, f"{which}_{kind}")) for epoch in history]
+                points = [(epoch, value) for epoch, value in values if value is not None]
+                if points:
+                    axes.plot(*zip(*points, strict=True), dash, color=colour, label=label, marker=".", markersize=4)
+            axes.set_xlabel("epoch")
+            axes.set_ylabel(kind)
+            axes.grid(axis="y")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if axes.lines:
+                axes.legend()
+            if kind == "accuracy":
+                axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+    save_figure(path, draw)

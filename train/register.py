@@ -32,7 +32,7 @@ from typing import Any
 from lemur_core.files.errors import UserError
 from manifests.records import TrainingRecord
 from train.contract import check_contract, lemur_digest, lemur_name, transform_module
-from train.history import EpochFigures, read_history
+from train.job import EpochFigures, read_history
 from train.run_folder import NET, read_record
 
 #: Below the folder of a run: what a LEMUR checkout takes as it is.

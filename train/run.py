@@ -22,8 +22,7 @@ from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 from manifests.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.data import Cifar10
-from train.history import read_history, read_progress, watching
-from train.job import TrainingJob
+from train.job import TrainingJob, read_history, read_progress, watching
 from train.recipe import Network, Recipe
 from train.register import LEMUR, can_enter_from, check_storable, trained_with, why_refused, write_lemur_files
 from train.run_folder import (

@@ -24,8 +24,7 @@ from manifests.manifest import (
 )
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10
-from train.history import copy_plain, draw_curves, read_history
-from train.job import HISTORY, WEIGHTS
+from train.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_history
 from train.library import open_library
 
 KIND, RUNS = "run", "runs"

@@ -19,8 +19,7 @@ from manifests.kinds import FolderKind, Link, Traced, lines_text, manifest_link
 from manifests.manifest import FILE_NAME, Manifest, read_manifest
 from manifests.provenance import Inlined, inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
-from train.history import read_history
-from train.job import HISTORY
+from train.job import HISTORY, read_history
 from train.run_folder import IDENTITY, KIND, NET, RECORD, RUNS, read_identity, read_record
 
 _TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}

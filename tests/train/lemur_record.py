@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from manifests.records import TrainingRecord
-from train.history import EpochFigures
+from train.job import EpochFigures
 from train.recipe import Recipe
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")

@@ -19,8 +19,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Sandbox
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10, load_cifar10
-from train.history import read_history
-from train.job import weights_digest
+from train.job import read_history, weights_digest
 from train.recipe import Network, Recipe
 from train.run import Resources, TrainingRun, open_sandbox, train_once
 from train.run_folder import own_folder

@@ -19,7 +19,7 @@ from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
 from train.assemble import header, provenance
 from train.data import Cifar10
-from train.history import EpochFigures
+from train.job import EpochFigures
 from train.library import open_library
 from train.recipe import Recipe
 from train.run_folder import read_identity, read_record, write_run_manifest
