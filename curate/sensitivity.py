@@ -34,7 +34,6 @@ from lemur_core.similarity.index import (
 )
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
-from lemur_core.similarity.tokens import Detail
 from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 from manifests.tables import write_table
 
@@ -363,10 +362,6 @@ def sensitivity(
     *,
     lexical: Sequence[float] = LEXICAL_GRID,
     structural: Sequence[float | None] = STRUCTURAL_GRID,
-    include: Sequence[str] = (),
-    prefer: Sequence[str] = (),
-    from_scratch: bool = False,
-    tokens: Detail = "abstract",
     jobs: int | None = None,
     force: bool = False,
 ) -> Manifest:
@@ -374,14 +369,13 @@ def sensitivity(
 
     Args:
         structural: thresholds; None is a grid column without the structural stage.
-        include, prefer, from_scratch, tokens: as for `lemur curate`.
 
     Returns: the manifest that was written; its counts hold the grid.
     Raises: UsageError for thresholds outside 0.5 to 1; UserError for a source without usable records, or an `out` that
         cannot be written.
     """
     taus, kappas = _in_order(lexical, "lexical"), _in_order(structural, "structural")
-    options = CurateOptions(include=tuple(include), prefer=tuple(prefer), from_scratch=from_scratch, tokens=tokens)
+    options = CurateOptions()
     watch = Stopwatch()
     with atomic_folder(out, force=force) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
@@ -389,7 +383,7 @@ def sensitivity(
         watch.lap("load and features")
         records = build_records(corpus, options)
         if not records.order:
-            raise UserError(f"{source.name}: no row is usable and let through by the options; nothing to compare")
+            raise UserError(f"{source.name}: no row is usable; nothing to compare")
         grid = decide_grid(corpus, records, [tau for tau in taus if tau is not None], kappas)
         watch.lap("decide")
         rows = _write_tables(folder, grid)
@@ -399,15 +393,7 @@ def sensitivity(
         manifest = Manifest(
             kind="sensitivity",
             versions=package_versions(),
-            parameters={
-                "source": source.name,
-                "lexical": taus,
-                "structural": kappas,
-                "include": list(include),
-                "prefer": list(prefer),
-                "from_scratch": from_scratch,
-                "tokens": tokens,
-            },
+            parameters={"source": source.name, "lexical": taus, "structural": kappas, "tokens": options.tokens},
             inputs=source.inputs(),
             parents=parents_of(source),
             counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": [_facts(p) for p in grid.points]},

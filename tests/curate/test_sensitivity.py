@@ -194,14 +194,6 @@ def test_own_grid(source: str, tmp_path: Path) -> None:
     assert "in bold" not in report
 
 
-def test_options_choose_the_records(source: str, tmp_path: Path) -> None:
-    grid = {"lexical": [0.9], "structural": [0.95]}
-    assert run(source, tmp_path / "scratch", from_scratch=True, **grid).counts["codes"] == 48
-    assert run(source, tmp_path / "first", include=["first"], **grid).counts["codes"] == 16
-    by_prefix = pq.read_table(tmp_path / "first" / "by_prefix.parquet").to_pylist()
-    assert [(row["prefix"], row["records"]) for row in by_prefix] == [("first", 16)]
-
-
 def test_rare_prefixes_are_counted_together(
     rows: list[Row], curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +212,6 @@ def test_rare_prefixes_are_counted_together(
         ({"lexical": [float("nan")]}, "--lexical nan: must lie between 0.5 and 1.0"),
         ({"structural": [None, 1.1]}, "--structural 1.1: must lie between 0.5 and 1.0"),
         ({"lexical": []}, "--lexical: no thresholds; give at least one, for example 0.9"),
-        ({"include": ["none"]}, "rows.jsonl: no row is usable and let through by the options; nothing to compare"),
     ],
 )
 def test_refused(source: str, tmp_path: Path, options: Row, message: str) -> None:
@@ -228,6 +219,12 @@ def test_refused(source: str, tmp_path: Path, options: Row, message: str) -> Non
         run(source, tmp_path / "grid", **options)
     assert str(caught.value).endswith(message)
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_nothing_to_compare(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"nn": "broken", "nn_code": "def"}\n')
+    with pytest.raises(UserError, match=r"^rows\.jsonl: no row is usable; nothing to compare$"):
+        run(str(tmp_path / "rows.jsonl"), tmp_path / "grid")
 
 
 def test_older_folder_is_replaced_only_when_forced(source: str, tmp_path: Path) -> None:

@@ -326,31 +326,6 @@ def test_hub_tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error_of("hf://datasets/o/n").startswith("hf://datasets/o/n: holds no rows")
 
 
-@pytest.mark.parametrize(
-    ("raised", "kind", "said"),
-    [
-        (ConnectionError("no route\nto host"), RetryableError, "the Hub cannot be read: no route; check the network"),
-        (ValueError("Config name is missing."), UserError, "Config name is missing.; check the name"),
-        (TimeoutError(), RetryableError, "the Hub cannot be read: TimeoutError; "),
-    ],
-)
-def test_hub_fails(monkeypatch: pytest.MonkeyPatch, raised: Exception, kind: type[UserError], said: str) -> None:
-    import datasets
-
-    def load_dataset(*_: object, **__: object) -> None:
-        raise raised
-
-    def break_off() -> Any:
-        yield {"nn": "a", "nn_code": "x = 1"}
-        raise raised
-
-    for loaded in (load_dataset, lambda *_, **__: {"train": datasets.IterableDataset.from_generator(break_off)}):
-        monkeypatch.setattr(datasets, "load_dataset", loaded)
-        with pytest.raises(UserError, match=f"^hf://datasets/o/n: {said}") as caught:
-            rows_of(open_source("hf://datasets/o/n"))
-        assert type(caught.value) is kind
-
-
 def http_error(status: int) -> Exception:
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -372,6 +347,13 @@ def absent() -> Exception:
 @pytest.mark.parametrize(
     ("raised", "kind", "said"),
     [
+        (
+            lambda: ConnectionError("no route\nto host"),
+            RetryableError,
+            "the Hub cannot be read: no route; check the net",
+        ),
+        (lambda: ValueError("Config name is missing."), UserError, "Config name is missing.; check the name"),
+        (TimeoutError, RetryableError, "the Hub cannot be read: TimeoutError; "),
         (lambda: http_error(403), UserError, ""),
         (lambda: http_error(404), UserError, ""),
         (lambda: http_error(429), RetryableError, ""),
@@ -380,7 +362,7 @@ def absent() -> Exception:
         (absent, UserError, "no such dataset; check the name"),
     ],
 )
-def test_hub_answers_with_an_error(
+def test_hub_fails(
     monkeypatch: pytest.MonkeyPatch, raised: Callable[[], Exception], kind: type[UserError], said: str
 ) -> None:
     import datasets
@@ -388,10 +370,15 @@ def test_hub_answers_with_an_error(
     def load_dataset(*_: object, **__: object) -> None:
         raise raised()
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(UserError, match=f"^hf://datasets/o/n: {said}") as caught:
-        rows_of(open_source("hf://datasets/o/n"))
-    assert type(caught.value) is kind
+    def break_off() -> Any:
+        yield {"nn": "a", "nn_code": "x = 1"}
+        raise raised()
+
+    for loaded in (load_dataset, lambda *_, **__: {"train": datasets.IterableDataset.from_generator(break_off)}):
+        monkeypatch.setattr(datasets, "load_dataset", loaded)
+        with pytest.raises(UserError, match=f"^hf://datasets/o/n: {said}") as caught:
+            rows_of(open_source("hf://datasets/o/n"))
+        assert type(caught.value) is kind
 
 
 # --- several, and an extraction folder as one of them ---------------------------------------------------------------
