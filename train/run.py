@@ -31,6 +31,7 @@ from train.run_folder import (
     open_scratch,
     own_folder,
     put_in_place,
+    renew_parents,
     write_result,
     write_run_manifest,
 )
@@ -240,6 +241,7 @@ def training(
     if found is not None:
         if not quiet:
             note(f"{out}: the same run is there already; not trained again")
+        renew_parents(out, found, library)
         return found
     name = run.network.name
     with own_folder(out) as partial:

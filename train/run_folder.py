@@ -20,6 +20,7 @@ from manifests.manifest import (
     list_outputs,
     package_versions,
     parent_of,
+    read_manifest,
     write_manifest,
 )
 from manifests.records import Ingredient, TrainingRecord
@@ -164,13 +165,24 @@ def write_run_manifest(
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
             images_input(data),
         ],
-        parents=parents_in(library) if record.ingredients and _holds(library, record.ingredients) else [],
+        parents=_parents(library, record),
         counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
         details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
         outputs=list_outputs(folder, {HISTORY: record.epochs}),
         measured=measured,
     )
     write_manifest(folder, manifest)
+
+
+def renew_parents(folder: Path, record: TrainingRecord, library: Path | None) -> None:
+    """Let the manifest of a finished run name the extraction folder as it is now, which may have been made again."""
+    parents = _parents(library, record)
+    if parents and (folder / FILE_NAME).is_file() and (manifest := read_manifest(folder)).parents != parents:
+        write_manifest(folder, manifest.model_copy(update={"parents": parents}))
+
+
+def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:
+    return parents_in(library) if record.ingredients and _holds(library, record.ingredients) else []
 
 
 def parents_in(library: Path | None) -> list[Parent]:
