@@ -119,6 +119,7 @@ SIZES: tuple[tuple[str, int, int], ...] = (
     (r"to have (\d+) channels, but got (\d+) channels", 2, 1),
     (r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)", 2, 3),
     (r"must have same reduction dim, but got \[\d+, (\d+)\] X \[(\d+), \d+\]", 1, 2),
+    (r"is not valid: got: (\d+) expected: (\d+)", 1, 2),
     (r"normalized_shape=\[(\d+)\].*but got input of size\[(?:\d+, )*(\d+)\]", 2, 1),
     (r"Expected size for first two dimensions of batch2 tensor to be: \[\d+, (\d+)\] but got: \[\d+, (\d+)\]", 1, 2),
 )
@@ -240,6 +241,7 @@ RANKS: tuple[tuple[str, int], ...] = (
     (r"not enough values to unpack \(expected (\d+)", 0),
     (r"too many values to unpack \(expected (\d+)", 0),
     (r"but got (\d+)\)", 1),  # dimension out of range
+    (r"[Ww]rong shape: expected (\d+) dims", 0),
     (r"too many indices for tensor of dimension (\d+)", 1),
 )
 

@@ -94,16 +94,9 @@ class ConfigDict(dict):
     def __setattr__(self, name, value):
         self[name] = value
 
-    def __delattr__(self, name):
-        del self[name]
-
     def copy(self):
         """A shallow copy of the same kind."""
         return type(self)(self)
-
-    def to_dict(self):
-        """Plain dicts all the way down."""
-        return {key: value.to_dict() if isinstance(value, ConfigDict) else value for key, value in self.items()}
 
     def update(self, *args, **kwargs):
         """As of dict, but entries are taken in as by assignment."""
@@ -197,9 +190,6 @@ class Registry:
     def __iter__(self):
         return iter(self._module_dict.items())
 
-    def __repr__(self):
-        return f"Registry({self.name!r}, {sorted(self._module_dict)})"
-
     @property
     def module_dict(self):
         """What is registered."""
@@ -254,20 +244,6 @@ class Registry:
     def switch_scope_and_registry(self, scope=None):
         """The registry itself: all scopes are one here."""
         yield self
-
-    def import_from_location(self):
-        """Do nothing: everything is in this file."""
-
-    @staticmethod
-    def infer_scope():
-        """No scope."""
-        return ""
-
-    @staticmethod
-    def split_scope_key(key):
-        """The scope and the rest of a key."""
-        scope, _, rest = key.rpartition(".")
-        return scope or None, rest
 
 
 def build_from_cfg(cfg, registry, default_args=None):

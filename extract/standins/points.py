@@ -107,41 +107,6 @@ class GroupingOperation:
 # -- voxels ------------------------------------------------------------------------------------------------------------
 
 
-def dynamic_voxelize_forward(points, voxel_size, coors_range, coors, NDim=3):
-    """Fill `coors` (n, 3) with the voxel (z, y, x) of every point, -1 outside."""
-    size, low, high = (torch.as_tensor(v).to(points) for v in (voxel_size, coors_range[:NDim], coors_range[NDim:]))
-    place = ((points[:, :NDim] - low) / size).floor()
-    inside = ((place >= 0) & (place < ((high - low) / size).round())).all(1)
-    coors.copy_(torch.where(inside[:, None], place.flip(1), -torch.ones_like(place)))
-
-
-def hard_voxelize_forward(
-    points, voxel_size, coors_range, voxels, coors, num_points_per_voxel, voxel_num, max_points, max_voxels,
-    NDim=3, deterministic=True,
-):  # fmt: skip
-    """Fill voxels (V, max_points, C), their places, point counts and number; first come, first served.
-
-    Source: Zhou and Tuzel, "VoxelNet", CVPR 2018.
-    """
-    place = torch.empty(len(points), NDim, dtype=torch.long, device=points.device)
-    dynamic_voxelize_forward(points, voxel_size, coors_range, place, NDim)
-    known = (place[:, 0] >= 0).nonzero().squeeze(1)
-    unique, voxel = place[known].unique(dim=0, return_inverse=True)
-    first = torch.full((len(unique),), len(points), device=points.device)
-    first = first.scatter_reduce(0, voxel, known, "amin")
-    rank = first.argsort().argsort()[voxel]
-    order = rank.argsort(stable=True)
-    counts = torch.bincount(rank, minlength=len(unique))
-    turn = torch.arange(len(rank), device=points.device) - (counts.cumsum(0) - counts)[rank[order]]
-    keep = (turn < max_points) & (rank[order] < max_voxels)
-    rows, slots, taken = rank[order][keep], turn[keep], known[order][keep]
-    voxels[rows, slots] = points[taken]
-    coors[rows] = place[taken].to(coors.dtype)
-    number = min(len(unique), max_voxels)
-    num_points_per_voxel[:number] = counts[:number].clamp(max=max_points).to(num_points_per_voxel.dtype)
-    voxel_num.fill_(number)
-
-
 class _DynamicScatter:
     """Features reduced ("max", "sum", "mean") per distinct voxel, and the voxels (Zhou et al., CoRL 2019).
 

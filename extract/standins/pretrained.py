@@ -30,10 +30,6 @@ class PreTrainedModel(nn.Module):
     supports_gradient_checkpointing = False
     gradient_checkpointing = False
     use_kernels = False
-    is_gradient_checkpointing = False
-    kernel_config = None
-    _auto_class = None
-    _is_stateful = False
     _input_embed_layer = "embed_tokens"
     _no_split_modules = None
     _skip_keys_device_placement = None
@@ -84,17 +80,6 @@ class PreTrainedModel(nn.Module):
     def dtype(self):
         """The type of the parameters."""
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.float32)
-
-    @property
-    def can_record_outputs(self):
-        """Which outputs of submodules can be collected."""
-        return self._can_record_outputs or {}
-
-    def num_parameters(self, only_trainable=False, exclude_embeddings=False):
-        """How many numbers the parameters have."""
-        left_out = [m.weight for m in self.modules() if isinstance(m, nn.Embedding)] if exclude_embeddings else []
-        found = [p for p in self.parameters() if all(p is not other for other in left_out)]
-        return sum(p.numel() for p in found if p.requires_grad or not only_trainable)
 
     @classmethod
     def can_generate(cls):
@@ -277,37 +262,8 @@ class PreTrainedModel(nn.Module):
 
     # -- masks and modes -----------------------------------------------------------------------------------------
 
-    def get_extended_attention_mask(self, attention_mask, input_shape, device=None, dtype=None):
-        """An additive mask that broadcasts over heads: 0 where attended, the lowest number elsewhere."""
-        dtype = dtype or self.dtype
-        mask = attention_mask[:, None, None, :] if attention_mask.dim() == 2 else attention_mask[:, None]
-        return (1.0 - mask.to(dtype)) * torch.finfo(dtype).min
-
-    def invert_attention_mask(self, encoder_attention_mask):
-        """As `get_extended_attention_mask`, for the encoder's states."""
-        return self.get_extended_attention_mask(encoder_attention_mask, None)
-
-    def get_head_mask(self, head_mask, num_hidden_layers, is_attention_chunked=False):
-        """One mask a layer, or None."""
-        return [None] * num_hidden_layers if head_mask is None else head_mask
-
     def warn_if_padding_and_no_attention_mask(self, input_ids, attention_mask):
         """Do nothing: warnings are not part of a block."""
-
-    def set_attn_implementation(self, attn_implementation, *_, **__):
-        """Choose how attention is computed, here and in the models inside."""
-        for module in self.modules():
-            if isinstance(module, PreTrainedModel):
-                module.config._attn_implementation = attn_implementation
-
-    @classmethod
-    def is_remote_code(cls):
-        """No: it is in this file."""
-        return False
-
-    def gradient_checkpointing_enable(self, *_, **__):
-        """Not part of a block."""
-        raise NotImplementedError("gradient checkpointing is not part of this block")
 
     @classmethod
     def from_pretrained(cls, *_, **__):

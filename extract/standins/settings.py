@@ -105,7 +105,6 @@ class PreTrainedConfig(metaclass=_ByName):
     default_theta = 10_000.0
     default_rope_type = "default"
     ignore_keys_at_rope_validation = frozenset()
-    _auto_class = None
 
     transformers_version: str | None = None
     architectures: list | None = None
@@ -184,15 +183,6 @@ class PreTrainedConfig(metaclass=_ByName):
         return {key: spec.config_class for key, spec in self.sub_configs_defaults.items()}
 
     @property
-    def name_or_path(self):
-        """Where it came from."""
-        return self.__dict__.get("_name_or_path")
-
-    @name_or_path.setter
-    def name_or_path(self, value):
-        self._name_or_path = str(value)
-
-    @property
     def num_labels(self):
         """How many classes the model's head has."""
         return None if self.id2label is None else len(self.id2label)
@@ -249,11 +239,6 @@ class PreTrainedConfig(metaclass=_ByName):
     @torch_dtype.setter
     def torch_dtype(self, value):
         self.dtype = value
-
-    @property
-    def use_return_dict(self):
-        """Whether models return named outputs."""
-        return self.return_dict
 
     @property
     def is_heterogeneous(self):

@@ -13,7 +13,7 @@ from torch import nn
 from extract.probing import entry
 from extract.probing.attempts import Namespace
 from extract.probing.entry import case_of, describe, further_cases, same
-from extract.probing.forwarding import ForwardCall, as_call
+from extract.probing.forwarding import as_call
 from extract.probing.inputs import INDEX, Fields, Inputs, Items, Literal, Tensor
 
 Climb = Callable[..., dict[str, Any]]
@@ -39,10 +39,8 @@ LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
     ("code", "level", "kind", "said"),
     [
         ("raise ValueError('at once')", "compiled", "runtime_error", "ValueError: at once (line 4"),
-        ("raise SystemExit(1)", "compiled", "system_exit", "SystemExit: 1 (line 4"),
         ("import no_such_package", "compiled", "missing_dependency", "no_such_package"),
         ("A = 3", "compiled", "not_defined", "defines no class A"),
-        ("X = 3", "compiled", "not_defined", "defines no class A"),
         ("class A: pass", "compiled", "not_a_module", "not a subclass"),
         (text("return x", "raise ValueError('never')"), "executed", "runtime_error", "A(): ValueError: never (line 8"),
         (text("return x", "dim / 0", signature="dim"), "executed", None, "A(dim="),
@@ -110,13 +108,10 @@ def test_arguments_and_what_was_seen(climb: Climb) -> None:
     ("forward", "init", "train_differs", "identity"),
     [
         ("return x", "pass", False, True),
-        ("return x * 1.5", "pass", False, False),
         ("return self.a(x)", "self.a = nn.Dropout(0.3)", True, True),
         ("return self.a(x)", "self.a = nn.Dropout(0.0)", False, True),
         ("return self.a(x)", "self.a = nn.BatchNorm2d(32)", True, False),
         ("return x.mul_(2.0)", "pass", False, False),
-        ("return torch.relu_(x.clone())", "pass", False, False),
-        ("return x, x * 2", "pass", False, True),
         ("return x + torch.rand(1)", "pass", False, False),
     ],
 )
@@ -146,13 +141,6 @@ def test_unset_parameters_get_values(climb: Climb) -> None:
     assert first["level"] == "backward"
 
 
-def test_the_climb_is_the_same_each_time(climb: Climb) -> None:
-    block = text(
-        "return self.a(x['image'] if isinstance(x, dict) else x.missing)", "self.a = nn.Conv2d(c, 4, 1)", signature="c"
-    )
-    assert json.dumps(climb(block)) == json.dumps(climb(block))
-
-
 def test_a_variant_of_the_constructor_where_inputs_do_not_help(climb: Climb) -> None:
     block = text(
         "b, n, c = x.shape\nreturn x.view(b, n // self.window, self.window, c)",
@@ -175,12 +163,6 @@ def test_settings_that_forward_needs(climb: Climb) -> None:
 
 def test_a_lazy_block(climb: Climb) -> None:
     assert climb(text("return self.a(x)", "self.a = nn.LazyConv2d(4, 1)"))["level"] == "backward"
-
-
-def test_a_block_that_is_lazy_itself(climb: Climb) -> None:
-    assert (
-        climb("class A(nn.LazyLinear):\n    def __init__(self):\n        super().__init__(4)\n")["level"] == "backward"
-    )
 
 
 def test_a_model_that_is_too_large_to_run(climb: Climb) -> None:
@@ -231,10 +213,6 @@ def test_sizes_and_layers() -> None:
     assert list(found["layers"]) == ["Conv2d", "BatchNorm2d", "ReLU", "Sequential"]  # the most first, then by name
 
 
-def test_lazy_layers_have_no_size_yet() -> None:
-    assert describe(nn.Sequential(nn.LazyBatchNorm1d()))["parameters"] == 0
-
-
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
@@ -250,10 +228,6 @@ def test_lazy_layers_have_no_size_yet() -> None:
 def test_cases_tell_inputs(inputs: Inputs, told: dict[str, str]) -> None:
     case = case_of(as_call(inputs), NAMES, {"a": torch.zeros(2, 5), "b": [torch.zeros(())]})
     assert case == {"inputs": told, "outputs": ["float32 2x5", "float32 scalar"]}
-
-
-def test_outputs_are_told_up_to_a_number() -> None:
-    assert len(case_of(ForwardCall((), (), ()), NAMES, [torch.zeros(1)] * 99)["outputs"]) == 32
 
 
 def shapes(cases: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -273,7 +247,6 @@ def shapes(cases: list[dict[str, Any]]) -> list[tuple[str, str]]:
             (2, 16, 8),
             [("float32 2x32x8", "float32 2x32x4"), ("float32 3x16x8", "float32 3x16x4")],
         ),
-        (nn.Linear(8, 4), (2, 8), []),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 2)),
             (2, 3, 8, 8),
@@ -292,17 +265,12 @@ def test_cases_at_other_sizes(module: nn.Module, shape: tuple[int, ...], expecte
     assert shapes(further_cases(Named(), called, NAMES)) == expected
 
 
-def test_an_example_has_no_other_sizes() -> None:
-    assert further_cases(nn.Identity(), ForwardCall(("torch.ones(2, 3, 4)",), (), None), NAMES) == []
-
-
 NAN = float("nan")
 
 
 @pytest.mark.parametrize(
     ("one", "other", "equal"),
     [
-        ([], [], True),
         ([torch.ones(2)], [torch.ones(2)], True),
         ([torch.ones(2)], [torch.zeros(2)], False),
         ([torch.ones(2)], [torch.ones(2), torch.ones(2)], False),
@@ -310,7 +278,8 @@ NAN = float("nan")
         ([torch.ones(2)], [torch.ones(2, dtype=torch.float64)], False),
         ([torch.tensor([NAN, 1.0])], [torch.tensor([NAN, 1.0])], True),
         ([torch.tensor([NAN, 1.0])], [torch.tensor([1.0, NAN])], False),
-        ([torch.tensor([1, 2])], [torch.tensor([1, 2])], True),
+        ([torch.tensor([NAN])], [torch.tensor([0.0])], False),
+        ([torch.tensor([complex(NAN, 0)])], [torch.tensor([complex(NAN, 0)])], True),
         ([torch.eye(2).to_sparse()], [torch.eye(2).to_sparse()], True),
         ([torch.eye(2).to_sparse()], [torch.eye(2)], False),
         ([torch.tensor([1j])], [torch.tensor([1j])], True),
@@ -318,15 +287,3 @@ NAN = float("nan")
 )
 def test_same(one: list[torch.Tensor], other: list[torch.Tensor], equal: bool) -> None:
     assert same(one, other) == equal
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        (torch.tensor([NAN]), torch.tensor([0.0]), False),
-        (torch.tensor([float("inf")]), torch.tensor([torch.finfo(torch.float32).max]), False),
-        (torch.tensor([complex(NAN, 0)]), torch.tensor([complex(NAN, 0)]), True),
-    ],
-)
-def test_same_of_what_is_not_finite(one: torch.Tensor, other: torch.Tensor, equal: bool) -> None:
-    assert same([one], [other]) == equal

@@ -82,7 +82,6 @@ def test_config_dict() -> None:
     assert settings["f"].g == 4
     assert isinstance(settings, dict)
     assert settings.copy() == settings
-    assert type(settings.to_dict()["a"]) is dict
     with pytest.raises(AttributeError, match="missing"):
         _ = settings.missing
     assert settings.pop("e") == 3
@@ -288,10 +287,6 @@ def test_pretrained_model_initialises_and_ties() -> None:
     assert model.get_input_embeddings() is model.wte
     assert model.dtype == torch.float32
     assert float(model.lm_head.bias.detach().abs().sum()) == 0.0
-    mask = model.get_extended_attention_mask(torch.tensor([[1, 0]]), (1, 2))
-    assert mask.shape == (1, 1, 1, 2)
-    assert mask[0, 0, 0, 0] == 0
-    assert mask[0, 0, 0, 1] == torch.finfo(torch.float32).min
     with pytest.raises(NotImplementedError, match="pretrained weights"):
         Model.from_pretrained("x")
 

@@ -150,42 +150,6 @@ def test_roipoint_pooling():
     assert flag.sum() < 8
 
 
-SIZE, RANGE = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([-1.0, -2.0, -2.0, 1.0, 2.0, 2.0])
-
-
-def voxel_of(point):
-    place = [int((float(point[a]) - float(RANGE[a])) // float(SIZE[a])) for a in range(3)]
-    grid = [round(float(RANGE[a + 3] - RANGE[a]) / float(SIZE[a])) for a in range(3)]
-    return tuple(reversed(place)) if all(0 <= p < g for p, g in zip(place, grid, strict=True)) else (-1, -1, -1)
-
-
-@pytest.mark.parametrize(("max_points", "max_voxels"), [(2, 100), (50, 6), (1, 1)])
-def test_voxelize(max_points, max_voxels):
-    points = random(60, 4).float()
-    places = torch.zeros(60, 3, dtype=torch.int)
-    ops.dynamic_voxelize_forward(points, SIZE, RANGE, places, NDim=3)
-    assert [tuple(row) for row in places.tolist()] == [voxel_of(p) for p in points]
-    assert (places == -1).any()
-    wanted = {}
-    for point in points:
-        voxel = voxel_of(point)
-        if voxel[0] >= 0 and (voxel in wanted or len(wanted) < max_voxels):
-            members = wanted.setdefault(voxel, [])
-            members.extend([point] if len(members) < max_points else [])
-    voxels, coors = torch.zeros(max_voxels, max_points, 4), torch.zeros(max_voxels, 3, dtype=torch.int)
-    counts, number = torch.zeros(max_voxels, dtype=torch.int), torch.zeros((), dtype=torch.long)
-    ops.hard_voxelize_forward(
-        points, SIZE, RANGE, voxels, coors, counts, number,
-        max_points=max_points, max_voxels=max_voxels, NDim=3, deterministic=True,
-    )  # fmt: skip
-    assert number == len(wanted)
-    for row, (voxel, members) in enumerate(wanted.items()):
-        assert tuple(coors[row].tolist()) == voxel
-        assert counts[row] == len(members)
-        assert torch.equal(voxels[row, : len(members)], torch.stack(members))
-        assert voxels[row, len(members) :].abs().sum() == 0
-
-
 @pytest.mark.parametrize("kind", ["max", "sum", "mean"])
 @pytest.mark.parametrize("outside", [True, False])
 def test_points_to_voxels(kind, outside):
