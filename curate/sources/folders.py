@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.rows import RowSource
-from curate.sources.cells import broken_row, read_row
-from curate.sources.files import ParquetFile, describe_file
+from curate.sources.files import ParquetFile, broken_row, describe_file, read_row
 from lemur_core.files.errors import UserError
 from manifests.licenses import all_of
 from manifests.manifest import Input

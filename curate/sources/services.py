@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from curate.rows import BATCH_ROWS, RowSource
-from curate.sources.cells import COLUMNS, check_columns, read_row
+from curate.sources.files import COLUMNS, check_columns, read_row
 from lemur_core.files.errors import UserError
 from manifests.hub import hub_errors, parse_dataset
 from manifests.manifest import Input
