@@ -40,6 +40,15 @@ class DetailName(StrEnum):
     literal = "literal"
 
 
+class GraphName(StrEnum):
+    """Whose graphs are compared."""
+
+    survivors = "survivors"
+    all = "all"
+    keep_different = "keep-different"
+    off = "off"
+
+
 @app.command(rich_help_panel=_PANEL)
 def curate(
     source: SourcesArg,
@@ -74,6 +83,10 @@ def curate(
     tokens: Annotated[
         DetailName, typer.Option(help="abstract: as published; literal: names and numbers count too.")
     ] = DetailName.abstract,
+    graph: Annotated[
+        GraphName | None,
+        typer.Option(help="Whose computations are compared, in a sandbox; default survivors, nn-dup off."),
+    ] = None,
     check_runs: Annotated[
         bool, typer.Option("--check-runs", help="Run every kept network once, in a sandbox: column runs.")
     ] = False,
@@ -125,6 +138,7 @@ def curate(
         upweight=tuple(parse_upweight(text) for text in upweight or ()),
         from_scratch=from_scratch,
         tokens=tokens.value,
+        graph=None if graph is None else graph.value,
         seed=seed,
         check_runs=check_runs,
         require_runs=require_runs,
@@ -212,11 +226,15 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
         plural(counts["codes"], "distinct code"),
     )
     print(f"{names[0]} of {names[1]}, {names[2]}")
-    for stage in ("invalid", "filter", "repeat", "exact", "lexical", "structural"):
+    for stage in _STAGES:
         if rows[stage]:
             print(f"  {stage:<10} {rows[stage]:>9,}  {_STAGES[stage]}")
     splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
     print(f"  {'kept':<10} {rows['kept']:>9,}  {splits}")
+    if "graphs" in counts:
+        graphs = counts["graphs"]
+        text = f"of the kept traced, each a computation of its own; {graphs['distinct_up_to_widths']:,} up to widths"
+        print(f"  {'graphs':<10} {graphs['kept']:>9,}  {text}")
     if "runs" in counts:
         runs = counts["runs"]
         text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
@@ -238,4 +256,5 @@ _STAGES = {
     "exact": "same code, or the same but for comments and layout",
     "lexical": "near-duplicates by tokens",
     "structural": "near-duplicates by structure",
+    "graph": "other texts of the same computation",
 }

@@ -6,6 +6,7 @@ asks about a code, a name asks about that network.
 
 import contextlib
 import difflib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.outcome import DUPLICATE_STAGES
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, ratio, shown
+from lemur_core.graphs.compare import differences, share
+from lemur_core.graphs.graph import Graph
 from manifests.manifest import read_manifest
+from manifests.records import GraphRow
 
 #: Hexadecimal digits that an abbreviated id must have.
 MIN_ID_DIGITS = 6
@@ -39,9 +44,8 @@ _RECORD_COLUMNS = (
     "runs_error",
 )
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
-_DUPLICATE_STAGES = ("exact", "lexical", "structural")
 #: Which row of a network speaks for it: the first of the first of these outcomes that it has.
-_SPEAKS_FIRST = ("kept", "lexical", "structural", "exact", "filter", "invalid", "repeat")
+_SPEAKS_FIRST = ("kept", "lexical", "structural", "graph", "exact", "filter", "invalid", "repeat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,13 @@ class Snapshot:
     def record(self, digest: str) -> dict[str, Any] | None:
         """The kept record of an id, without its code."""
         return next((row for path in self._record_files() for row in _rows_of(path, digest, _RECORD_COLUMNS)), None)
+
+    def graph(self, digest: str | None) -> dict[str, Any] | None:
+        """What a code computes, or why that is not known; None where it was not traced."""
+        path = self._folder / "graphs.parquet"
+        if digest is None or not path.exists():
+            return None
+        return next(iter(_rows_of(path, digest, tuple(GraphRow.model_fields))), None)
 
     def code(self, digest: str) -> str | None:
         """The code of an id, kept or removed."""
@@ -224,6 +235,7 @@ def _explain(snapshot: Snapshot, wanted: str) -> Explanation:
         "record": None,
         "stands_for": None,
         "diff": None,
+        "graph": snapshot.graph(digest),
     }
     if row["canonical"] is not None and not row["kept"]:
         canonical = _canonical(snapshot, row["canonical"])
@@ -231,12 +243,33 @@ def _explain(snapshot: Snapshot, wanted: str) -> Explanation:
         facts["similarity"], facts["threshold"] = row["similarity"], snapshot.threshold(row["stage"])
         facts["score"] = snapshot.removed_score(digest)
         if canonical["id"] != digest:
+            facts["graph_difference"] = _graph_difference(snapshot, row["canonical"], digest)
             facts["diff"] = _difference(snapshot, (canonical["name"], canonical["id"]), (name, digest))
     elif row["kept"]:
         facts["record"] = snapshot.record(digest)
     if row["kept"]:
         facts["stands_for"] = _stands_for(snapshot, row)
     return Explanation([shown(line) for line in _lines(facts)], facts)
+
+
+def _graph_difference(snapshot: Snapshot, canonical: str, removed: str) -> dict[str, Any] | None:
+    """How what two codes compute differs; None where a graph is not known."""
+    one, other = (snapshot.graph(digest) for digest in (canonical, removed))
+    if one is None or other is None or one["graph"] is None or other["graph"] is None:
+        return None
+    pairs = [
+        [Graph.from_json(json.loads(row[mode])) for row in (one, other)]
+        for mode in ("eval", "train")
+        if one[mode] is not None and other[mode] is not None
+    ]
+    agreement = "widths" if one["graph_widths"] == other["graph_widths"] else "different"
+    return {
+        "agreement": "same" if one["graph"] == other["graph"] else agreement,
+        "share": share(pairs[0][0], pairs[0][1]),
+        "starts_alike": one["initial"] == other["initial"],
+        "trains_alike": one["glue"] == other["glue"],
+        "differences": list(dict.fromkeys(line for pair in pairs for line in differences(pair[0], pair[1]))),
+    }
 
 
 def _canonical(snapshot: Snapshot, digest: str) -> dict[str, Any]:
@@ -263,14 +296,14 @@ def _stands_for(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
     """The networks that a kept record stands for: how many by stage, the nearest ones and the least similar ones."""
     decisions = snapshot.decisions
     here = pc.and_(
-        pc.equal(decisions["canonical"], kept["id"]), pc.is_in(decisions["stage"], pa.array(_DUPLICATE_STAGES))
+        pc.equal(decisions["canonical"], kept["id"]), pc.is_in(decisions["stage"], pa.array(DUPLICATE_STAGES))
     )
     networks: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in snapshot.rows(here):
         if (row["nn"], row["id"]) != (kept["nn"], kept["id"]):  # profile nn-dup calls further rows exact
             networks.setdefault((row["nn"], row["id"]), []).append(row)
     speakers = [_speaker(rows) for rows in networks.values()]
-    speakers.sort(key=lambda row: (-row["similarity"], _DUPLICATE_STAGES.index(row["stage"]), row["nn"], row["id"]))
+    speakers.sort(key=lambda row: (-row["similarity"], DUPLICATE_STAGES.index(row["stage"]), row["nn"], row["id"]))
     by_stage = Counter(row["stage"] for row in speakers)
     entries = [
         {"name": row["nn"], "id": row["id"], "stage": row["stage"], "similarity": row["similarity"]} for row in speakers
@@ -278,7 +311,7 @@ def _stands_for(snapshot: Snapshot, kept: dict[str, Any]) -> dict[str, Any]:
     nearest = entries[:_SHOWN]
     return {
         "networks": len(entries),
-        "by_stage": {stage: by_stage[stage] for stage in _DUPLICATE_STAGES},
+        "by_stage": {stage: by_stage[stage] for stage in DUPLICATE_STAGES},
         "nearest": nearest,
         "least_similar": entries[max(len(nearest), len(entries) - _SHOWN) :],
     }
@@ -322,6 +355,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     if facts["score"] is not None:
         entries.append(("score", f"{facts['score']:.4f}"))
     entries += _record_text(facts)
+    entries += _graph_text(facts)
     further = facts["further_rows"]
     more = f", and {plural(further, 'further row')} of this network" if further else ""
     entries.append(("row", f"{facts['row']:,}{more}"))
@@ -393,6 +427,34 @@ def _record_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
     elif record["runs_error"] is not None:
         entries.append(("runs", f"{'no' if record['runs'] is False else 'not tried'}: {shown(record['runs_error'])}"))
     return entries
+
+
+_AGREEMENT = {
+    "same": "both compute the same",
+    "widths": "both compute the same up to widths",
+    "different": "they compute different things",
+}
+
+
+def _graph_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    row, difference = facts["graph"], facts.get("graph_difference")
+    if row is None:
+        return []
+    if row["graph"] is None:
+        return [("graph", f"none: {shown(row['error'])}")]
+    entries = [("graph", row["graph"])]
+    if row["dead_classes"]:
+        entries.append(("", f"never runs: {', '.join(row['dead_classes'])}"))
+    if difference is None:
+        return entries
+    alike = [("start", difference["starts_alike"]), ("train", difference["trains_alike"])]
+    apart = " and ".join(what for what, same in alike if not same)
+    also = f", but {apart} differently" if apart and difference["agreement"] == "same" else ""
+    common = (
+        f"; {difference['share']:.0%} of their subtrees in common" if difference["agreement"] == "different" else ""
+    )
+    entries.append(("computation", _AGREEMENT[difference["agreement"]] + also + common))
+    return entries + [("", line) for line in difference["differences"]]
 
 
 def _stands_for_text(stands_for: dict[str, Any]) -> list[str]:

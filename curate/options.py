@@ -9,6 +9,10 @@ from lemur_core.similarity.tokens import Detail
 
 Profile = Literal["strict", "nn-dup"]
 
+#: Whose graphs are compared: of the networks that survive by their text, or of all codes; with keep-different, near
+#: texts whose graphs differ beyond widths are no near-duplicates.
+Graphs = Literal["survivors", "all", "keep-different", "off"]
+
 #: Records with at least this Jaccard stay in one split.
 LEAK_THRESHOLD = 0.70
 
@@ -34,6 +38,7 @@ class CurateOptions:
     upweight: tuple[tuple[str, float], ...] = ()
     from_scratch: bool = False
     tokens: Detail = "abstract"
+    graph: Graphs | None = None  # strict survivors, nn-dup off
     seed: int = 42
     check_runs: bool = False
     require_runs: bool = False  # implies check_runs
@@ -52,10 +57,13 @@ class CurateOptions:
                 raise UsageError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
-        if self.unsafe_no_sandbox and not (self.checks_runs or self.chat):
+        if self.unsafe_no_sandbox and not (self.checks_runs or self.chat or self.graphs != "off"):
             raise UsageError(
-                "--unsafe-no-sandbox: nothing is run without --check-runs, --require-runs or --chat; leave it out"
+                "--unsafe-no-sandbox: nothing is run with --graph off and no --check-runs, --require-runs or --chat;"
+                " leave it out"
             )
+        if self.profile == "nn-dup" and self.graphs != "off":
+            raise UsageError(f"--graph {self.graph}: profile nn-dup compares no graphs; leave it out or switch")
         if self.chat_max_tokens < 1:
             raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
         if self.chat_max_tokens != CHAT_MAX_TOKENS and not self.chat:
@@ -76,6 +84,11 @@ class CurateOptions:
     def checks_runs(self) -> bool:
         """Whether kept networks are run."""
         return self.check_runs or self.require_runs
+
+    @property
+    def graphs(self) -> Graphs:
+        """Whose graphs are compared."""
+        return self.graph or ("survivors" if self.profile == "strict" else "off")
 
     @property
     def structural(self) -> float:

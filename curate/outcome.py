@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.corpus import Corpus
+from curate.graphs import Traced
 from curate.options import prefix_of
 from curate.runs import RunResult, category_left_out
 from curate.select import Verdict
@@ -26,12 +27,15 @@ class Outcome:
     scores: dict[int, float | None]  # code -> score, for every code that became a record
     weights: dict[int, float]
     runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None where that was not asked
+    graphs: dict[int, Traced] | None = None  # code -> what it computes, of those that were traced; None: of none
     chat: Chat | None = None  # the conversations; None where they were not asked for
     notes: list[str] = field(default_factory=list)  # what could not be done as asked
     details: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
 
-STAGES = ("invalid", "filter", "repeat", "exact", "lexical", "structural")
+#: The stages at which a kept record stands for what is removed, in their order.
+DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
+STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES)
 
 
 def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
@@ -65,7 +69,21 @@ def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:
         "splits": {split: sum(s == split for s in outcome.splits.values()) for split in SPLITS},
         "prefixes": _before_after(before_prefix, Counter(prefix_of(names[row]) for row in kept_rows)),
         "families": _before_after(before_family, Counter(family[code] for code in outcome.kept)),
+        **({} if outcome.graphs is None else {"graphs": _count_graphs(outcome)}),
         **({} if outcome.runs is None else {"runs": count_runs(outcome.runs.values(), _fates(corpus, outcome))}),
+    }
+
+
+def _count_graphs(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.graphs is not None
+    found = outcome.graphs
+    kept = [found[code] for code in outcome.kept]
+    return {
+        "traced": sum(one.graph is not None for one in found.values()),
+        "not_traced": dict(sorted(Counter(one.category for one in found.values() if one.graph is None).items())),
+        "kept": sum(one.graph is not None for one in kept),
+        "distinct": len({one.graph for one in kept} - {None}),
+        "distinct_up_to_widths": len({one.widths for one in kept} - {None}),
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from curate.corpus import CodeFile, Corpus, read_corpus
+from curate.graphs import GraphTracer
 from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome, count_decisions
 from curate.report import write_report
@@ -16,7 +17,8 @@ from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tab
 from curate.sources import parents_of
 from curate.strict import curate_strict
 from lemur_core.files.atomic import atomic_folder
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import NoSandboxError, UserError
+from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 
@@ -90,6 +92,17 @@ def decide(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
 
 
 def _decide(corpus: Corpus, options: CurateOptions, jobs: int | None, check: Check | None = None) -> Outcome:
+    if options.graphs != "off":
+        try:
+            with GraphTracer(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox) as tracer:
+                return curate_strict(corpus, options, check, tracer)
+        except NoSandboxError as error:
+            if options.graph is not None or check is not None:
+                raise
+            note(f"graphs are not compared: {error}")
+            outcome = curate_strict(corpus, options, check)
+            outcome.notes.append("graphs were not compared: no sandbox can be had here, so no code was run")
+            return outcome
     if options.profile == "strict":
         return curate_strict(corpus, options, check)
     from curate.nndup.profile import curate_like_nndup
@@ -105,5 +118,5 @@ def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
 def _parameters(source: Source, options: CurateOptions) -> dict[str, Any]:
     chosen = asdict(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
-    chosen["check_runs"] = options.checks_runs
+    chosen["check_runs"], chosen["graph"] = options.checks_runs, options.graphs
     return {"source": source.name, **chosen}

@@ -14,7 +14,7 @@ another maximal independent set, not adding to one. The records found here go to
 Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,20 +50,32 @@ class Verdict:
         return self.stage or "kept"
 
 
+#: Whether two codes are no near-duplicates, whatever their texts say.
+Differ = Callable[[int, int], bool]
+
+
 def select(
-    order: Sequence[int], features: FeatureTable, lexical: NeighbourIndex, structural: NeighbourIndex
+    order: Sequence[int],
+    features: FeatureTable,
+    lexical: NeighbourIndex,
+    structural: NeighbourIndex,
+    graphs: Mapping[int, str] = {},
+    differ: Differ | None = None,
 ) -> dict[int, Verdict]:
     """Decide every record.
 
     Args:
         order: code numbers, each once, best first; the result depends on this order alone.
         lexical, structural: empty indexes over `features`.
+        graphs: what codes compute, as far as that is known: of two with one graph, one is kept.
+        differ: pairs whose similarity does not count.
 
     Returns: a verdict for each code number, in that order.
     """
     verdicts: dict[int, Verdict] = {}
     kept: list[int] = []
     tree_of_kept: dict[int, int] = {}
+    place_of_graph: dict[str, int] = {}
     for code in order:
         tree, shingles, structure = (
             int(features.tree[code]),
@@ -72,18 +84,31 @@ def select(
         )
         if tree in tree_of_kept:
             verdicts[code] = Verdict("exact", kept[tree_of_kept[tree]], 1.0)
-        elif (near := lexical.nearest(shingles)) is not None:
+        elif (near := _nearest(lexical, shingles, code, kept, differ)) is not None:
             verdicts[code] = _removed(lexical, near, kept)
-        elif (near := structural.nearest(structure)) is not None:
+        elif (near := _nearest(structural, structure, code, kept, differ)) is not None:
             verdicts[code] = _removed(structural, near, kept)
+        elif code in graphs and graphs[code] in place_of_graph:
+            verdicts[code] = Verdict("graph", kept[place_of_graph[graphs[code]]], 1.0)
         else:
             place = len(kept)
+            if code in graphs:
+                place_of_graph[graphs[code]] = place
             kept.append(code)
             tree_of_kept[tree] = place
             lexical.keep(shingles, place)
             structural.keep(structure, place)
             verdicts[code] = Verdict(None, code, 1.0)
     return verdicts
+
+
+def _nearest(
+    index: NeighbourIndex, item: int, code: int, kept: Sequence[int], differ: Differ | None
+) -> Neighbour | None:
+    if differ is None:
+        return index.nearest(item)
+    near = (found for found in index.near(item) if not differ(code, kept[found.place]))
+    return max(near, key=lambda found: (found.similarity, -found.place), default=None)
 
 
 def _removed(index: NeighbourIndex, near: Neighbour, kept: list[int]) -> Verdict:

@@ -5,13 +5,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from curate.corpus import Corpus
+from curate.graphs import graph_rows
 from curate.options import SPLIT_RATIOS, prefix_of
 from curate.outcome import Outcome
 from lemur_core.files.markdown import count, plain, plural, table
 from manifests.conversations.card import chat_card
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.manifest import package_versions
-from manifests.records import SPLITS, ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat, arrow_schema
+from manifests.records import (
+    SPLITS,
+    Agreement,
+    ChatDrop,
+    ChatRow,
+    Decision,
+    GraphRow,
+    LemurRecord,
+    Removed,
+    Stat,
+    arrow_schema,
+)
 from manifests.tables import Configs, card_yaml, offered_tables, write_table, write_tables
 
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
@@ -21,6 +33,7 @@ CONFIGS: Configs = {
     "records": (LemurRecord, {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS}),
     "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
     "decisions": (Decision, {"train": "decisions.parquet"}),
+    "graphs": (GraphRow, {"train": "graphs.parquet"}),
     "removed": (Removed, {"train": "removed.parquet"}),
     "chat": (ChatRow, {split: f"data/chat/{split}-*.parquet" for split in SPLIT_RATIOS}),
     "chat_drops": (ChatDrop, {"train": "chat_drops.parquet"}),
@@ -42,6 +55,9 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
     write_table(folder / "decisions.parquet", arrow_schema(Decision), _decisions(corpus, outcome))
     rows["decisions.parquet"] = len(outcome.decisions)
+    if outcome.graphs is not None:
+        write_table(folder / "graphs.parquet", arrow_schema(GraphRow), graph_rows(corpus, outcome.graphs))
+        rows["graphs.parquet"] = len(outcome.graphs)
     removed = removed_rows(corpus, outcome)
     write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, outcome, removed))
     rows["removed.parquet"] = len(removed)
@@ -81,7 +97,7 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
 comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
-{_runs_note(outcome)}{_chat_note(outcome)}"""
+{_graphs_note(outcome)}{_runs_note(outcome)}{_chat_note(outcome)}"""
     )
 
 
@@ -97,6 +113,16 @@ def describe_snapshot(folder: Path, name: str, license_: str, outcome: Outcome, 
         licenses=[license_],
     )
     write_croissant(folder, offered_tables(CONFIGS, rows), about)
+
+
+def _graphs_note(outcome: Outcome) -> str:
+    if outcome.graphs is None:
+        return "\nGraphs were not compared: two of these networks may compute the same.\n"
+    found = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
+    return f"""
+{found:,} of these networks were traced in a sandbox, and no two of them compute the same; what is the same up to widths
+is in one split (columns `graph`, `graph_widths`; `graphs.parquet` holds the graphs).
+"""
 
 
 def _runs_note(outcome: Outcome) -> str:
@@ -145,14 +171,27 @@ def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dic
             "cluster": outcome.clusters[code],
             "score": outcome.scores[code],
             "pretrained": code in corpus.features.pretrained,
-            **_runs(outcome, code),
+            **_computed(outcome, code),
         }
 
 
-def _runs(outcome: Outcome, code: int) -> dict[str, object]:
-    if outcome.runs is None:
-        return {"runs": None, "runs_error": None}
-    return {"runs": outcome.runs[code].runs, "runs_error": outcome.runs[code].error}
+def _computed(outcome: Outcome, code: int) -> dict[str, object]:
+    """Whether a network runs, and what it computes."""
+    traced = (outcome.graphs or {}).get(code)
+    told = {name: None if traced is None else traced.answer.get(name) for name in _OF_GRAPH}
+    shown = traced if outcome.runs is None else outcome.runs[code]
+    return told | {"runs": None if shown is None else shown.runs, "runs_error": None if shown is None else shown.error}
+
+
+_OF_GRAPH = ("graph", "graph_widths", "dead_classes", "unused_parameters")
+
+
+def _agreement(outcome: Outcome, code: int, canonical: int | None) -> Agreement | None:
+    """What the graphs say of a removal."""
+    found = outcome.graphs or {}
+    if canonical is None or canonical == code or code not in found or canonical not in found:
+        return None
+    return found[code].agrees(found[canonical])
 
 
 def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
@@ -179,6 +218,7 @@ def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
             "canonical": None if decision.canonical is None else corpus.ids[decision.canonical],
             "similarity": decision.similarity,
             "reason": decision.reason,
+            "agreement": _agreement(outcome, code, decision.canonical),
         }
 
 

@@ -1,9 +1,9 @@
 """The profile `strict`: the whole of the curation on one page, and splits without leakage.
 
-What is lexically close or structurally equal goes to one split, group by group. Groups are the connected components of
-the kept records under "Jaccard >= 0.70 or the same fingerprint". They fill test, then validation, in an order drawn
-from the seed and the group itself, so that adding or removing a record moves hardly any other; a group larger than half
-a held-out split goes to train, whatever its draw.
+What is lexically close, structurally equal or the same computation up to widths goes to one split, group by group. Groups
+are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same G1". They fill
+test, then validation, in an order drawn from the seed and the group itself, so that adding or removing a record moves
+hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from curate.corpus import Corpus
 from curate.features import FeatureTable
+from curate.graphs import GraphTracer, choose_traced
 from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
 from curate.outcome import Outcome
 from curate.records import Records, build_records
@@ -26,19 +27,28 @@ from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_
 from lemur_core.similarity.minhash import Banding, IntArray
 
 
-def leak_groups(kept: Sequence[int], features: FeatureTable) -> list[int]:
-    """The group number of each kept code; equal numbers must share a split."""
+def leak_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
+    """The group number of each kept code; equal numbers must share a split.
+
+    Args:
+        graphs: what each kept code computes up to widths, None where that is not known.
+    """
     count = len(kept)
     codes = np.array(kept, np.int64)
     sets, set_place = np.unique(features.shingle_set[codes], return_inverse=True)
     structures, structure_place = np.unique(features.fingerprint[codes], return_inverse=True)
     set_group = _components(sets, features)
-    # nodes: groups of shingle sets, then fingerprints; each record ties its two together
+    # nodes: groups of shingle sets, then fingerprints, then graphs; each record ties its own together
     nodes = int(set_group.max(initial=-1)) + 1
-    ties = (set_group[set_place], nodes + structure_place)
-    graph = coo_array((np.ones(count, np.int8), ties), shape=(nodes + len(structures),) * 2)
-    _, labels = connected_components(graph, directed=False)
-    found: list[int] = labels[ties[0]].tolist()
+    known = [text or str(code) for code, text in zip(kept, graphs or [None] * count, strict=True)]
+    computed, computed_place = np.unique(np.array(known, str), return_inverse=True)
+    first = set_group[set_place]
+    others = (nodes + structure_place, nodes + len(structures) + computed_place)
+    ties = (np.concatenate([first, first]), np.concatenate(others))
+    size = nodes + len(structures) + len(computed)
+    tied = coo_array((np.ones(2 * count, np.int8), ties), shape=(size, size))
+    _, labels = connected_components(tied, directed=False)
+    found: list[int] = labels[first].tolist()
     return found
 
 
@@ -88,18 +98,26 @@ def _draw(seed: int, text: str) -> bytes:
     return hashlib.sha256(f"{seed}:{text}".encode()).digest()
 
 
-def curate_strict(corpus: Corpus, options: CurateOptions, check: Check | None = None) -> Outcome:
+def curate_strict(
+    corpus: Corpus, options: CurateOptions, check: Check | None = None, tracer: GraphTracer | None = None
+) -> Outcome:
     """Decide every row by the guarantees of the strict profile.
 
     Args:
         check: tells which records run; needed where they are required to.
+        tracer: tells what codes compute; None: graphs are not compared.
     """
     records = build_records(corpus, options)
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
-    selector = _selector(corpus, options, recall)
+    selector = _selector(corpus, options, recall, tracer)
+    if tracer is not None and options.graphs != "survivors":
+        tracer.trace(records.shown)
+
+    def decide(candidates: Records) -> Rescue:
+        return rescue(candidates.order, _supports(candidates, options), corpus.features, selector)
 
     def choose(candidates: Records) -> Rescue:
-        return rescue(candidates.order, _supports(candidates, options), corpus.features, selector)
+        return decide(candidates) if tracer is None else choose_traced(candidates, decide, tracer)
 
     if options.require_runs:
         assert check is not None
@@ -110,7 +128,8 @@ def curate_strict(corpus: Corpus, options: CurateOptions, check: Check | None = 
         chosen = choose(records)
     rank = records.rank
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
-    groups = leak_groups(kept, corpus.features)
+    traced = None if tracer is None else tracer.known
+    groups = leak_groups(kept, corpus.features, None if traced is None else [traced[code].widths for code in kept])
     ids = [corpus.ids[code] for code in kept]
     splits = assign_splits(groups, ids, options.seed)
     return Outcome(
@@ -122,6 +141,7 @@ def curate_strict(corpus: Corpus, options: CurateOptions, check: Check | None = 
         families=records.families,
         scores={code: _known(records.scores[row]) for code, row in records.shown.items()},
         weights={code: weight_of(records.names[code], options.upweight) for code in kept},
+        graphs=traced,
         notes=chosen.shortfalls,
         details={"lsh": recall.facts(), "split_groups": len(set(groups))},
     )
@@ -144,15 +164,21 @@ def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, reca
     return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
 
 
-def _selector(corpus: Corpus, options: CurateOptions, recall: Recall) -> Select:
+def _selector(corpus: Corpus, options: CurateOptions, recall: Recall, tracer: GraphTracer | None) -> Select:
     banding = Banding(recall.bands, recall.rows)
     lexical = LexicalIndex(corpus.features, options.lexical_threshold, banding)
     structural = StructuralIndex(corpus.features.elements, options.structural)
 
+    def differ(one: int, other: int) -> bool:
+        assert tracer is not None
+        return tracer.known[one].agrees(tracer.known[other]) == "different"
+
     def run(order: Sequence[int]) -> dict[int, Verdict]:
         lexical.clear()
         structural.clear()
-        return select(order, corpus.features, lexical, structural)
+        graphs = {} if tracer is None else tracer.graphs
+        apart = differ if tracer is not None and options.graphs == "keep-different" else None
+        return select(order, corpus.features, lexical, structural, graphs, apart)
 
     return run
 
@@ -215,6 +241,8 @@ def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue
         return Verdict(None, code, 1.0, reason, rescued)
     if verdict.stage == "exact":
         reason = f"same code as {name} but for comments, docstrings and layout"
+    elif verdict.stage == "graph":
+        reason = f"computes what {name} computes"
     elif verdict.stage == "lexical" and features.literal[code] == features.literal[other]:
         reason = f"same model code as {name}"
     elif verdict.stage == "lexical" and features.shingle_set[code] == features.shingle_set[other]:

@@ -1,6 +1,8 @@
 """`lemur verify DIR`: re-reads a finished folder and proves its promises from what lies in it."""
 
 import hashlib
+import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,10 +17,12 @@ from curate.chat.network import parse
 from curate.corpus import fill_store
 from curate.features import FeatureStore, FeatureTable
 from curate.options import LEAK_THRESHOLD
-from curate.outcome import count_runs
+from curate.outcome import DUPLICATE_STAGES, count_runs
 from curate.runs import RunResult
 from curate.snapshot import CONFIGS
 from curate.strict import assign_splits, group_names, leak_groups
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.identity import IDENTITIES, identities_of
 from lemur_core.similarity.index import StructuralIndex, set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
 from lemur_core.similarity.minhash import Banding, jaccard
@@ -26,7 +30,7 @@ from manifests.checks import Check, check_description, check_files, check_table,
 from manifests.conversations.conversation import fenced_codes
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
 from manifests.manifest import Manifest, read_manifest
-from manifests.records import CHAT_KINDS, ChatDrop, ChatRow, Decision, LemurRecord, Removed, Stat
+from manifests.records import CHAT_KINDS, ChatDrop, ChatRow, Decision, GraphRow, LemurRecord, Removed, Stat
 
 _TABLES = (
     ("data/records/*.parquet", LemurRecord),
@@ -48,6 +52,8 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
         return checks
     chat = bool(manifest.parameters.get("chat"))
     tables = (*_TABLES, *_CHAT_TABLES) if chat else _TABLES
+    if manifest.parameters["graph"] != "off" and "graphs" in manifest.counts:
+        tables = (*tables, ("graphs.parquet", GraphRow))
     checks += [check_table(folder, pattern, record) for pattern, record in tables]
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
@@ -63,6 +69,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
         return checks
     if not all(check.ok for check in sound):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
+    graphs = [_check_graphs(snapshot)] if snapshot.graphs else []
     return [
         *checks,
         _check_no_near_duplicates(snapshot),
@@ -70,6 +77,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
         _check_order(snapshot),
         _check_leakage(snapshot),
         _check_recall(snapshot),
+        *graphs,
     ]
 
 
@@ -80,8 +88,16 @@ class _Snapshot:
     decisions: list[dict[str, Any]]
     stats: int  # rows of the table
     wrong_ids: list[str]
+    graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty where graphs were not compared
     code_of: dict[str, int]  # id -> number in `features`; kept records first
     features: FeatureTable
+
+    def differ(self, one: int, other: int) -> bool:
+        """Whether two kept records may be near: they compute different things, and that was to count."""
+        if self.manifest.parameters["graph"] != "keep-different":
+            return False
+        widths = [self.records[place]["graph_widths"] for place in (one, other)]
+        return None not in widths and widths[0] != widths[1]
 
     @property
     def kept(self) -> list[int]:
@@ -118,9 +134,15 @@ def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
         decisions=pq.read_table(folder / "decisions.parquet").to_pylist(),
         stats=sum(pq.read_metadata(path).num_rows for path in folder.glob("data/stats/*.parquet")),
         wrong_ids=wrong,
+        graphs=_read_graphs(folder),
         code_of={id_: number for number, id_ in enumerate(stated)},
         features=store.table(digests),
     )
+
+
+def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / "graphs.parquet"
+    return {row["id"]: row for row in pq.read_table(path).to_pylist()} if path.exists() else {}
 
 
 def _check_ids(snapshot: _Snapshot) -> Check:
@@ -202,15 +224,24 @@ def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
     if snapshot.records:
         sets = features.shingle_set[: len(snapshot.records)]
         structures = features.fingerprint[: len(snapshot.records)]
-        if len(np.unique(sets)) != len(sets):
-            wrong.append("two kept records have equal shingle sets")
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(sets.tolist()):
+            places.setdefault(number, []).append(place)
         pairs = exact_pairs(features, np.unique(sets), parameters["lexical_threshold"])
-        wrong += [f"lexical Jaccard {value:.3f} between two kept records" for value in pairs.jaccard]
+        near_sets = [(number, number, 1.0) for number in places]
+        near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
+        wrong += [
+            f"lexical Jaccard {value:.3f} between two kept records"
+            for a, b, value in near_sets
+            for one, other in itertools.product(places[a], places[b])
+            if (one < other or a != b) and not snapshot.differ(one, other)
+        ]
         index = StructuralIndex(features.elements, parameters["structural_threshold"])
         for place, structure in enumerate(structures.tolist()):
-            if (near := index.nearest(structure)) is not None:
-                names = snapshot.records[place]["nn"], snapshot.records[near.place]["nn"]
-                wrong.append(f"structural Jaccard {near.similarity:.3f} between {names[0]} and {names[1]}")
+            for near in index.near(structure):
+                if not snapshot.differ(place, near.place):
+                    names = snapshot.records[place]["nn"], snapshot.records[near.place]["nn"]
+                    wrong.append(f"structural Jaccard {near.similarity:.3f} between {names[0]} and {names[1]}")
             index.keep(structure, place)
     return found_check("guarantee 1: no near-duplicate stays", wrong, f"{len(snapshot.records):,} records, all pairs")
 
@@ -221,7 +252,13 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
     wrong, checked = [], 0
     for decision in snapshot.decisions:
         stage = decision["stage"]
-        if stage not in ("exact", "lexical", "structural"):
+        if stage not in DUPLICATE_STAGES:
+            continue
+        if stage == "graph":
+            one, other = (snapshot.graphs.get(decision[name], {}).get("graph") for name in ("id", "canonical"))
+            checked += 1
+            if one is None or one != other or decision["similarity"] != 1.0:
+                wrong.append(f"row {decision['row']} (graph): its graph is not that of its canonical")
             continue
         code, canonical = snapshot.code_of[decision["id"]], snapshot.code_of[decision["canonical"]]
         checked += 1
@@ -233,6 +270,33 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
     return found_check(
         "guarantee 2: a witness for every removal", wrong, f"{checked:,} removals, similarity as recorded"
     )
+
+
+def _check_graphs(snapshot: _Snapshot) -> Check:
+    """Guarantee 7: identities follow from the stored graphs, no two kept records share one, columns say the same."""
+    wrong, known, distinct = [], 0, set()
+    for id_, row in snapshot.graphs.items():
+        try:
+            wrong += [f"{id_[:12]}: {name} is not that of its graph" for name in _wrong_identities(row)]
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            wrong.append(f"{id_[:12]}: its graph cannot be read: {error}")
+    for record in snapshot.records:
+        stored = snapshot.graphs.get(record["id"], {"graph": "", "graph_widths": ""})
+        if any(record[name] != stored[name] for name in ("graph", "graph_widths")):
+            wrong.append(f"{record['nn']}: its graph is not the one in graphs.parquet")
+        elif record["graph"] in distinct:
+            wrong.append(f"{record['nn']}: another kept record computes the same")
+        elif record["graph"] is not None:
+            known += 1
+            distinct.add(record["graph"])
+    detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
+    return found_check("guarantee 7: no two compute the same", wrong, detail)
+
+
+def _wrong_identities(row: dict[str, Any]) -> list[str]:
+    graphs = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode] is not None}
+    found = identities_of(graphs) if graphs else dict.fromkeys(IDENTITIES)
+    return [name for name in IDENTITIES if row[name] != found[name]]
 
 
 def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -> float:
@@ -253,7 +317,8 @@ def _check_order(snapshot: _Snapshot) -> Check:
     places = sorted(snapshot.kept, key=lambda place: snapshot.records[place]["id"])
     wrong = []
     if places:
-        groups = leak_groups(places, snapshot.features)
+        widths = [snapshot.records[place]["graph_widths"] for place in places]
+        groups = leak_groups(places, snapshot.features, widths)
         ids = [snapshot.records[place]["id"] for place in places]
         splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"])
         wrong = [
@@ -268,7 +333,8 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
     """Guarantee 4, by the exact join."""
     wrong, groups = [], 0
     if snapshot.records:
-        numbers = leak_groups(snapshot.kept, snapshot.features)
+        widths = [record["graph_widths"] for record in snapshot.records]
+        numbers = leak_groups(snapshot.kept, snapshot.features, widths)
         groups = len(set(numbers))
         split_of: dict[int, str] = {}
         names = group_names(numbers, [record["id"] for record in snapshot.records])
@@ -278,7 +344,7 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
             split = split_of.setdefault(group, snapshot.records[place]["split"])
             if split != snapshot.records[place]["split"]:
                 wrong.append(f"{snapshot.records[place]['nn']}: its group is in {split} too")
-    what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint"
+    what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint, or graphs equal up to widths"
     return found_check("guarantee 4: no leakage", wrong, f"{groups:,} groups ({what}), none across splits")
 
 

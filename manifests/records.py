@@ -14,7 +14,8 @@ Split = Literal["train", "validation", "test"]
 
 #: The splits, in the order in which they are told and filled.
 SPLITS: tuple[Split, ...] = typing.get_args(Split)
-Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural"]
+Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural", "graph"]
+Agreement = Literal["same", "widths", "different"]
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
 
 #: The rungs that a block can reach, each one including those before it.
@@ -57,9 +58,17 @@ class LemurRecord(Record):
     score: Ratio | None = Field(description="percentile of accuracy among the networks of the same benchmark")
     pretrained: bool = Field(description="the code loads trained weights")
     runs: bool | None = Field(
-        default=None, description="constructed by LEMUR's contract, it runs forward on the CPU; null when not checked"
+        default=None, description="constructed by LEMUR's contract, it runs forward; null where that was not tried"
     )
     runs_error: str | None = Field(default=None, description="why it does not run or was not checked: category, line")
+    graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
+    graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
+    dead_classes: tuple[str, ...] | None = Field(
+        default=None, description="classes of the code in which nothing runs that leads to an output"
+    )
+    unused_parameters: tuple[str, ...] | None = Field(
+        default=None, description="parameters that no output depends on, by name"
+    )
 
 
 class Decision(Record):
@@ -74,6 +83,32 @@ class Decision(Record):
     canonical: Sha256 | None = Field(description="id of the kept record that stands for it")
     similarity: Ratio | None = Field(description="Jaccard to the canonical at that stage; 1.0 for equal code")
     reason: str
+    agreement: Agreement | None = Field(
+        default=None, description="of the graphs of the row's code and its canonical; null where one is not known"
+    )
+
+
+class GraphRow(Record):
+    """What one code computes, or why that is not known; see docs/graphs.md."""
+
+    id: Sha256
+    graph: Sha256 | None = Field(description="the computation in eval and train mode (G0)")
+    graph_widths: Sha256 | None = Field(description="the same up to widths (G1)")
+    graph_repeats: Sha256 | None = Field(description="the same up to widths and repeats (G2)")
+    error: str | None = Field(description="why there is no graph: category, line")
+    train_error: str | None = Field(description="why there is none of the train mode")
+    route: Literal["meta", "cpu"] | None = Field(description="without values, or with them")
+    in_shape: tuple[int, ...] | None = Field(description="of the input")
+    reads_values: bool | None = Field(description="Python saw values on the way: one path of several may be seen")
+    prm_read: tuple[str, ...] | None = Field(description="hyperparameters that the network read")
+    initial: Sha256 | None = Field(description="digest of how the parameters are made")
+    glue: Sha256 | None = Field(description="digest of train_setup and learn")
+    dead_classes: tuple[str, ...] | None
+    unused_parameters: tuple[str, ...] | None
+    torch: str | None = Field(description="the release that recorded it")
+    form: int | None = Field(description="version of the stored form")
+    eval: str | None = Field(description="the graph in eval mode, JSON")
+    train: str | None = Field(description="the graph in train mode, JSON")
 
 
 class Stat(Record):

@@ -54,6 +54,7 @@ def write_report(
         *sections.weights(facts, outcome, options),
         *records.rescued(facts),
         *records.pretrained(facts, corpus),
+        *sections.graphs(facts, outcome, counts),
         *records.runs(facts, corpus, outcome, counts),
         *chat_section(outcome.chat),
         *records.largest_groups(facts),

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 from curate.corpus import Corpus
 from curate.options import prefix_of
-from curate.outcome import Outcome
+from curate.outcome import DUPLICATE_STAGES, Outcome
 from curate.select import Verdict
 
 #: What can become of a network or a code, in the order of the funnel.
-FATES = ("filter", "exact", "lexical", "structural", "kept")
-REMOVED = ("exact", "lexical", "structural")
+FATES = ("filter", *DUPLICATE_STAGES, "kept")
 
 #: Of several rows of one network the one of the best fate speaks for it.
-_RANK = {"kept": 0, "structural": 1, "lexical": 2, "exact": 3, "repeat": 4, "filter": 5}
+_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "repeat": 5, "filter": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Facts:
     def groups(self) -> list[tuple[int, list[int]]]:
         """Each kept code that stands for others, with those, least similar first; the largest group first."""
         members: dict[int, list[int]] = {}
-        for stage in REMOVED:
+        for stage in DUPLICATE_STAGES:
             for code in self.removed(stage):
                 canonical = self.verdicts[code].canonical
                 if canonical is not None:
@@ -70,6 +69,7 @@ HOW = {
         "layer calls, Jaccard at the threshold or above",
         "layer calls, but their Jaccard lies below the threshold",
     ),
+    "graph": ("what it computes",),
 }
 
 
@@ -114,7 +114,7 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
         how={
             code: _how(code, verdict, corpus, thresholds)
             for code, verdict in verdicts.items()
-            if verdict.stage in REMOVED
+            if verdict.stage in DUPLICATE_STAGES
         },
         invalid=invalid,
         ids=corpus.ids,
@@ -142,7 +142,7 @@ def _best_networks(
 def _how(code: int, verdict: Verdict, corpus: Corpus, thresholds: dict[str, float]) -> str:
     """The phrase of HOW for a removed code; told from the features, so that both profiles are described alike."""
     features, other, phrases = corpus.features, verdict.canonical, HOW[verdict.outcome]
-    if verdict.stage == "exact":
+    if verdict.stage in ("exact", "graph"):
         return phrases[0]
     if verdict.similarity is not None and verdict.similarity < thresholds[verdict.outcome]:
         return phrases[-1]

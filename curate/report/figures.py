@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from curate.report.facts import REMOVED, Facts, compared_groups
+from curate.outcome import DUPLICATE_STAGES
+from curate.report.facts import Facts, compared_groups
 from lemur_core.files.figures import BEHIND, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import count, plural, shown
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KEPT, GONE = "#0072B2", "#B9D5E6"
-STAGE_COLORS = {"exact": "#009E73", "lexical": "#0072B2", "structural": "#D55E00"}
+STAGE_COLORS = {"exact": "#009E73", "lexical": "#0072B2", "structural": "#D55E00", "graph": "#CC79A7"}
 _DUPLICATE = {
     "exact": "exact duplicate",
     "lexical": "lexical near-duplicate",
     "structural": "structural near-duplicate",
+    "graph": "other text of the same computation",
 }
 _WIDTH = 8.0  # inches
 _BARS = 14
@@ -56,11 +58,12 @@ def _funnel(figure: "Figure", facts: Facts) -> None:
     """Distinct codes, and what each stage leaves of them."""
     left = facts.codes.total() - facts.codes["filter"]
     steps = [("distinct codes", left, "")]
-    for stage in REMOVED:
+    stages = [stage for stage in DUPLICATE_STAGES if stage != "graph" or facts.codes[stage]]
+    for stage in stages:
         number = facts.codes[stage]
         left -= number
         note = f"− {plural(number, _DUPLICATE[stage])}" if number else ""
-        steps.append((f"after {stage}" if stage != REMOVED[-1] else "kept", left, note))
+        steps.append((f"after {stage}" if stage != stages[-1] else "kept", left, note))
     figure.set_size_inches(_WIDTH, 0.6 + 0.42 * len(steps))
     _steps(figure.subplots(), steps)
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from curate.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
-from curate.outcome import Outcome
-from curate.report.facts import FATES, HOW, REMOVED, Facts, compared_groups
+from curate.outcome import DUPLICATE_STAGES, Outcome
+from curate.report.facts import FATES, HOW, Facts, compared_groups
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
+from manifests.records import Agreement
 
 #: Rows of a table before the rest is folded into one.
 LONG_TABLE = 20
@@ -19,6 +20,7 @@ _STEPS = {
     "exact": "exact duplicates",
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
+    "graph": "other texts of the same computation",
     "kept": "**kept**",
 }
 
@@ -41,12 +43,14 @@ def head(name: str, facts: Facts, options: CurateOptions, notes: list[str]) -> l
         result += (
             " No two kept records are near-duplicates, every removed one names a kept record that it is near to,"
             " and nothing close crosses the splits."
+            + (" No two of them compute the same, as far as they run." if options.graphs != "off" else "")
         )
     settings = [
         f"profile `{options.profile}`",
         f"lexical Jaccard ≥ {options.lexical_threshold:g}",
         f"structural Jaccard ≥ {options.structural:g}",
         f"tokens `{options.tokens}`",
+        f"graphs `{options.graphs}`",
         f"seed {options.seed}",
     ]
     for label, prefixes in (("include", options.include), ("prefer", options.prefer)):
@@ -86,7 +90,7 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
         ]
     ]
     for step, label in _STEPS.items():
-        if step in ("invalid", "filter") and not facts.rows[step]:
+        if step in ("invalid", "filter", "graph") and not facts.rows[step]:
             continue
         cells = [label, f"{count(facts.rows[step])} ({percent(facts.rows[step], facts.rows.total())})"]
         if step in FATES:
@@ -118,13 +122,13 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
 
 def stages(facts: Facts) -> list[str]:
     """How removed records resemble the kept one."""
-    removed = sum(facts.codes[stage] for stage in REMOVED)
+    removed = sum(facts.codes[stage] for stage in DUPLICATE_STAGES)
     if not removed:
         return []
     how = Counter((facts.verdicts[code].outcome, phrase) for code, phrase in facts.how.items())
     rows = [
         [stage, phrase, count(how[stage, phrase]), percent(how[stage, phrase], removed)]
-        for stage in REMOVED
+        for stage in DUPLICATE_STAGES
         for phrase in HOW[stage]
         if how[stage, phrase]
     ]
@@ -150,6 +154,42 @@ def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
     return ["## Recall of the candidate pairs", "", text, ""]
 
 
+def graphs(facts: Facts, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
+    """What the networks compute: how many were traced, and what the graphs say of what the texts say."""
+    if outcome.graphs is None:
+        return []
+    found, kept = counts["graphs"], len(outcome.kept)
+    lines = [
+        "## What the networks compute",
+        "",
+        f"{plural(len(outcome.graphs), 'code was', 'codes were')} run in the sandbox,"
+        f" {count(found['traced'])} have a graph. Of {plural(kept, 'kept record')} {count(found['kept'])} have one:"
+        f" {count(found['distinct'])} computations, {count(found['distinct_up_to_widths'])} up to widths."
+        " What has no graph is decided by its text alone.",
+        "",
+    ]
+    if found["not_traced"]:
+        rows = [[f"`{name}`", count(number)] for name, number in found["not_traced"].items()]
+        lines += table(["no graph", "codes"], rows)
+    agreements = Counter(
+        (verdict.stage, outcome.graphs[code].agrees(outcome.graphs[verdict.canonical]))
+        for code, verdict in facts.verdicts.items()
+        if verdict.stage in DUPLICATE_STAGES and code in outcome.graphs and verdict.canonical in outcome.graphs
+    )
+    rows = [
+        [stage, *(count(agreements[stage, said]) for said in _AGREEMENTS)]
+        for stage in DUPLICATE_STAGES
+        if any(agreements[stage, said] for said in _AGREEMENTS)
+    ]
+    if rows:
+        lines += ["What the graphs say of removals, where both codes were traced:", ""]
+        lines += table(["stage", "same", "same up to widths", "different", "no graph"], rows)
+    return lines
+
+
+_AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None)
+
+
 def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
     """A table of groups before and after, with what removed them and the drop rate of what was compared."""
     kept_in_all = sum(fates["kept"] for fates in groups.values())
@@ -170,7 +210,7 @@ def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]])
 
 
 def _group_cells(fates: Counter[str], columns: list[str], kept_in_all: int) -> list[str]:
-    dropped, kept = sum(fates[stage] for stage in REMOVED), fates["kept"]
+    dropped, kept = sum(fates[stage] for stage in DUPLICATE_STAGES), fates["kept"]
     shares = [percent(dropped, dropped + kept), percent(kept, kept_in_all)]
     return [count(fates.total()), *(count(fates[column]) for column in columns), count(kept), *shares]
 

@@ -9,5 +9,9 @@ class UsageError(UserError):
     """A value of the command line that no run could use: exit code 2."""
 
 
+class NoSandboxError(UserError):
+    """Foreign code cannot be confined on this machine, so none is run."""
+
+
 class RetryableError(UserError):
     """A failure of a resource (network, index): the same call may succeed later."""

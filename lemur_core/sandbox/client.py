@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.sandbox.jobs import Job, Limits, Message, Outcome, Status, read_report
 from lemur_core.sandbox.link import (
     Link,
@@ -295,7 +295,7 @@ class Sandbox:
                 refusals.append(f"{backend}: {refusal}")
             else:
                 return
-        raise UserError(
+        raise NoSandboxError(
             "foreign code cannot be confined on this machine, so it is not run "
             f"({'; '.join(refusals)}). Use Linux 6.2 or later with Landlock, or install bubblewrap; "
             "--unsafe-no-sandbox runs it without walls"

@@ -107,13 +107,18 @@ def execute(code: str) -> ModuleType:
         return load(code, NETWORK)
 
 
-def construct(module: ModuleType, in_shape: Sequence[Any], out_shape: Sequence[Any], prm: dict[str, Any]) -> Any:
-    """The network of a module, on the CPU. Raises: NetError."""
+def construct(
+    module: ModuleType,
+    in_shape: Sequence[Any],
+    out_shape: Sequence[Any],
+    prm: dict[str, Any],
+    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
+) -> Any:
+    """The network of a module, on this device. Raises: NetError."""
     build = getattr(module, "Net", None)
     if not callable(build):
         raise NetError("no_net", "the file defines no class Net")
     tried = f"Net(in_shape={in_shape}, out_shape={out_shape}, prm with {', '.join(sorted(prm)) or 'nothing'})"
-    device = torch.device("cpu")
     with step("construct_failed", tried):
         net = build(in_shape, out_shape, prm, device)
         if not isinstance(net, torch.nn.Module):
@@ -136,11 +141,11 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
     seed_all(int(payload.get("seed", 0)))
     stub_weights()
     case = payload["case"]
-    _hand_over_vocabulary(case["words"])
+    hand_over_vocabulary(case["words"])
     try:
         module = execute(payload["code"])
-        net = construct(module, _tuples(case["in_shape"]), _tuples(case["out_shape"]), payload["prm"]).eval()
-        inputs = _inputs(case)
+        net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), payload["prm"]).eval()
+        inputs = inputs_of(case)
         with step("forward_failed", f"input {_told(inputs)}"), torch.no_grad():
             output = net(inputs)
         _check(output, case["output"])
@@ -149,7 +154,8 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
     return {"runs": True}
 
 
-def _inputs(case: dict[str, Any]) -> Tensor:
+def inputs_of(case: dict[str, Any]) -> Tensor:
+    """What a network of this case is given, at random."""
     low, high = (float(bound) for bound in case["values"])
     shape = [int(size) for size in case["in_shape"]]
     if case["dtype"] == "int64":
@@ -170,7 +176,7 @@ def _check(output: object, expected: list[int] | None) -> None:
         raise NetError("not_finite", f"forward gives {_told(output)} with infinite values or NaN")
 
 
-def _hand_over_vocabulary(words: int) -> None:
+def hand_over_vocabulary(words: int) -> None:
     """Put a vocabulary where LEMUR's caption loader puts it, in a global of its own module that networks import."""
     if not words:
         return
@@ -181,9 +187,9 @@ def _hand_over_vocabulary(words: int) -> None:
     sys.modules[module.__name__] = module
 
 
-def _tuples(value: object) -> Any:
+def tuples(value: object) -> Any:
     """Lists, which JSON made of tuples, as tuples again."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+    return tuple(tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _told(tensor: Tensor) -> str:

@@ -53,8 +53,8 @@ class NeighbourIndex(ABC):
     def clear(self) -> None:
         """Forget what was kept."""
         self._kept: list[int] = []  # items, by their number
-        self._places: list[int] = []  # of those
-        self._first: dict[int, int] = {}  # item -> first place that has it
+        self._places: list[list[int]] = []  # of those, each first to last
+        self._number: dict[int, int] = {}  # item -> its number among those kept
         self._seen: dict[int, tuple[int, Neighbour | None]] = {}  # item -> numbers looked at, the nearest of them
 
     def nearest(self, item: int) -> Neighbour | None:
@@ -62,25 +62,33 @@ class NeighbourIndex(ABC):
 
         Asked again, it only looks at what was kept since.
         """
-        if item in self._first:
-            return Neighbour(self._first[item], 1.0)
+        if item in self._number:
+            return Neighbour(self._places[self._number[item]][0], 1.0)
         looked, best = self._seen.get(item, (0, None))
         if looked < len(self._kept):
             for number, similarity in self._likely(item, looked):
                 self.verified += 1
                 if similarity >= self.threshold:
-                    found = Neighbour(self._places[number], similarity)
+                    found = Neighbour(self._places[number][0], similarity)
                     best = found if best is None else max(best, found, key=lambda one: (one.similarity, -one.place))
             self._seen[item] = (len(self._kept), best)
         return best
 
     def keep(self, item: int, place: int) -> None:
         """Add an item under its place; places grow."""
-        if item not in self._first:
-            self._first[item] = place
-            self._places.append(place)
-            self._kept.append(item)
-            self._add(item, len(self._kept) - 1)
+        if item in self._number:
+            self._places[self._number[item]].append(place)
+            return
+        self._number[item] = len(self._kept)
+        self._places.append([place])
+        self._kept.append(item)
+        self._add(item, len(self._kept) - 1)
+
+    def near(self, item: int) -> Iterator[Neighbour]:
+        """All kept items at or above the threshold, each place of an item that was kept more than once."""
+        for number, similarity in self._likely(item, 0):
+            if similarity >= self.threshold:
+                yield from (Neighbour(place, similarity) for place in self._places[number])
 
     @abstractmethod
     def _likely(self, item: int, looked: int) -> Iterable[tuple[int, float]]:

@@ -1,0 +1,165 @@
+"""What the networks of a corpus compute: traced in the sandbox, one answer a code.
+
+Every network of a task is built with one and the same input and number of classes, so that those which compute the
+same become the same graph whatever benchmark they were trained on; one that does not run so is traced as its own
+benchmark calls it, and then equals only what was traced at these sizes.
+
+Selection goes by the text and the graphs known so far; the survivors are traced, and it is decided again until all
+of them are. What was never traced is near a kept record by its text, so the outcome is the same as if all had been.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from curate.corpus import Corpus
+from curate.records import Records
+from curate.runs import BATCH, Case, answer_of, case_of, open_box, read_parameters
+from curate.select import Rescue
+from lemur_core.files.progress import progress
+from lemur_core.graphs.graph import unpack
+from lemur_core.sandbox import Job, Limits, Outcome, Status
+from manifests.records import Agreement, GraphRow
+
+ENTRY = "lemur_core.graphs.network:trace_network"
+
+#: CPU seconds and memory decide, so that a busy machine changes nothing.
+LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+_AGAIN = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
+_EXCEEDED = frozenset({Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.CRASHED})
+
+#: Where all networks of a task are built alike: at the size at which most of LEMUR's were trained.
+_TRANSFORM = "norm_256"
+_DATASET = {"img-classification": "cifar-10"}
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What one code computes, or why that is not known."""
+
+    answer: Mapping[str, Any]  # of the sandbox; only `error` where there is no graph
+
+    @property
+    def graph(self) -> str | None:
+        """G0: equal for equal computations; None where there is no graph."""
+        return self.answer.get("graph")
+
+    @property
+    def widths(self) -> str | None:
+        """G1: equal for computations that are equal up to widths."""
+        return self.answer.get("graph_widths")
+
+    @property
+    def runs(self) -> bool | None:
+        """Whether it runs; None where that could not be tried."""
+        return None if self.category == "unknown_input" else self.graph is not None
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no graph: a category, a colon, one line."""
+        return self.answer.get("error")
+
+    @property
+    def category(self) -> str:
+        """The category of that."""
+        return (self.error or "").partition(":")[0]
+
+    def agrees(self, other: "Traced") -> Agreement | None:
+        """What two codes have in common; None where either has no graph."""
+        if self.graph is None or other.graph is None:
+            return None
+        if self.graph == other.graph:
+            return "same"
+        return "widths" if self.widths == other.widths else "different"
+
+
+class GraphTracer:
+    """Traces codes as they are asked for, and remembers them. A context manager; its sandbox starts when needed."""
+
+    def __init__(self, corpus: Corpus, *, jobs: int | None = None, unsafe: bool = False) -> None:
+        self.known: dict[int, Traced] = {}
+        self._corpus = corpus
+        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, limits=LIMITS)
+        self._alone = open_box([ENTRY], jobs=1, unsafe=unsafe, limits=_AGAIN)
+
+    @property
+    def graphs(self) -> dict[int, str]:
+        """G0 of each code that has a graph."""
+        return {code: traced.graph for code, traced in self.known.items() if traced.graph is not None}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._box.__exit__(*error)
+        self._alone.__exit__(*error)
+
+    def trace(self, shown: Mapping[int, int]) -> None:
+        """Trace those of these codes that are not known, each as the row that shows it describes it.
+
+        Raises: UserError if no sandbox can be had.
+        """
+        jobs: list[Job] = []
+        for code, row in shown.items():
+            if code not in self.known:
+                given = self._given(row)
+                if isinstance(given, str):
+                    self.known[code] = Traced({"error": f"unknown_input: {given}"})
+                else:
+                    jobs.append(Job(str(code), ENTRY, given | {"code": self._corpus.codes[code]}))
+        with progress("graphs", len(jobs), "networks") as advance:
+            for outcome in self._outcomes(jobs):
+                answer = answer_of(outcome)
+                if not answer["runs"]:
+                    answer = {"error": f"{answer['category']}: {answer['error']}"}
+                self.known[int(outcome.key)] = Traced(answer)
+                advance(1)
+
+    def _outcomes(self, jobs: list[Job]) -> Iterator[Outcome]:
+        """Of each job its outcome; one that passed a limit is tried once more, alone and with four times both."""
+        by_key = {job.key: job for job in jobs}
+        again = []
+        for outcome in self._box.run(jobs, attempts=1):
+            if outcome.status in _EXCEEDED:
+                again.append(by_key[outcome.key])
+            else:
+                yield outcome
+        yield from self._alone.run(again, attempts=1)
+
+    def _given(self, row: int) -> dict[str, Any] | str:
+        """What the sandbox is given beside the code, or why that cannot be told."""
+        (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
+        prm = read_parameters(record["prm"])
+        task, dataset = record["task"], record["dataset"]
+        shared = case_of(task, _DATASET.get(task, dataset), _TRANSFORM)
+        own = case_of(task, dataset, prm.get("transform"))
+        cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, Case)]
+        if not cases:
+            return str(own)
+        return {"cases": cases, "prm": prm | {"batch": BATCH}}
+
+
+def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: GraphTracer) -> Rescue:
+    """Select until every kept record was traced: the outcome is that of tracing all of them first.
+
+    Args:
+        choose: the selection by text and by the graphs that the tracer knows.
+    """
+    while True:
+        chosen = choose(records)
+        kept = {code: records.shown[code] for code, verdict in chosen.verdicts.items() if verdict.stage is None}
+        if kept.keys() <= tracer.known.keys():
+            return chosen
+        tracer.trace(kept)
+
+
+def graph_rows(corpus: Corpus, traced: Mapping[int, Traced]) -> Iterator[dict[str, Any]]:
+    """Rows of `GraphRow`, by id."""
+    for code in sorted(traced, key=corpus.ids.__getitem__):
+        answer = traced[code].answer
+        graphs = {mode: unpack(answer[mode]) for mode in ("eval", "train") if mode in answer}
+        made = {name: graphs["eval"][name] for name in ("torch", "form")} if graphs else {}
+        texts = {mode: json.dumps(graph, separators=(",", ":")) for mode, graph in graphs.items()}
+        columns = {name: answer.get(name) for name in GraphRow.model_fields}
+        yield columns | {"eval": None, "train": None} | made | texts | {"id": corpus.ids[code]}

@@ -1,0 +1,399 @@
+"""One form for each computation: what is only another way to write the same becomes the same nodes.
+
+Every rule keeps the values, bit for bit, or changes their layout in memory alone. Views become `reshape`, `permute`,
+`slice` and `expand`; what changes nothing disappears; equal operations on equal values are one; what reaches no result
+is gone. The operands of commutative operations are put in order last, by what they are (`identity.ordered`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, TensorType, reachable, refs_in, replace_refs
+
+#: Operations whose two operands may change places.
+COMMUTATIVE = frozenset(
+    {"add", "mul", "maximum", "minimum", "eq", "ne"}
+    | {f"{kind}_{name}" for kind in ("logical", "bitwise") for name in ("and", "or", "xor")}
+)
+
+_SAME = frozenset({"clone", "alias", "detach", "lift_fresh", "lift", "contiguous", "positive"})
+_RESHAPE = frozenset({"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze"})
+_PRODUCT = frozenset({"mm", "bmm", "mv", "dot"})
+_PARTS = frozenset({"split", "split_with_sizes", "unbind", "unsafe_split"})
+_NORMS = frozenset({"batch_norm", "instance_norm"})
+_DIMENSIONS = frozenset({"dim", "dims", "dim0", "dim1"})
+_FILLED = {"zero": 0.0} | {
+    f"{form}{name}{like}": number
+    for name, number in (("zeros", 0.0), ("ones", 1.0))
+    for form, like in (("", ""), ("", "_like"), ("new_", ""))
+}
+_FULL = {"full": "fill_value", "full_like": "fill_value", "new_full": "fill_value", "fill": "value"}
+_MADE = frozenset({"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint"})
+_LIKE = {"rand_like": "rand", "randn_like": "randn", "empty_like": "empty", "new_empty": "empty"}
+
+Given = dict[str, Argument]
+
+
+def canonical(graph: Graph) -> Graph:
+    """The canonical form of what was recorded."""
+    made = _Form(graph)
+    kept = reachable(graph.nodes, graph.results)
+    for place in kept:
+        made.take(place)
+    return _pruned(Graph(tuple(made.nodes), made.refs(graph.outputs), _writes(graph, made)))
+
+
+def _writes(graph: Graph, made: "_Form") -> tuple[tuple[Ref, Ref], ...]:
+    found = []
+    for target, value in graph.writes:
+        if target not in made.of:
+            made.take(target.node)
+        if made.of[target] != made.of[value]:
+            found.append((made.of[target], made.of[value]))
+    return tuple(found)
+
+
+def _pruned(graph: Graph) -> Graph:
+    targets = tuple(target for target, _ in graph.writes)
+    kept = reachable(graph.nodes, graph.results + targets)
+    place = {old: new for new, old in enumerate(kept)}
+
+    def moved(ref: Ref) -> Ref:
+        return Ref(place[ref.node], ref.output)
+
+    nodes = tuple(
+        replace(
+            graph.nodes[old],
+            arguments=tuple((name, replace_refs(value, moved)) for name, value in graph.nodes[old].arguments),
+        )
+        for old in kept
+    )
+    writes = tuple((moved(target), moved(value)) for target, value in graph.writes)
+    return Graph(nodes, tuple(moved(ref) for ref in graph.outputs), writes)
+
+
+class _Form:
+    """The nodes so far, each operation on the same values once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.of: dict[Ref, Ref] = {}
+        self._places: dict[tuple[Any, ...], int] = {}
+        self._live: set[int] = set()
+        self._draws = 0
+
+    def refs(self, refs: Sequence[Ref]) -> tuple[Ref, ...]:
+        """The values in this form."""
+        return tuple(self.of[ref] for ref in refs)
+
+    def take(self, place: int) -> None:
+        """Bring one node into this form."""
+        node = self.graph.nodes[place]
+        given: Given = {
+            "input" if name == "self" else name: replace_refs(value, self.of.__getitem__)
+            for name, value in node.arguments
+        }
+        if "draw" in given:
+            given["draw"], self._draws = self._draws, self._draws + 1
+        for output, ref in enumerate(self._values(node, given)):
+            self.of[Ref(place, output)] = ref
+
+    def _values(self, node: Node, given: Given) -> Sequence[Ref]:
+        if node.op in LEAVES:
+            return self.add(node, node.op, given, unique=node.op in ("parameter", "buffer", "input"))
+        if node.op in _SAME:
+            return [given["input"]]
+        if node.op in _PARTS:
+            return _parts(self, node, given)
+        if node.op in _NORMS:
+            return self.add(node, node.op, _norm(given))
+        if node.op in _RULES:
+            return [_RULES[node.op](self, node, given)]
+        for name in _DIMENSIONS & given.keys():
+            given[name] = self.positive(given[name], given)
+        return self.add(node, node.op, given)
+
+    def add(self, node: Node, op: str, given: Mapping[str, Argument], *, unique: bool = False) -> list[Ref]:
+        """One node, with the outputs, scope and classes of another; the one that is there, if it computes the same."""
+        arguments = tuple((name, value) for name, value in given.items() if value is not None)
+        key = (op, arguments, node.outputs, len(self.nodes) if unique else None)
+        place = self._places.setdefault(key, len(self.nodes))
+        if place == len(self.nodes):
+            made = replace(node, op=op, arguments=arguments)
+            self.nodes.append(made)
+            trained = op == "parameter" and bool(given["trained"])
+            if trained or (op != "stop_gradient" and any(ref.node in self._live for ref in made.inputs)):
+                self._live.add(place)
+        return [Ref(place, output) for output in range(len(node.outputs))]
+
+    def one(self, node: Node, op: str, given: Mapping[str, Argument], kind: TensorType | None = None) -> Ref:
+        """One node with one output."""
+        return self.add(replace(node, outputs=(kind or node.outputs[0],)), op, given)[0]
+
+    def type(self, ref: Ref) -> TensorType:
+        """Type and shape of a value."""
+        return self.nodes[ref.node].outputs[ref.output]
+
+    def is_live(self, ref: Ref) -> bool:
+        """Whether a gradient could go through it to a parameter."""
+        return ref.node in self._live
+
+    def positive(self, dim: Argument, given: Given) -> Argument:
+        """Dimensions counted from the front."""
+        first = next((ref for value in given.values() for ref in refs_in(value)), None)
+        if first is None:
+            return dim
+        rank = len(self.type(first).shape)
+        if isinstance(dim, tuple):
+            return tuple(item % rank if rank else 0 for item in dim)
+        return dim % rank if rank and isinstance(dim, int) else dim
+
+    def reshape(self, node: Node, source: Ref, shape: tuple[int, ...]) -> Ref:
+        """The same elements in another shape."""
+        dtype = self.type(source).dtype
+        if self.nodes[source.node].op == "reshape":
+            source = self.nodes[source.node].inputs[0]
+        if self.type(source).shape == shape:
+            return source
+        return self.one(node, "reshape", {"input": source, "shape": shape}, TensorType(dtype, shape))
+
+    def permute(self, node: Node, source: Ref, dims: tuple[int, ...]) -> Ref:
+        """Dimensions in another order."""
+        before = self.nodes[source.node]
+        if before.op == "permute":
+            inner = before.get("dims")
+            source, dims = before.inputs[0], tuple(inner[dim] for dim in dims)
+        if dims == tuple(range(len(dims))):
+            return source
+        dtype, shape = self.type(source)
+        kind = TensorType(dtype, tuple(shape[dim] for dim in dims))
+        return self.one(node, "permute", {"input": source, "dims": dims}, kind)
+
+    def slice(self, node: Node, source: Ref, dim: int, start: int, end: int, step: int = 1) -> Ref:
+        """A part of one dimension."""
+        dtype, shape = self.type(source)
+        size = shape[dim]
+        start, end = (min(max(place + size if place < 0 else place, 0), size) for place in (start, end))
+        if (start, end, step) == (0, size, 1):
+            return source
+        count = max(0, -(-(end - start) // step))
+        kind = TensorType(dtype, (*shape[:dim], count, *shape[dim + 1 :]))
+        return self.one(node, "slice", {"input": source, "dim": dim, "start": start, "end": end, "step": step}, kind)
+
+    def expand(self, node: Node, source: Ref, shape: tuple[int, ...]) -> Ref:
+        """Repeated along dimensions of size one, by broadcasting."""
+        dtype, before = self.type(source)
+        if before == shape:
+            return source
+        return self.one(node, "expand", {"input": source, "shape": shape}, TensorType(dtype, shape))
+
+    def cast(self, node: Node, source: Ref, dtype: str) -> Ref:
+        """In another type."""
+        before, shape = self.type(source)
+        if before == dtype:
+            return source
+        return self.one(node, "cast", {"input": source, "dtype": dtype}, TensorType(dtype, shape))
+
+
+Rule = Callable[[_Form, Node, Given], Ref]
+_RULES: dict[str, Rule] = {}
+
+
+def _rule(*ops: str) -> Callable[[Rule], Rule]:
+    def note(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return note
+
+
+@_rule(*_RESHAPE)
+def _reshape(form: _Form, node: Node, given: Given) -> Ref:
+    return form.reshape(node, given["input"], node.outputs[0].shape)
+
+
+@_rule("permute", "transpose", "t", "numpy_T", "movedim")
+def _permute(form: _Form, node: Node, given: Given) -> Ref:
+    rank = len(node.outputs[0].shape)
+    dims = list(range(rank))
+    if node.op == "permute":
+        dims = list(form.positive(given["dims"], given))
+    elif node.op == "transpose":
+        one, other = form.positive(given["dim0"], given), form.positive(given["dim1"], given)
+        dims[one], dims[other] = dims[other], dims[one]
+    else:
+        dims.reverse()
+    return form.permute(node, given["input"], tuple(dims))
+
+
+@_rule("expand", "expand_as", "broadcast_to")
+def _expand(form: _Form, node: Node, given: Given) -> Ref:
+    return form.expand(node, given["input"], node.outputs[0].shape)
+
+
+@_rule("slice")
+def _slice(form: _Form, node: Node, given: Given) -> Ref:
+    size = form.type(given["input"]).shape[dim := form.positive(given["dim"], given)]
+    start, end = given["start"] or 0, size if given["end"] is None else given["end"]
+    return form.slice(node, given["input"], dim, start, end, given["step"])
+
+
+@_rule("select")
+def _select(form: _Form, node: Node, given: Given) -> Ref:
+    dim = form.positive(given["dim"], given)
+    place = given["index"] % form.type(given["input"]).shape[dim]
+    return form.reshape(node, form.slice(node, given["input"], dim, place, place + 1), node.outputs[0].shape)
+
+
+@_rule("stack")
+def _stack(form: _Form, node: Node, given: Given) -> Ref:
+    shape = node.outputs[0].shape
+    dim = given["dim"] % len(shape)
+    parts = tuple(form.reshape(node, part, (*shape[:dim], 1, *shape[dim + 1 :])) for part in given["tensors"])
+    return form.one(node, "cat", {"tensors": parts, "dim": dim}) if len(parts) > 1 else parts[0]
+
+
+@_rule("cat")
+def _cat(form: _Form, node: Node, given: Given) -> Ref:
+    parts = tuple(part for part in given["tensors"] if form.type(part).shape != (0,))
+    dim = given["dim"] % len(node.outputs[0].shape)
+    return form.one(node, "cat", {"tensors": parts, "dim": dim}) if len(parts) > 1 else parts[0]
+
+
+@_rule("_to_copy")
+def _to_copy(form: _Form, node: Node, given: Given) -> Ref:
+    return form.cast(node, given["input"], node.outputs[0].dtype)
+
+
+@_rule("copy")
+def _copy(form: _Form, node: Node, given: Given) -> Ref:
+    dtype, shape = node.outputs[0]
+    return form.expand(node, form.cast(node, given["src"], dtype), shape)
+
+
+@_rule("add", "sub", "rsub")
+def _sum(form: _Form, node: Node, given: Given) -> Ref:
+    one, other, factor = given["input"], given["other"], given.get("alpha", 1)
+    if factor != 1 and isinstance(other, Ref):
+        other = form.one(node, "mul", {"input": other, "other": float(factor)})
+    elif factor != 1:
+        other *= factor
+    if node.op == "rsub":
+        one, other = other, one
+    return form.one(node, "add" if node.op == "add" else "sub", {"input": one, "other": other})
+
+
+@_rule("square")
+def _square(form: _Form, node: Node, given: Given) -> Ref:
+    return form.one(node, "pow", {"input": given["input"], "exponent": 2.0})
+
+
+@_rule(*_PRODUCT)
+def _product(form: _Form, node: Node, given: Given) -> Ref:
+    one, other = (value for value in given.values() if isinstance(value, Ref))
+    return form.one(node, "matmul", {"input": one, "other": other})
+
+
+@_rule("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod")
+def _reduce(form: _Form, node: Node, given: Given) -> Ref:
+    rank = len(form.type(given["input"]).shape)
+    dims = given.get("dim")
+    all_of_them = dims is None or dims == ()
+    dims = tuple(range(rank)) if all_of_them else form.positive(dims if isinstance(dims, tuple) else (dims,), given)
+    return form.one(node, node.op, given | {"dim": tuple(sorted(dims)), "keepdim": bool(given.get("keepdim"))})
+
+
+@_rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+def _dropout(form: _Form, node: Node, given: Given) -> Ref:
+    drops = given["train"] and given["p"]
+    source: Ref = given["input"]
+    return form.one(node, node.op, given | {"p": float(given["p"])}) if drops else source
+
+
+@_rule("stop_gradient")
+def _stop(form: _Form, node: Node, given: Given) -> Ref:
+    return form.one(node, node.op, given) if form.is_live(given["input"]) else given["input"]
+
+
+@_rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
+def _convolution(form: _Form, node: Node, given: Given) -> Ref:
+    kernel = form.type(given["weight"]).shape[2:]
+
+    def each(value: Argument) -> tuple[int, ...]:
+        values = value if isinstance(value, tuple) else (value,)
+        return tuple(values) * (len(kernel) // len(values))
+
+    dilation = each(given["dilation"])
+    padding: Argument = given["padding"]
+    if padding == "valid":
+        padding = 0
+    if padding == "same":
+        total = [rate * (size - 1) for rate, size in zip(dilation, kernel, strict=True)]
+        padding = tuple(size // 2 for size in total) if not any(size % 2 for size in total) else padding
+    return form.one(
+        node,
+        "convolution",
+        {
+            "input": given["input"],
+            "weight": given["weight"],
+            "bias": given["bias"],
+            "kernel": kernel,
+            "stride": each(given["stride"]),
+            "padding": padding if padding == "same" else each(padding),
+            "dilation": dilation,
+            "groups": given["groups"],
+            "transposed": bool(given.get("transposed")) or "transpose" in node.op,
+            "output_padding": each(given.get("output_padding", 0)),
+        },
+    )
+
+
+@_rule("scaled_dot_product_attention")
+def _attention(form: _Form, node: Node, given: Given) -> Ref:
+    width = form.type(given["query"]).shape[-1]
+    scale = 1 / sqrt(width) if given["scale"] is None else float(given["scale"])
+    rounded = float(f"{scale:.12g}")  # width ** -0.5 differs from it in the last bit
+    return form.one(node, "attention", given | {"scale": rounded, "dropout_p": float(given["dropout_p"])})
+
+
+@_rule(*_FILLED, *_FULL)
+def _full(form: _Form, node: Node, given: Given) -> Ref:
+    dtype, shape = node.outputs[0]
+    value = _FILLED[node.op] if node.op in _FILLED else given[_FULL[node.op]]
+    number = float(value) if isinstance(value, int) and "float" in dtype else value
+    return form.one(node, "full", {"shape": shape, "value": number, "dtype": dtype})
+
+
+@_rule(*_LIKE)
+def _like(form: _Form, node: Node, given: Given) -> Ref:
+    dtype, shape = node.outputs[0]
+    return form.one(node, _LIKE[node.op], {"size": shape, "dtype": dtype, "draw": given.get("draw")})
+
+
+@_rule(*_MADE)
+def _made(form: _Form, node: Node, given: Given) -> Ref:
+    if node.op == "arange":
+        given = {"start": 0, "step": 1} | given
+    return form.one(node, node.op, given | {"dtype": node.outputs[0].dtype})
+
+
+def _parts(form: _Form, node: Node, given: Given) -> list[Ref]:
+    """`split` and the like: each part a slice."""
+    source = given["input"]
+    dim = form.positive(given["dim"], given)
+    refs, start = [], 0
+    for kind in node.outputs:
+        size = 1 if node.op == "unbind" else kind.shape[dim]
+        part = form.slice(node, source, dim, start, start + size)
+        refs.append(form.reshape(node, part, kind.shape))
+        start += size
+    return refs
+
+
+def _norm(given: Given) -> Given:
+    """Nothing is updated where the statistics are not those of the batch, or not kept."""
+    trains = given.get("training") or given.get("use_input_stats")
+    return given if trains and given["running_mean"] is not None else given | {"momentum": None}

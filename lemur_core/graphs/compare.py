@@ -1,0 +1,42 @@
+"""How two computations differ, in words."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from lemur_core.graphs.graph import LEAVES, Graph
+from lemur_core.graphs.identity import label, similarity, subtrees
+
+
+def differences(one: Graph, other: Graph, limit: int = 8) -> list[str]:
+    """What one graph has and the other has not, a line each: operations, then what they are given.
+
+    Args:
+        limit: lines of each kind; a further line tells how many were left out.
+
+    Returns: nothing if the two have the same operations on the same shapes; they may be connected otherwise.
+    """
+    lines: list[str] = []
+    for wanted in (False, True):
+        first, second = (
+            Counter(label(graph, node) for node in graph.nodes if (node.op in LEAVES) is wanted)
+            for graph in (one, other)
+        )
+        lines += _counted(first, second, limit)
+    return lines
+
+
+def _counted(one: Mapping[str, int], other: Mapping[str, int], limit: int) -> list[str]:
+    differing = [key for key in sorted({*one, *other}) if one.get(key, 0) != other.get(key, 0)]
+    differing.sort(key=lambda key: -abs(one.get(key, 0) - other.get(key, 0)))
+    lines = [f"{_readable(key)}: {one.get(key, 0)} against {other.get(key, 0)}" for key in differing[:limit]]
+    left = len(differing) - limit
+    return [*lines, f"and {left} more that differ"] if left > 0 else lines
+
+
+def _readable(key: str) -> str:
+    return " ".join(part for part in key.split(" ") if not part.endswith("=%"))
+
+
+def share(one: Graph, other: Graph) -> float:
+    """How much of two computations is the same up to widths, 0 to 1: the Jaccard similarity of their subtrees."""
+    return similarity(subtrees(one), subtrees(other))

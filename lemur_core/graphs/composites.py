@@ -1,0 +1,121 @@
+"""Operations that are recorded whole, before torch chooses how to compute them.
+
+Attention, recurrent layers, normalisation and products of matrices become other operations on the CPU than without
+values, with gradients than without, and for one layout in memory than for another. So they are caught where Python
+calls them; everything else is seen at the dispatcher.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from inspect import Parameter, Signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def _signature(parameters: str) -> Signature:
+    """The signature of these parameters, some with the default None, a number or a truth value."""
+    made = []
+    for parameter in parameters.split():
+        name, has_default, text = parameter.partition("=")
+        values: dict[str, Any] = {"None": None, "True": True, "False": False}
+        default = values[text] if text in values else (float(text) if "." in text else int(text)) if text else None
+        made.append(
+            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default if has_default else Parameter.empty)
+        )
+    return Signature(made)
+
+
+_CONVOLUTION = _signature("input weight bias=None stride=1 padding=0 dilation=1 groups=1")
+_TRANSPOSED = _signature("input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1")
+_STATISTICS = "input weight bias running_mean running_var"
+_RECURRENT = _signature("input hx params has_biases num_layers dropout train bidirectional batch_first")
+_PACKED = _signature("input batch_sizes hx params has_biases num_layers dropout train bidirectional")
+_CELL = _signature("input hx w_ih w_hh b_ih=None b_hh=None")
+_DROPOUT = _signature("input p train")
+
+SIGNATURES = {
+    "linear": _signature("input weight bias=None"),
+    "matmul": _signature("input other"),
+    "conv1d": _CONVOLUTION,
+    "conv2d": _CONVOLUTION,
+    "conv3d": _CONVOLUTION,
+    "conv_transpose1d": _TRANSPOSED,
+    "conv_transpose2d": _TRANSPOSED,
+    "conv_transpose3d": _TRANSPOSED,
+    "batch_norm": _signature(f"{_STATISTICS} training momentum eps cudnn_enabled"),
+    "instance_norm": _signature(f"{_STATISTICS} use_input_stats momentum eps cudnn_enabled"),
+    "layer_norm": _signature("input normalized_shape weight=None bias=None eps=0.00001 cudnn_enable=True"),
+    "group_norm": _signature("input num_groups weight=None bias=None eps=0.00001 cudnn_enabled=True"),
+    "rms_norm": _signature("input normalized_shape weight=None eps=None"),
+    "scaled_dot_product_attention": _signature(
+        "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False"
+    ),
+    "lstm": _RECURRENT,
+    "gru": _RECURRENT,
+    "rnn_tanh": _RECURRENT,
+    "rnn_relu": _RECURRENT,
+    "lstm_cell": _CELL,
+    "gru_cell": _CELL,
+    "rnn_tanh_cell": _CELL,
+    "rnn_relu_cell": _CELL,
+    "dropout": _DROPOUT,
+    "feature_dropout": _DROPOUT,
+    "alpha_dropout": _DROPOUT,
+    "feature_alpha_dropout": _DROPOUT,
+}
+
+#: Those that draw random numbers when they train.
+RANDOM = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
+
+_METHODS = {"__matmul__": "matmul"}  # of a tensor, beside those of the same name
+_IN_PLACE = {f"{name}_": name for name in RANDOM}
+_PLACES: tuple[Any, ...] = (torch, functional, torch._C._nn, torch._VF, Tensor)
+
+#: Is given the name of an operation, a function that computes it, its arguments by name, and whether its input is
+#: changed in place; returns what the operation returns.
+Handler = Callable[[str, Callable[[], Any], dict[str, Any], bool], Any]
+
+
+@contextmanager
+def catch(handle: Handler) -> Iterator[None]:
+    """Calls of these operations go through a handler while this lasts."""
+    with ExitStack() as undo:
+        for name, op in {**{name: name for name in SIGNATURES}, **_METHODS, **_IN_PLACE}.items():
+            for place in _PLACES:
+                original = getattr(place, name, None)
+                if original is not None and not inspect.isfunction(original):  # a Python function calls one that is not
+                    undo.enter_context(_replaced(place, name, _caught(op, original, handle, name in _IN_PLACE)))
+        yield
+
+
+@contextmanager
+def _replaced(place: Any, name: str, value: Any) -> Iterator[None]:
+    own, original = name in vars(place), getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(place, name, original)
+        else:
+            delattr(place, name)
+
+
+def _caught(op: str, original: Callable[..., Any], handle: Handler, in_place: bool) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        packed = SIGNATURES[op] is _RECURRENT and len(args) > 3 and isinstance(args[3], list | tuple)
+        try:
+            bound = (_PACKED if packed else SIGNATURES[op]).bind(*args, **kwargs)
+        except TypeError:  # another way to call it, or a wrong one: the dispatcher sees what comes of it
+            return original(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = {name: value for name, value in bound.arguments.items() if not name.startswith("cudnn_enable")}
+        return handle(op, lambda: original(*args, **kwargs), arguments, in_place)
+
+    return call

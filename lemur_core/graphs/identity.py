@@ -1,0 +1,299 @@
+"""What makes two computations one: identities of a canonical graph, and how much two have in common.
+
+`G0` the same computation, shapes and attributes included; `G1` the same up to widths; `G2` the same with repeated
+stages collapsed. An identity is the SHA-256 of a text that says the whole graph, so equal identities are equal graphs,
+not merely equal hashes of neighbourhoods.
+
+Source: B. Weisfeiler, A. Leman, "The reduction of a graph to canonical form" (1968); N. Shervashidze et al.,
+"Weisfeiler-Lehman graph kernels", JMLR 12 (2011), for the graded similarity
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose, sqrt
+
+from lemur_core.graphs.canonical import COMMUTATIVE
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, refs_in
+
+_ROUNDS = 2  # of refinement, towards results and back: what uses a parameter tells it from others of its shape
+_DEPTH = 3  # of the subtrees that the graded similarity counts
+
+#: Arguments that are no widths: kept by G1, where other whole numbers and shapes are not.
+_KEPT = frozenset(
+    [
+        "kernel",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "output_padding",
+        "pad",
+        "dim",
+        "dims",
+        "step",
+        "keepdim",
+        "num_layers",
+        "train",
+        "training",
+        "transposed",
+        "bidirectional",
+        "batch_first",
+        "ceil_mode",
+        "count_include_pad",
+        "align_corners",
+        "correction",
+        "exponent",
+        "diagonal",
+        "has_biases",
+        "is_causal",
+        "number",
+        "trained",
+        "descending",
+    ]
+)
+_OPERANDS = frozenset({"input", "other", "value"})
+_TOLERANCE = 1e-6
+
+Label = Callable[[Graph, Node], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """The three identities of a graph, as SHA-256 in hex."""
+
+    exact: str
+    widths: str
+    repeats: str
+
+
+def identities(graph: Graph) -> Identities:
+    """G0, G1 and G2 of a canonical graph."""
+    segments = collapsed(stages(graph))
+    return Identities(
+        _digest(text(graph, label)), _digest(text(graph, label_without_widths)), _digest("\n".join(segments))
+    )
+
+
+#: The identities of a network, by the names of their columns.
+IDENTITIES = ("graph", "graph_widths", "graph_repeats")
+
+
+def identities_of(forms: Mapping[str, Graph]) -> dict[str, str]:
+    """The identities of a network from its canonical graphs by mode: G0 and G1 of all of them, G2 of eval."""
+    found = {mode: identities(form) for mode, form in forms.items()}
+
+    def joined(name: str) -> str:
+        return _digest("\n".join(f"{mode} {getattr(one, name)}" for mode, one in sorted(found.items())))
+
+    return dict(zip(IDENTITIES, (joined("exact"), joined("widths"), found["eval"].repeats), strict=True))
+
+
+def label(_graph: Graph, node: Node) -> str:
+    """What a node is, without what it reads."""
+    return _written(node, lambda _, argument: argument)
+
+
+def label_without_widths(graph: Graph, node: Node) -> str:
+    """What a node is but for widths: of shapes the number of dimensions, of groups whether there is one a channel."""
+    if node.op in LEAVES:
+        rank = len(node.outputs[0].shape)
+        return f"{node.op} {node.outputs[0].dtype} {rank} {node.get('trained')} {node.get('number')}"
+    sizes = {size for ref in node.inputs for size in graph.type_of(ref).shape}
+
+    def masked(name: str, argument: Argument) -> Argument:
+        if name == "groups":
+            channels = graph.type_of(node.inputs[0]).shape[1]
+            return "one" if argument == 1 else "depthwise" if argument == channels else "some"
+        if name in _KEPT or isinstance(argument, bool | str) or argument is None:
+            return argument
+        if isinstance(argument, float):
+            return "of a size" if _is_of_size(argument, sizes) else argument
+        if isinstance(argument, int):
+            return argument if name in _OPERANDS else "size"
+        return f"{len(argument)} sizes" if isinstance(argument, tuple) and not any(refs_in(argument)) else argument
+
+    return _written(node, masked)
+
+
+def _is_of_size(number: float, sizes: set[int]) -> bool:
+    return any(
+        isclose(number, known, rel_tol=_TOLERANCE)
+        for size in sizes
+        if size > 1
+        for known in (float(size), 1 / size, sqrt(size), 1 / sqrt(size))
+    )
+
+
+def _written(node: Node, shown: Callable[[str, Argument], Argument]) -> str:
+    given = [f"{name}={_hidden(shown(name, argument))}" for name, argument in sorted(node.arguments) if name != "draw"]
+    if node.op in LEAVES:
+        given.append(f"{node.outputs[0].dtype} {list(node.outputs[0].shape)}")
+    return f"{node.op} {' '.join(given)}"
+
+
+def _hidden(argument: Argument) -> str:
+    """An argument without the values that it names: these are told by where they come from."""
+    if isinstance(argument, Ref):
+        return "%"
+    if isinstance(argument, tuple):
+        return f"({','.join(_hidden(item) for item in argument)})"
+    return repr(argument)
+
+
+def text(graph: Graph, label: Label) -> str:
+    """The whole graph, the same whatever order its nodes are in.
+
+    Nodes are numbered as they are met from the results; the operands of commutative operations in the order of their
+    colours. Operands of one colour are told apart by nothing that was looked at, which is nearly always because there
+    is no difference; where there is one, two equal graphs may have two texts, and never two graphs one.
+    """
+    numbers = numbered(graph, colours := colours_of(graph, label))
+    lines = []
+    for place in numbers:
+        read = (f"{numbers[ref.node]}.{ref.output}" for ref in ordered(graph.nodes[place], colours))
+        lines.append(f"{label(graph, graph.nodes[place])} <- {' '.join(read)}")
+    lines.append(f"return {' '.join(f'{numbers[ref.node]}.{ref.output}' for ref in graph.outputs)}")
+    lines += sorted(
+        f"write {numbers[target.node]} {numbers[value.node]}.{value.output}" for target, value in graph.writes
+    )
+    return "\n".join(lines)
+
+
+def numbered(graph: Graph, colours: Sequence[bytes]) -> dict[int, int]:
+    """A number for each node, in an order in which each comes after what it reads."""
+    numbers: dict[int, int] = {}
+    writes = sorted(graph.writes, key=lambda write: [(colours[ref.node], ref.output) for ref in reversed(write)])
+    waiting = [(ref.node, False) for ref in [*graph.outputs, *(ref for write in writes for ref in reversed(write))]]
+    waiting.reverse()
+    while waiting:
+        place, ready = waiting.pop()
+        if place in numbers:
+            continue
+        if ready:
+            numbers[place] = len(numbers)
+        else:
+            waiting.append((place, True))
+            waiting += [(ref.node, False) for ref in reversed(ordered(graph.nodes[place], colours))]
+    return numbers
+
+
+def leading_to(graph: Graph) -> list[bytes]:
+    """What each node is by all that leads to it: the same for equal computations on leaves of one kind."""
+    colours: list[bytes] = []
+    for node in graph.nodes:
+        read = [colours[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
+        colours.append(_colour(label(graph, node), *(sorted(read) if node.op in COMMUTATIVE else read)))
+    return colours
+
+
+def ordered(node: Node, colours: Sequence[bytes]) -> tuple[Ref, ...]:
+    """What a node reads, in an order that does not depend on how a commutative operation was written."""
+    if node.op in COMMUTATIVE:
+        return tuple(sorted(node.inputs, key=lambda ref: (colours[ref.node], ref.output)))
+    return node.inputs
+
+
+def colours_of(graph: Graph, label: Label) -> list[bytes]:
+    """What each node is by all that leads to it and all that comes of it."""
+    users: list[list[tuple[int, str]]] = [[] for _ in graph.nodes]
+    for place, node in enumerate(graph.nodes):
+        for position, ref in enumerate(node.inputs):
+            role = "" if node.op in COMMUTATIVE else str(position)
+            users[ref.node].append((place, f"{role}.{ref.output}"))
+    ends: dict[int, list[str]] = {}
+    for position, ref in enumerate(graph.outputs):
+        ends.setdefault(ref.node, []).append(f"return {position}.{ref.output}")
+    for target, value in graph.writes:
+        ends.setdefault(value.node, []).append(f"write {value.output}")
+        ends.setdefault(target.node, []).append("written")
+    colours = [_colour(label(graph, node)) for node in graph.nodes]
+    for _ in range(_ROUNDS):
+        for place, node in enumerate(graph.nodes):
+            read = [colours[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
+            colours[place] = _colour(colours[place], *(sorted(read) if node.op in COMMUTATIVE else read))
+        for place in range(len(graph.nodes) - 1, -1, -1):
+            used = sorted(colours[user] + role.encode() for user, role in users[place])
+            colours[place] = _colour(colours[place], *used, *sorted(ends.get(place, ())))
+    return colours
+
+
+def _colour(*parts: str | bytes) -> bytes:
+    made = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        made.update(part if isinstance(part, bytes) else part.encode())
+        made.update(b"\0")
+    return made.digest()
+
+
+def stages(graph: Graph) -> list[str]:
+    """The stages of a graph up to widths: each from one value that everything passes through to the next."""
+    computing = [place for place, node in enumerate(graph.nodes) if node.op not in LEAVES]
+    last = {place: place for place in range(len(graph.nodes))}  # the last node that reads it
+    for place in computing:
+        for ref in graph.nodes[place].inputs:
+            last[ref.node] = max(last[ref.node], place)
+    for ref in graph.results:
+        last[ref.node] = len(graph.nodes)
+    found: list[str] = []
+    lines: list[str] = []
+    numbers: dict[int, int] = {}
+    furthest = -1
+    for place in computing:
+        node = graph.nodes[place]
+        read = [
+            str(numbers[ref.node])
+            if ref.node in numbers
+            else f"{graph.nodes[ref.node].op if graph.nodes[ref.node].op in LEAVES else 'before'}"
+            for ref in node.inputs
+        ]
+        numbers[place] = len(numbers)
+        lines.append(
+            f"{label_without_widths(graph, node)} <- {' '.join(sorted(read) if node.op in COMMUTATIVE else read)}"
+        )
+        furthest = max([furthest, *(last[ref.node] for ref in node.inputs if graph.nodes[ref.node].op not in LEAVES)])
+        if furthest <= place:  # nothing from before is read again: all goes through this one
+            found.append("\n".join(lines))
+            lines, numbers, furthest = [], {}, last[place]
+    return [*found, "\n".join(lines)] if lines else found
+
+
+def collapsed(items: Sequence[str]) -> list[str]:
+    """A sequence with each run of repeats, of one item or of several in turn, given once."""
+    found = list(items)
+    for period in range(1, len(found) // 2 + 1):
+        place = 0
+        while place + 2 * period <= len(found):
+            if found[place : place + period] == found[place + period : place + 2 * period]:
+                del found[place + period : place + 2 * period]
+            else:
+                place += 1
+    return found
+
+
+def subtrees(graph: Graph, depth: int = _DEPTH) -> Counter[str]:
+    """Weisfeiler-Lehman labels of the subtrees of up to this depth, up to widths, each with how often it occurs."""
+    colours = [_colour(label_without_widths(graph, node)) for node in graph.nodes]
+    counted = Counter(colour.hex() for colour in colours)
+    for _ in range(depth):
+        colours = [
+            _colour(
+                colours[place],
+                *(sorted if node.op in COMMUTATIVE else list)([colours[ref.node] for ref in node.inputs]),
+            )
+            for place, node in enumerate(graph.nodes)
+        ]
+        counted.update(colour.hex() for colour in colours)
+    return counted
+
+
+def similarity(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """Jaccard similarity of two multisets: 1 if they are equal, 0 if they share nothing."""
+    shared = sum(min(count, other.get(key, 0)) for key, count in one.items())
+    total = sum(one.values()) + sum(other.values()) - shared
+    return shared / total if total else 1.0
+
+
+def _digest(shown: str) -> str:
+    return hashlib.sha256(shown.encode()).hexdigest()

@@ -1,0 +1,188 @@
+"""What each tensor holds, as values that never change: functionalisation.
+
+Tensors that share memory are views of one base. An operation in place gives the base a new value; whatever else looks
+at that memory is computed anew from it when it is next read. So what is recorded is functional whatever the code does.
+
+Idea: `torch.func.functionalize`, https://pytorch.org/docs/stable/generated/torch.func.functionalize.html
+"""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lemur_core.graphs.graph import Argument, Node, Ref, TensorType
+
+_SHOWN = 16  # elements of a constant that are kept as such; of a larger one, a digest
+
+#: Views that lose nothing: what is written through them is all of what they look at.
+_RESHAPES = frozenset(
+    {"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "alias", "detach", "lift_fresh"}
+)
+
+Arguments = tuple[tuple[str, Argument], ...]
+
+
+class Append(Protocol):
+    """Records one operation and names what it gives."""
+
+    def __call__(self, op: str, arguments: Arguments, outputs: Sequence[TensorType]) -> list[Ref]:
+        """The values that it gives, one for each of these outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One view, to be taken again of another value."""
+
+    op: str
+    first: str  # the name of the argument that is looked at
+    rest: Arguments
+    before: TensorType
+    outputs: tuple[TensorType, ...]
+    output: int
+
+
+@dataclass(slots=True)
+class _Base:
+    """What tensors that share memory look at."""
+
+    value: Ref
+    version: int = 0
+
+
+@dataclass(slots=True)
+class _Holding:
+    """A tensor that was seen: the views that lead to it from its base, and its value as of a version of the base."""
+
+    tensor: Tensor
+    base: _Base
+    views: tuple[_View, ...]
+    value: Ref
+    version: int
+    storage: int
+
+
+class Memory:
+    """The values of tensors, each known by its identity, and kept alive for it."""
+
+    def __init__(self, append: Append, nodes: Sequence[Node]) -> None:
+        self._append, self._nodes = append, nodes
+        self._holdings: dict[int, _Holding] = {}
+        self._bases: dict[int, _Base] = {}
+
+    def read(self, tensor: Tensor) -> Ref:
+        """The value that a tensor has now."""
+        holding = self._find(tensor)
+        if holding.version != holding.base.version:
+            value = holding.base.value
+            for view in holding.views:
+                value = self._take(view, value)
+            holding.value, holding.version = value, holding.base.version
+        return holding.value
+
+    def hold(self, tensor: Tensor, value: Ref) -> None:
+        """A tensor with memory of its own."""
+        base = self._bases[storage_of(tensor)] = _Base(value)
+        self._holdings[id(tensor)] = _Holding(tensor, base, (), value, 0, storage_of(tensor))
+
+    def hold_apart(self, tensor: Tensor, value: Ref) -> None:
+        """A tensor with a value of its own, though others may share its memory."""
+        self._holdings[id(tensor)] = replace(self._find(tensor), base=_Base(value), views=(), value=value, version=0)
+
+    def look(self, op: str, arguments: Arguments, source: Tensor, results: Sequence[Tensor]) -> None:
+        """Views of a tensor: what they show follows what is written to it."""
+        holding = self._find(source)
+        outputs = tuple(type_of(tensor) for tensor in results)
+        refs = self._append(op, arguments, outputs)
+        for number, tensor in enumerate(results):
+            view = _View(op, arguments[0][0], arguments[1:], type_of(source), outputs, number)
+            self._holdings[id(tensor)] = replace(
+                holding, tensor=tensor, views=(*holding.views, view), value=refs[number], version=holding.base.version
+            )
+
+    def write(self, tensor: Tensor, value: Ref) -> None:
+        """A tensor is given a new value in place, and so is all that it looks at."""
+        self.read(tensor)
+        holding = self._find(tensor)
+        seen = [holding.base.value]
+        for view in holding.views[:-1]:
+            seen.append(self._take(view, seen[-1]))
+        new = value
+        for view, before in zip(reversed(holding.views), reversed(seen[: len(holding.views)]), strict=True):
+            new = self._put(view, before, new)
+        holding.base.value = new
+        holding.base.version += 1
+        holding.value, holding.version = value, holding.base.version
+
+    def _find(self, tensor: Tensor) -> _Holding:
+        holding = self._holdings.get(id(tensor))
+        return holding if holding and holding.storage == storage_of(tensor) else self._adopt(tensor)
+
+    def _adopt(self, tensor: Tensor) -> _Holding:
+        """A tensor that no operation made: another name for memory that is known, or a constant."""
+        base = self._bases.get(storage_of(tensor))
+        if base is None:
+            (ref,) = self._append("constant", (("value", value_of(tensor)),), (type_of(tensor),))
+            self.hold(tensor, ref)
+            return self._holdings[id(tensor)]
+        alike = (one for one in self._holdings.values() if one.base is base and _layout(one.tensor) == _layout(tensor))
+        found = next(alike, None)
+        if found is None:
+            place = (("size", tuple(tensor.shape)), ("stride", tensor.stride()), ("offset", tensor.storage_offset()))
+            before = self._nodes[base.value.node].outputs[base.value.output]
+            view = _View("as_strided", "input", place, before, (type_of(tensor),), 0)
+            found = _Holding(tensor, base, (view,), base.value, -1, storage_of(tensor))
+        self._holdings[id(tensor)] = replace(found, tensor=tensor)
+        return self._holdings[id(tensor)]
+
+    def _take(self, view: _View, value: Ref) -> Ref:
+        return self._append(view.op, ((view.first, value), *view.rest), view.outputs)[view.output]
+
+    def _put(self, view: _View, before: Ref, new: Ref) -> Ref:
+        """What a view looks at, once the view shows something new."""
+        if view.op in _RESHAPES:
+            return self._append("reshape", (("input", new), ("shape", view.before.shape)), (view.before,))[0]
+        part = (("output", view.output),) if len(view.outputs) > 1 else ()
+        arguments = (("input", before), ("src", new), *view.rest, *part)
+        return self._append(f"{view.op}_scatter", arguments, (view.before,))[0]
+
+
+def type_of(tensor: Tensor) -> TensorType:
+    """Type and shape of a tensor."""
+    return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape))
+
+
+def value_of(tensor: Tensor) -> Argument:
+    """A small constant by its elements, a larger one by a digest of its bytes; None on the meta device."""
+    if tensor.is_meta:
+        return None
+    if tensor.numel() <= _SHOWN and not tensor.is_complex():
+        return _tuples(tensor.detach().tolist())
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors among arguments or results."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return list(itertools.chain.from_iterable(tensors_in(item) for item in value))
+    return []
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Which memory a tensor looks at."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _tuples(value: Any) -> Argument:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
