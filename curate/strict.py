@@ -1,9 +1,9 @@
 """The profile `strict`: the whole of the curation on one page, and splits without leakage.
 
-What is lexically close, structurally equal or the same computation up to widths goes to one split, group by group. Groups
-are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same G1". They fill
-test, then validation, in an order drawn from the seed and the group itself, so that adding or removing a record moves
-hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
+What is lexically close, structurally equal or the same computation up to widths goes to one split, group by group.
+Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
+G1". They fill test, then validation, in an order drawn from the seed and the group itself, so that adding or removing a
+record moves hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
 """
 
 import hashlib
