@@ -108,6 +108,8 @@ class GraphTracer:
                     self.known[code] = Traced({"error": f"unknown_input: {given}"})
                 else:
                     jobs.append(Job(str(code), ENTRY, given | {"code": self._corpus.codes[code]}))
+        if not jobs:
+            return
         with progress("graphs", len(jobs), "networks") as advance:
             for outcome in self._outcomes(jobs):
                 answer = answer_of(outcome)

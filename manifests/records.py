@@ -428,7 +428,7 @@ class TrainingRecord(Record):
 
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, Decision, Stat, Removed, ChatRow, ChatDrop),
+    *(LemurRecord, Decision, GraphRow, Stat, Removed, ChatRow, ChatDrop),
     *(Block, Observed, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord),
 )

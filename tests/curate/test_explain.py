@@ -137,7 +137,7 @@ def test_kept(snapshot: Path, codes: dict[str, str]) -> None:
 def test_what_a_kept_record_stands_for(snapshot: Path, codes: dict[str, str]) -> None:
     facts = explain(snapshot, "base-net").facts["stands_for"]
     assert facts["networks"] == 6
-    assert facts["by_stage"] == {"exact": 2, "lexical": 3, "structural": 1}
+    assert facts["by_stage"] == {"exact": 2, "lexical": 3, "structural": 1, "graph": 0}
     entries = [*facts["nearest"], *facts["least_similar"]]
     assert [entry["name"] for entry in entries] == [
         "comment-net", "copy-net", "structural-net", "alias-net", "lexical-net", "least-net",

@@ -144,7 +144,7 @@ def test_nothing_is_checked_unless_it_is_required(codes: list[str], curated: Any
     ("options", "message"),
     [
         ({"profile": "nn-dup", "require_runs": True}, "--require-runs: only profile strict knows it"),
-        ({"unsafe_no_sandbox": True}, "nothing is run without --check-runs"),
+        ({"unsafe_no_sandbox": True, "graph": "off"}, "nothing is run with --graph off and no --check-runs"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
@@ -228,7 +228,7 @@ def test_required_runs(run: Callable[..., Path]) -> None:
 
 
 def test_without_the_option_nothing_is_said(run: Callable[..., Path]) -> None:
-    folder = run("plain")
+    folder = run("plain", graph="off")
     assert {(row["runs"], row["runs_error"]) for row in records(folder)} == {(None, None)}
     assert "runs" not in read_manifest(folder).counts
     assert "Networks that run" not in (folder / "report.md").read_text()

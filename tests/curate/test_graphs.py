@@ -1,0 +1,238 @@
+"""Networks that compute the same are one, what is the same up to widths stays in one split, and the folder proves it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.explain import explain
+from curate.graphs import GraphTracer, Traced, choose_traced
+from curate.options import CurateOptions, Graphs
+from curate.pipeline import curate
+from curate.select import Rescue, Verdict
+from curate.verify import verify
+from lemur_core.files.errors import NoSandboxError, UsageError
+from manifests.manifest import read_manifest
+from tests.curate.conftest import MemorySource
+
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"
+GLUE = "    def train_setup(self, prm):\n        self.rate = prm['lr']\n\n    def learn(self, data):\n        pass\n"
+
+SEQUENTIAL = f"""{HEAD}class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(in_shape[1], WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, out_shape[0]),
+        )
+
+    def forward(self, x):
+        return self.body(x)
+
+{GLUE}"""
+BY_HAND = f"""{HEAD}
+class Unused(nn.Module):
+    def forward(self, z):
+        return torch.tanh(z) * torch.sigmoid(z)
+
+
+def squeeze(features):
+    pooled = features.mean(dim=(-2, -1), keepdim=True)
+    return torch.reshape(pooled, (pooled.shape[0], -1))
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        _, channels, _, _ = in_shape
+        hidden = 8
+        self.head = nn.Linear(hidden, out_shape[0])
+        self.extra = Unused()
+        self.norm = nn.BatchNorm2d(hidden)
+        self.stem = nn.Conv2d(channels, hidden, kernel_size=(3, 3), stride=1, padding="same", bias=True)
+        self.never = nn.Parameter(torch.zeros(3))
+
+    def forward(self, images):
+        unused = self.extra(images)
+        features = F.relu(self.norm(self.stem(images)), inplace=True)
+        return self.head(squeeze(features))
+
+{GLUE}"""
+OTHER = BY_HAND.replace("F.relu(self.norm(self.stem(images)), inplace=True)", "self.norm(F.gelu(self.stem(images)))")
+FAILS = SEQUENTIAL.replace("return self.body(x)", "return self.body(x.flatten(2))").replace("nn.ReLU()", "nn.Tanh()")
+CODES = {
+    "a-sequential": SEQUENTIAL.replace("WIDTH", "8"),
+    "b-by-hand": BY_HAND,
+    "c-wide": SEQUENTIAL.replace("WIDTH", "12").replace("nn.ReLU()", "nn.ReLU(inplace=True)"),
+    "d-other": OTHER.replace("def squeeze", "def pooled_features").replace("squeeze(", "pooled_features("),
+    "e-fails": FAILS.replace("WIDTH", "5"),
+}
+
+
+def rows() -> list[dict[str, Any]]:
+    prm = json.dumps({"lr": 0.1, "batch": 4, "transform": "norm_32"})
+    about = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1, "duration": 1.0}
+    return [
+        about | {"nn": name, "nn_code": code, "accuracy": 0.9 - 0.1 * place, "prm": prm}
+        for place, (name, code) in enumerate(CODES.items())
+    ]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Graphs, Path]:
+    """The same rows, with lexical thresholds that no two of them reach, curated in each way."""
+    folder = tmp_path_factory.mktemp("graphs")
+    modes: tuple[Graphs, ...] = ("survivors", "all", "keep-different", "off")
+    for mode in modes:
+        options = CurateOptions(lexical_threshold=1.0, structural_threshold=1.0, graph=mode)
+        curate(MemorySource(rows()), folder / mode, options)
+    return {mode: folder / mode for mode in modes}
+
+
+def decisions(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["nn"]: row for row in pq.read_table(folder / "decisions.parquet").to_pylist()}
+
+
+def test_what_computes_the_same_is_one(folders: dict[Graphs, Path]) -> None:
+    found = decisions(folders["survivors"])
+    removed = found["b-by-hand"]
+    assert (removed["stage"], removed["reason"], removed["agreement"]) == (
+        "graph",
+        "computes what a-sequential computes",
+        "same",
+    )
+    assert removed["canonical"] == found["a-sequential"]["id"]
+    assert [name for name, row in found.items() if row["kept"]] == ["a-sequential", "c-wide", "d-other", "e-fails"]
+    assert all(row["kept"] for row in decisions(folders["off"]).values())
+
+
+def test_tracing_survivors_is_as_good_as_tracing_all(folders: dict[Graphs, Path]) -> None:
+    one, other = (pq.read_table(folders[mode] / "decisions.parquet") for mode in ("survivors", "all"))
+    assert one.drop_columns("agreement").equals(other.drop_columns("agreement"))
+
+
+@pytest.mark.parametrize("mode", ["survivors", "all", "keep-different", "off"])
+def test_the_folder_proves_itself(folders: dict[Graphs, Path], mode: Graphs) -> None:
+    checks = verify(folders[mode], jobs=1)
+    assert [check for check in checks if not check.ok] == []
+    assert any(check.name.startswith("guarantee 7") for check in checks) == (mode != "off")
+
+
+def test_columns_say_what_a_network_computes(folders: dict[Graphs, Path]) -> None:
+    records = {
+        row["nn"]: row
+        for path in sorted(folders["survivors"].glob("data/records/*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    }
+    assert records["a-sequential"]["graph_widths"] == records["c-wide"]["graph_widths"]
+    assert records["a-sequential"]["split"] == records["c-wide"]["split"]
+    assert records["a-sequential"]["graph"] != records["c-wide"]["graph"]
+    assert records["d-other"]["dead_classes"] == ["Unused"]
+    assert records["d-other"]["unused_parameters"] == ["never"]
+    assert (records["e-fails"]["graph"], records["e-fails"]["runs"]) == (None, False)
+    assert records["e-fails"]["runs_error"].startswith("forward_failed: ")
+    graphs = {row["id"]: row for row in pq.read_table(folders["survivors"] / "graphs.parquet").to_pylist()}
+    assert graphs[records["a-sequential"]["id"]]["in_shape"] == [2, 3, 256, 256]
+    assert graphs[records["a-sequential"]["id"]]["route"] == "meta"
+
+
+def test_report_and_card_count_them(folders: dict[Graphs, Path]) -> None:
+    manifest = read_manifest(folders["survivors"])
+    assert manifest.parameters["graph"] == "survivors"
+    assert manifest.counts["graphs"] == {
+        "traced": 4, "not_traced": {"forward_failed": 1}, "kept": 3, "distinct": 3, "distinct_up_to_widths": 2,
+    }  # fmt: skip
+    report = (folders["survivors"] / "report.md").read_text()
+    assert "Of 4 kept records 3 have one: 3 computations, 2 up to widths." in report
+    assert "Graphs were not compared" in (folders["off"] / "README.md").read_text()
+
+
+def test_explain_tells_how_two_graphs_differ(folders: dict[Graphs, Path]) -> None:
+    told = explain(folders["survivors"], "b-by-hand")
+    assert told.facts["graph_difference"]["agreement"] == "same"
+    assert "computation both compute the same" in "\n".join(told.lines)
+    assert "never runs: Unused" in "\n".join(told.lines)
+
+
+def test_a_changed_graph_is_found(folders: dict[Graphs, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "changed"
+    curate(MemorySource(rows()), folder, CurateOptions(lexical_threshold=1.0, structural_threshold=1.0))
+    table = pq.read_table(folder / "graphs.parquet")
+    texts = [text and text.replace('"relu"', '"gelu"') for text in table["eval"].to_pylist()]
+    place = table.schema.get_field_index("eval")
+    pq.write_table(table.set_column(place, table.schema.field("eval"), [texts]), folder / "graphs.parquet")
+    wrong = {check.name.partition(":")[0] for check in verify(folder, jobs=1) if not check.ok}
+    assert wrong == {"digests", "croissant.json", "guarantee 7"}
+
+
+def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NoSandboxError("foreign code cannot be confined on this machine")
+
+    monkeypatch.setattr(GraphTracer, "trace", refuse)
+    curate(MemorySource(rows()), tmp_path / "out", CurateOptions())
+    assert any("graphs were not compared" in note for note in read_manifest(tmp_path / "out").details["notes"])
+    assert "Graphs were not compared" in (tmp_path / "out" / "README.md").read_text()
+    assert all(check.ok for check in verify(tmp_path / "out", jobs=1))
+    with pytest.raises(NoSandboxError):
+        curate(MemorySource(rows()), tmp_path / "asked", CurateOptions(graph="survivors"))
+
+
+def test_profile_nn_dup_compares_no_graphs() -> None:
+    assert CurateOptions(profile="nn-dup").graphs == "off"
+    with pytest.raises(UsageError, match="profile nn-dup compares no graphs"):
+        CurateOptions(profile="nn-dup", graph="survivors")
+
+
+class _Known:
+    """Stands for a tracer that knows the graph of each code, and counts what it was asked for."""
+
+    def __init__(self, graphs: Sequence[int | None]) -> None:
+        self._graphs = graphs
+        self.known: dict[int, Traced] = {}
+
+    def trace(self, shown: dict[int, int]) -> None:
+        for code in shown:
+            graph = self._graphs[code]
+            self.known[code] = Traced({"graph": str(graph)} if graph is not None else {"error": "does not run"})
+
+
+class _Order:
+    def __init__(self, count: int) -> None:
+        self.order = list(range(count))
+        self.shown = {code: code for code in self.order}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_deciding_survivors_first_changes_nothing(data: st.DataObject) -> None:
+    """Any similarity of texts, any graphs: as if everything had been traced before."""
+    count = data.draw(st.integers(1, 12))
+    graphs = data.draw(st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=count, max_size=count))
+    near = data.draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=20))
+
+    def decide(tracer: _Known, order: Sequence[int]) -> Rescue:
+        kept: list[int] = []
+        verdicts = {}
+        for code in order:
+            texts = [one for one in kept if (one, code) in near or (code, one) in near]
+            graph_of = {one: tracer.known[one].graph for one in (*kept, code) if one in tracer.known}
+            twins = [one for one in kept if graph_of.get(code) is not None and graph_of.get(one) == graph_of[code]]
+            if texts or twins:
+                verdicts[code] = Verdict("lexical" if texts else "graph", (texts or twins)[0], 1.0)
+            else:
+                kept.append(code)
+                verdicts[code] = Verdict(None, code, 1.0)
+        return Rescue(verdicts)
+
+    everything, survivors = _Known(graphs), _Known(graphs)
+    records: Any = _Order(count)
+    everything.trace(records.shown)
+    lazy: Any = survivors
+    chosen = choose_traced(records, lambda found: decide(survivors, found.order), lazy)
+    assert chosen.verdicts == decide(everything, records.order).verdicts
