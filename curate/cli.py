@@ -174,6 +174,36 @@ def explain(
 
 
 @app.command(rich_help_panel=_PANEL)
+def novel(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Python files, each a LEMUR network or a module.", show_default=False),
+    ],
+    against: Annotated[
+        list[Path],
+        typer.Option("--against", metavar="DIR", help="A snapshot or an extraction (repeatable).", show_default=False),
+    ],
+    task: Annotated[str, typer.Option(help="Whose inputs the networks are traced with.")] = "img-classification",
+    prm: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Hyperparameters; default: usual ones, then those of the nearest records."),
+    ] = None,
+    jobs: JobsOption = None,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed."""
+    from curate.novel import novel as run
+
+    found = run(files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox)
+    print(json.dumps(found.facts, indent=2) if as_json else "\n".join(found.lines))
+    if found.known:
+        raise typer.Exit(3)
+
+
+@app.command(rich_help_panel=_PANEL)
 def sensitivity(
     source: SourceArg,
     out: OutOption,

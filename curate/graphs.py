@@ -33,6 +33,16 @@ _EXCEEDED = frozenset({Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.CRASHED})
 _TRANSFORM = "norm_256"
 _DATASET = {"img-classification": "cifar-10"}
 
+#: What a benchmark hands a network whose record is not known, by task.
+DATASETS = {
+    **_DATASET,
+    "img-segmentation": "coco",
+    "obj-detection": "coco",
+    "img-captioning": "coco",
+    "txt-image": "coco",
+    "txt-generation": "wikitext",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Traced:
@@ -74,19 +84,12 @@ class Traced:
         return "widths" if self.widths == other.widths else "different"
 
 
-class GraphTracer:
-    """Traces codes as they are asked for, and remembers them. A context manager; its sandbox starts when needed."""
+class NetworkTracer:
+    """Traces networks in a sandbox. A context manager; its sandbox starts when needed."""
 
-    def __init__(self, corpus: Corpus, *, jobs: int | None = None, unsafe: bool = False) -> None:
-        self.known: dict[int, Traced] = {}
-        self._corpus = corpus
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False) -> None:
         self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, limits=LIMITS)
         self._alone = open_box([ENTRY], jobs=1, unsafe=unsafe, limits=_AGAIN)
-
-    @property
-    def graphs(self) -> dict[int, str]:
-        """G0 of each code that has a graph."""
-        return {code: traced.graph for code, traced in self.known.items() if traced.graph is not None}
 
     def __enter__(self) -> Self:
         return self
@@ -95,19 +98,15 @@ class GraphTracer:
         self._box.__exit__(*error)
         self._alone.__exit__(*error)
 
-    def trace(self, shown: Mapping[int, int]) -> None:
-        """Trace those of these codes that are not known, each as the row that shows it describes it.
+    def run(self, payloads: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, Traced]]:
+        """What each of these networks computes, by its number, in the order in which they are done.
+
+        Args:
+            payloads: `code` and what `given_of` tells.
 
         Raises: UserError if no sandbox can be had.
         """
-        jobs: list[Job] = []
-        for code, row in shown.items():
-            if code not in self.known:
-                given = self._given(row)
-                if isinstance(given, str):
-                    self.known[code] = Traced({"error": f"unknown_input: {given}"})
-                else:
-                    jobs.append(Job(str(code), ENTRY, given | {"code": self._corpus.codes[code]}))
+        jobs = [Job(str(number), ENTRY, payload) for number, payload in payloads.items()]
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
@@ -115,7 +114,7 @@ class GraphTracer:
                 answer = answer_of(outcome)
                 if not answer["runs"]:
                     answer = {"error": f"{answer['category']}: {answer['error']}"}
-                self.known[int(outcome.key)] = Traced(answer)
+                yield int(outcome.key), Traced(answer)
                 advance(1)
 
     def _outcomes(self, jobs: list[Job]) -> Iterator[Outcome]:
@@ -129,17 +128,45 @@ class GraphTracer:
                 yield outcome
         yield from self._alone.run(again, attempts=1)
 
-    def _given(self, row: int) -> dict[str, Any] | str:
-        """What the sandbox is given beside the code, or why that cannot be told."""
-        (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
-        prm = read_parameters(record["prm"])
-        task, dataset = record["task"], record["dataset"]
-        shared = case_of(task, _DATASET.get(task, dataset), _TRANSFORM)
-        own = case_of(task, dataset, prm.get("transform"))
-        cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, Case)]
-        if not cases:
-            return str(own)
-        return {"cases": cases, "prm": prm | {"batch": BATCH}}
+
+class GraphTracer(NetworkTracer):
+    """Traces the codes of a corpus as they are asked for, and remembers them."""
+
+    def __init__(self, corpus: Corpus, *, jobs: int | None = None, unsafe: bool = False) -> None:
+        super().__init__(jobs=jobs, unsafe=unsafe)
+        self.known: dict[int, Traced] = {}
+        self._corpus = corpus
+
+    @property
+    def graphs(self) -> dict[int, str]:
+        """G0 of each code that has a graph."""
+        return {code: traced.graph for code, traced in self.known.items() if traced.graph is not None}
+
+    def trace(self, shown: Mapping[int, int]) -> None:
+        """Trace those of these codes that are not known, each as the row that shows it describes it.
+
+        Raises: UserError if no sandbox can be had.
+        """
+        payloads: dict[int, dict[str, Any]] = {}
+        for code, row in shown.items():
+            if code not in self.known:
+                (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
+                given = given_of(record["task"], record["dataset"], read_parameters(record["prm"]))
+                if isinstance(given, str):
+                    self.known[code] = Traced({"error": f"unknown_input: {given}"})
+                else:
+                    payloads[code] = given | {"code": self._corpus.codes[code]}
+        self.known.update(self.run(payloads))
+
+
+def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> dict[str, Any] | str:
+    """What the sandbox is given beside the code of a network of this benchmark, or why that cannot be told."""
+    shared = case_of(task, _DATASET.get(task or "", dataset), _TRANSFORM)
+    own = case_of(task, dataset, prm.get("transform"))
+    cases = [asdict(case) for case in (shared, own if own != shared else None) if isinstance(case, Case)]
+    if not cases:
+        return str(own)
+    return {"cases": cases, "prm": {**prm, "batch": BATCH}}
 
 
 def choose_traced(records: Records, choose: Callable[[Records], Rescue], tracer: GraphTracer) -> Rescue:

@@ -140,7 +140,10 @@ class _Interrupted(BaseException):
 
 
 def main() -> NoReturn:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 129, 130 or 143 ended by a signal."""
+    """Run the command line.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not novel (`novel` alone), 129, 130 or 143 ended by a signal.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup

@@ -22,6 +22,7 @@ _SAME = frozenset({"clone", "alias", "detach", "lift_fresh", "lift", "contiguous
 _RESHAPE = frozenset({"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze"})
 _PRODUCT = frozenset({"mm", "bmm", "mv", "dot"})
 _PARTS = frozenset({"split", "split_with_sizes", "unbind", "unsafe_split"})
+_REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod"})
 _NORMS = frozenset({"batch_norm", "instance_norm"})
 _DIMENSIONS = frozenset({"dim", "dims", "dim0", "dim1"})
 _FILLED = {"zero": 0.0} | {
@@ -114,6 +115,8 @@ class _Form:
             return [_RULES[node.op](self, node, given)]
         for name in _DIMENSIONS & given.keys():
             given[name] = self.positive(given[name], given)
+        if given.get("stride") == () and "kernel_size" in given:  # of pooling: windows side by side
+            given["stride"] = given["kernel_size"]
         return self.add(node, node.op, given)
 
     def add(self, node: Node, op: str, given: Mapping[str, Argument], *, unique: bool = False) -> list[Ref]:
@@ -156,9 +159,21 @@ class _Form:
         dtype = self.type(source).dtype
         if self.nodes[source.node].op == "reshape":
             source = self.nodes[source.node].inputs[0]
+        if self.nodes[source.node].op in _REDUCTIONS:
+            source = self._reduced(self.nodes[source.node], shape)
         if self.type(source).shape == shape:
             return source
         return self.one(node, "reshape", {"input": source, "shape": shape}, TensorType(dtype, shape))
+
+    def _reduced(self, reduction: Node, shape: tuple[int, ...]) -> Ref:
+        """A reduction that keeps its dimensions if that gives this shape, else one that drops them."""
+        dtype, before = reduction.outputs[0].dtype, self.type(reduction.get("input")).shape
+        dims = reduction.get("dim")
+        kept = tuple(1 if dim in dims else size for dim, size in enumerate(before))
+        dropped = tuple(size for dim, size in enumerate(before) if dim not in dims)
+        keeps = shape == kept
+        given = dict(reduction.arguments) | {"keepdim": keeps}
+        return self.one(reduction, reduction.op, given, TensorType(dtype, kept if keeps else dropped))
 
     def permute(self, node: Node, source: Ref, dims: tuple[int, ...]) -> Ref:
         """Dimensions in another order."""
@@ -297,7 +312,7 @@ def _product(form: _Form, node: Node, given: Given) -> Ref:
     return form.one(node, "matmul", {"input": one, "other": other})
 
 
-@_rule("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod")
+@_rule(*_REDUCTIONS)
 def _reduce(form: _Form, node: Node, given: Given) -> Ref:
     rank = len(form.type(given["input"]).shape)
     dims = given.get("dim")

@@ -1,0 +1,229 @@
+"""`lemur novel`: files beside a snapshot and an extraction, by text, by structure and by what they compute."""
+
+import json
+import runpy
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.novel import novel
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.sources import open_source
+from lemur_core.files.errors import UsageError, UserError
+
+ALL = tuple(range(12))
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+PLAIN = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2, 2))
+        self.drop = nn.Dropout(p=prm["dropout"])
+        self.head = nn.Linear(8, out_shape[0])
+
+    def forward(self, x):
+        x = self.features(x).mean((2, 3))
+        return self.head(self.drop(x))
+"""
+
+#: What `PLAIN` computes, in other words.
+REWRITTEN = """
+from torch.nn.functional import adaptive_avg_pool2d, dropout, max_pool2d
+from torch.nn import Conv2d, Linear, Module
+
+
+def narrowed(image, filters):
+    found = filters(image).clamp_min(0) if False else filters(image).relu()
+    return max_pool2d(found, 2)
+
+
+class Net(Module):
+    WIDTH = 8
+
+    def __init__(self, shape, classes, prm, device):
+        super().__init__()
+        self.rate = prm.get("dropout", 0.9)
+        self.last = Linear(self.WIDTH, *classes)
+        self.first = Conv2d(shape[1], self.WIDTH, (3, 3), padding="same")
+
+    def forward(self, images):
+        pooled = adaptive_avg_pool2d(narrowed(images, self.first), 1).flatten(1)
+        return self.last(dropout(pooled, self.rate, training=self.training))
+"""
+
+
+def snapshot_of(folder: Path, codes: dict[str, str], **options: Any) -> Path:
+    """A snapshot of these networks by name."""
+    benchmark = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1}
+    prm = json.dumps({"dropout": 0.35, "transform": "norm_32"})
+    rows = [
+        {"nn": name, "nn_code": code, **benchmark, "accuracy": 0.9 - place / 10, "prm": prm}
+        for place, (name, code) in enumerate(codes.items())
+    ]
+    source = folder / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curate(open_source(str(source)), folder / "snapshot", CurateOptions(**options), jobs=1)
+    return folder / "snapshot"
+
+
+@pytest.fixture(scope="module")
+def codes(network: Callable[..., str]) -> dict[str, str]:
+    return {"base": network(ALL), "copy": network((*ALL, 0)), "other": network((6, 8, 4))}
+
+
+@pytest.fixture(scope="module")
+def snapshot(codes: dict[str, str], warm: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    warm(codes.values())
+    return snapshot_of(tmp_path_factory.mktemp("novel"), codes, graph="off")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], Path]:
+    def write(code: str) -> Path:
+        path = tmp_path / "network.py"
+        path.write_text(code)
+        return path
+
+    return write
+
+
+def test_the_same_code_is_known(snapshot: Path, codes: dict[str, str], file: Callable[[str], Path]) -> None:
+    (told,) = novel([file(codes["base"])], [snapshot]).facts["files"]
+    assert told["verdict"] == "known"
+    nearest = told["nearest"][0]
+    assert (nearest["folder"], nearest["name"], nearest["stands_for_it"]) == (str(snapshot), "base", None)
+    assert (nearest["lexical"], nearest["structural"], nearest["graph"], nearest["agreement"]) == (1.0, 1.0, None, None)
+    assert nearest["known"] == ("exact", "lexical", "structural")
+    assert told["error"].startswith("not_traced: ")
+
+
+def test_a_near_text_is_known(snapshot: Path, file: Callable[[str], Path], network: Callable[..., str]) -> None:
+    (told,) = novel([file(network(ALL, name="Other", comment="mine"))], [snapshot]).facts["files"]
+    nearest = told["nearest"][0]
+    assert (told["verdict"], nearest["name"]) == ("known", "base")
+    assert nearest["known"][0] == "lexical"
+    assert nearest["lexical"] >= 0.9
+
+
+def test_a_removed_code_names_what_stands_for_it(
+    snapshot: Path, codes: dict[str, str], file: Callable[[str], Path]
+) -> None:
+    found = novel([file(codes["copy"])], [snapshot])
+    names = {one["name"]: one for one in found.facts["files"][0]["nearest"]}
+    assert names["copy"]["stands_for_it"] == "base"
+    assert names["copy"]["known"][0] == "exact"
+    assert any(line.endswith(f"copy ({snapshot}, removed for base)") for line in found.lines)
+
+
+def test_another_network_is_novel(snapshot: Path, file: Callable[[str], Path], network: Callable[..., str]) -> None:
+    found = novel([file(network((9, 3, 1, 10)))], [snapshot])
+    assert not found.known
+    (told,) = found.facts["files"]
+    assert told["verdict"] == "novel"
+    assert {one["name"] for one in told["nearest"]} == {"base", "other"}
+    assert all(not one["known"] for one in told["nearest"])
+    assert found.lines[0].startswith(f"novel  {told['file']}: nearest is ")
+    assert found.lines[-1] == (
+        f"note: {snapshot}: holds no graphs; its networks are compared by text and structure alone"
+    )
+
+
+def test_thresholds_are_those_of_the_snapshot(
+    codes: dict[str, str], tmp_path: Path, file: Callable[[str], Path], network: Callable[..., str]
+) -> None:
+    options = {"lexical_threshold": 1.0, "structural_threshold": 1.0, "graph": "off"}
+    strict = snapshot_of(tmp_path, {"base": codes["base"]}, **options)
+    found = novel([file(network((*ALL, 0)))], [strict])
+    assert not found.known
+    assert found.facts["files"][0]["nearest"][0]["lexical"] >= 0.9
+
+
+def test_a_block_is_known_beside_its_extraction(
+    tmp_path: Path, file: Callable[[str], Path], snapshot: Path, codes: dict[str, str]
+) -> None:
+    made = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py"))
+    sources = [made["source"](tmp_path, "alpha@1.0")]
+    made["write"](tmp_path / "blocks", made["results"](sources), sources)
+    rows = pq.read_table(tmp_path / "blocks" / "blocks.parquet", columns=["block", "code"]).to_pylist()
+    block = next(row for row in rows if row["code"] is not None)
+    (told,) = novel([file(block["code"])], [snapshot, tmp_path / "blocks"]).facts["files"]
+    assert told["verdict"] == "known"
+    assert told["nearest"][0]["name"] == block["block"]
+    assert told["nearest"][0]["folder"] == str(tmp_path / "blocks")
+
+
+def test_what_cannot_be_compared_is_one_line(snapshot: Path, file: Callable[[str], Path], tmp_path: Path) -> None:
+    good, broken = file("import torch\n"), tmp_path / "broken.py"
+    broken.write_text("def broken(:\n")
+    (tmp_path / "bytes.py").write_bytes(b"\xff")
+    for path, said in (
+        (tmp_path / "none.py", "none.py: cannot be read: No such file or directory; give a Python file"),
+        (tmp_path / "bytes.py", "bytes.py: cannot be read: not UTF-8; give a Python file"),
+        (broken, "broken.py: not Python: line 1: invalid syntax; nothing was compared"),
+    ):
+        with pytest.raises(UserError) as caught:
+            novel([good, path], [snapshot])
+        assert str(caught.value) == f"{path.parent}/{said}"
+    with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
+        novel([good], [tmp_path])
+    with pytest.raises(UsageError, match="--task dreams: not known; one of img-classification, "):
+        novel([good], [snapshot], task="dreams")
+    with pytest.raises(UsageError, match="--prm \\[1\\]: must be a JSON object"):
+        novel([good], [snapshot], prm="[1]")
+
+
+def test_exit_codes(lemur_here: Command, snapshot: Path, tmp_path: Path, codes: dict[str, str]) -> None:
+    for name, code in (("known", codes["base"]), ("novel", "import torch\n"), ("broken", "def broken(:\n")):
+        (tmp_path / f"{name}.py").write_text(code)
+
+    def run(*names: str) -> subprocess.CompletedProcess[str]:
+        return lemur_here("novel", *(f"{name}.py" for name in names), "--against", snapshot, "--json", cwd=tmp_path)
+
+    assert run("novel").returncode == 0
+    both = run("novel", "known")
+    assert both.returncode == 3
+    assert [told["verdict"] for told in json.loads(both.stdout)["files"]] == ["novel", "known"]
+    failed = run("known", "broken")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("lemur: broken.py: not Python")
+
+
+# --- what they compute --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> None:
+    snapshot = snapshot_of(tmp_path, {"plain": PLAIN}, graph="survivors")
+    (told,) = novel([file(REWRITTEN)], [snapshot]).facts["files"]
+    nearest = told["nearest"][0]
+    assert nearest["lexical"] < 0.2
+    assert (told["verdict"], nearest["agreement"], nearest["known"]) == ("known", "same", ("graph",))  # with its prm
+
+    (told,) = novel([file(REWRITTEN)], [snapshot], prm='{"dropout": 0.5}').facts["files"]
+    assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "different")
+    assert told["nearest"][0]["graph"] == 1.0  # in eval mode
+
+    (told,) = novel([file(REWRITTEN.replace("WIDTH = 8", "WIDTH = 6"))], [snapshot]).facts["files"]
+    assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "widths")
+
+    found = novel([file(REWRITTEN.replace("self.first)", "self.missing)"))], [snapshot])
+    assert found.facts["files"][0]["graph"] is None
+    assert "; judged by text and structure alone: forward_failed: AttributeError: " in found.lines[0]
+
+    path = snapshot / "graphs.parquet"
+    table = pq.read_table(path)
+    made = table.set_column(table.schema.get_field_index("torch"), "torch", pa.array(["1.0"] * len(table)))
+    pq.write_table(made, path)
+    with pytest.raises(UserError, match=r"its graphs are form 1 of torch 1\.0, here is form 1 of torch "):
+        novel([file(REWRITTEN)], [snapshot])
