@@ -164,12 +164,20 @@ def curate(
 def explain(
     folder: FolderArg,
     name_or_id: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="A network's name, or 6 digits of its id.")],
+    graph: Annotated[
+        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Why one record was kept or removed, with a diff to the record that stands for it."""
+    from curate.explain import draw_graph
     from curate.explain import explain as run
 
     explanation = run(folder, name_or_id)
+    if graph is not None:
+        drawn = draw_graph(explanation, graph)
+        explanation.lines.append(drawn)
+        explanation.facts["drawn"] = str(graph)
     print(json.dumps(explanation.facts, indent=2) if as_json else "\n".join(explanation.lines))
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.outcome import DUPLICATE_STAGES
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article, plural, ratio, shown
 from lemur_core.graphs.compare import differences, share
 from lemur_core.graphs.graph import Graph
@@ -209,6 +209,28 @@ def _fate(row: dict[str, Any]) -> str:
 
 
 # --- what became of it --------------------------------------------------------------------------------------------
+
+
+def draw_graph(explanation: Explanation, path: Path) -> str:
+    """Draw what the network of an explanation computes in eval mode. Returns: a line that says so.
+
+    Raises: UserError if that is not known; UsageError if the file is no `.svg`.
+    """
+    facts = explanation.facts
+    row, name = facts["graph"], f"{facts['name']} {(facts['id'] or '')[:16]}"
+    if path.suffix != ".svg":
+        raise UsageError(f"--graph {path}: pictures of graphs are SVG; give a name that ends in .svg")
+    if row is None:
+        raise UserError(f"{name}: was not traced, so there is no graph to draw; `lemur curate --graph all` traces all")
+    if row["graph"] is None:
+        raise UserError(f"{name}: has no graph to draw: {shown(row['error'])}")
+    try:
+        graph = Graph.from_json(json.loads(row["eval"]))
+    except ValueError as error:
+        raise UserError(f"{name}: its graph cannot be read: {error}; make the snapshot anew") from error
+    from lemur_core.graphs.picture import draw
+
+    return f"{path}: {plural(draw(graph, path, name), 'box', 'boxes')}, what it computes in eval mode"
 
 
 def _explain(snapshot: Snapshot, wanted: str) -> Explanation:

@@ -1,4 +1,4 @@
-"""Figures of one look, as PNG files whose bytes depend on the data alone.
+"""Figures of one look, as PNG or SVG files whose bytes depend on the data alone.
 
 Colours: Okabe and Ito 2008, "Color Universal Design".
 """
@@ -38,11 +38,15 @@ _STYLE: dict[str, Any] = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "legend.frameon": False,
+    "svg.hashsalt": "lemur",  # else the names inside of an SVG file are drawn at random
 }
 
 
 def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI) -> None:
-    """Draw one figure into a PNG file, in our style whatever the user's settings are; its folder is made if missing."""
+    """Draw one figure into a PNG file, or an SVG file if the name ends so; its folder is made if missing.
+
+    It is in our style whatever the user's settings are.
+    """
     import matplotlib  # here, because it takes longer than everything else in a report
     from matplotlib.figure import Figure
 
@@ -55,7 +59,10 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
         figure = Figure(layout="constrained")
         draw(figure)
         with atomic_file(path) as part:
-            figure.savefig(part, format="png", dpi=dpi, metadata={"Software": None})
+            if path.suffix == ".svg":
+                figure.savefig(part, format="svg", metadata={"Date": None, "Creator": None})
+            else:
+                figure.savefig(part, format="png", dpi=dpi, metadata={"Software": None})
 
 
 def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: float = 8.0) -> "Axes":

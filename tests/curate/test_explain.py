@@ -11,12 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch import nn
 
-from curate.explain import Explanation, explain
+from curate.explain import Explanation, draw_graph, explain
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
+from lemur_core.graphs.trace import trace
 
 ALL = tuple(range(12))
 UNUSED = """
@@ -375,3 +378,32 @@ def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) ->
     told = explain(copy, "lexical-net")
     assert said(told)["canonical"] == "structural-net (not kept itself)"
     assert told.facts["diff"][0] == f"--- structural-net {digest_of(codes['structural'])[:16]}"
+
+
+# --- its graph ----------------------------------------------------------------------------------------------------
+
+
+def told_of(graph: dict[str, Any] | None) -> Explanation:
+    return Explanation([], {"name": "net", "id": "ab" * 32, "graph": graph})
+
+
+def test_the_graph_is_drawn(tmp_path: Path) -> None:
+    traced = trace(lambda: nn.Conv2d(3, 8, 3), lambda: [torch.rand(2, 3, 8, 8)])
+    row = {"graph": "0" * 64, "error": None, "eval": json.dumps(traced.to_json())}
+    said = draw_graph(told_of(row), tmp_path / "net.svg")
+    assert said == f"{tmp_path / 'net.svg'}: 3 boxes, what it computes in eval mode"
+    assert (tmp_path / "net.svg").read_text().startswith("<?xml")
+
+
+def test_a_graph_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
+    other = {"form": 1, "torch": "1.0", "nodes": [], "outputs": [], "writes": []}
+    for row, said in (
+        (None, "net abababababababab: was not traced, so there is no graph to draw"),
+        ({"graph": None, "error": "no_net: none"}, "net abababababababab: has no graph to draw: no_net: none"),
+        ({"graph": "0" * 64, "eval": json.dumps(other)}, "net abababababababab: its graph cannot be read: form 1 of"),
+    ):
+        with pytest.raises(UserError, match=said):
+            draw_graph(told_of(row), tmp_path / "net.svg")
+    with pytest.raises(UserError, match=r"net.png: pictures of graphs are SVG; give a name that ends in \.svg"):
+        draw_graph(told_of(None), tmp_path / "net.png")
+    assert not list(tmp_path.iterdir())

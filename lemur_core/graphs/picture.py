@@ -1,0 +1,403 @@
+"""A graph as a picture: operations from top to bottom, what goes past others in another colour, shapes in the boxes.
+
+Layers and their order follow Sugiyama: each node lies below all that it reads, connections that pass layers get a place
+of their own in each of them, layers are ordered by the mean place of their neighbours, and straight lines come first.
+
+Source: K. Sugiyama, S. Tagawa, M. Toda, "Methods for visual understanding of hierarchical system structures", IEEE
+Transactions on Systems, Man, and Cybernetics 11 (1981)
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
+from lemur_core.files.markdown import shown
+from lemur_core.graphs.graph import LEAVES, Graph, Node, refs_in
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Boxes up to which each operation has its own.
+MAX_BOXES = 100
+
+_SIZE, _SMALL = 8.0, 6.5  # points
+_LINE = 10.5
+_PAD, _GAP, _BETWEEN, _LANE = 8.0, 18.0, 26.0, 12.0  # around text, between boxes, between layers, for what goes past
+_MARGIN = 20.0
+_SWEEPS = 12
+_HEAVY = 16.0  # how much straighter lines between boxes are than those that go past
+_CHARACTERS = 44
+#: Values of arguments that go without saying.
+_PLAIN: Mapping[str, Any] = {"stride": 1, "dilation": 1, "groups": 1, "padding": 0, "output_padding": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box: an operation, or all that runs in one call of a module.
+
+    `title` and `lines` are its text; `reads` the boxes that lead to it, by number; `kind` one of `input`, `output`,
+    `operation`, `learned` (it has parameters) and `module`.
+    """
+
+    title: str
+    lines: tuple[str, ...]
+    reads: tuple[int, ...]
+    kind: str
+
+
+def draw(graph: Graph, path: Path, title: str) -> int:
+    """Draw a graph into an SVG file, the same bytes for the same graph.
+
+    Args:
+        title: above the picture.
+
+    Returns: the number of boxes, inputs and outputs included; at most `MAX_BOXES` beside these.
+    """
+    made = boxes(graph)
+    save_figure(path, lambda figure: _Picture(made).draw(figure, title))
+    return len(made)
+
+
+# --- what is drawn ------------------------------------------------------------------------------------------------
+
+
+def boxes(graph: Graph) -> list[Box]:
+    """The boxes of a graph, each after those that it reads.
+
+    Above `MAX_BOXES` operations, those that run one after another in one module are one box, for the largest depth of
+    modules that leaves few enough; where modules do not help, as many as are needed in turn.
+    """
+    wanted = _reaching(graph)
+    computing = [place for place in wanted if graph.nodes[place].op not in LEAVES]
+    groups = _groups(graph, computing)
+    made: list[Box] = []
+    box_of: dict[int, int] = {}
+    for place in wanted:
+        if graph.nodes[place].op == "input":
+            box_of[place] = len(made)
+            made.append(Box("input", (_shapes(graph.nodes[place]),), (), "input"))
+    for group in groups:
+        inside = set(group)
+        read = [ref.node for place in group for ref in graph.nodes[place].inputs]
+        reads = dict.fromkeys(box_of[node] for node in read if node not in inside and node in box_of)
+        made.append(_box(graph, group, tuple(reads)))
+        box_of |= dict.fromkeys(group, len(made) - 1)
+    for number, ref in enumerate(graph.outputs):
+        name = "output" if len(graph.outputs) == 1 else f"output {number}"
+        kind = graph.type_of(ref)
+        made.append(Box(name, (_shape(kind.shape),), (box_of[ref.node],) if ref.node in box_of else (), "output"))
+    return made
+
+
+def _reaching(graph: Graph) -> list[int]:
+    """The nodes that lead to an output, in order."""
+    wanted = {ref.node for ref in graph.outputs}
+    for place in range(len(graph.nodes) - 1, -1, -1):
+        if place in wanted:
+            wanted.update(ref.node for ref in graph.nodes[place].inputs)
+    return sorted(wanted)
+
+
+def _groups(graph: Graph, places: Sequence[int]) -> list[list[int]]:
+    if len(places) <= MAX_BOXES:
+        return [[place] for place in places]
+    scopes = [graph.nodes[place].scope.split(".") for place in places]
+    for depth in range(max(map(len, scopes)), 0, -1):
+        found: list[list[int]] = []
+        before: list[str] | None = None
+        for place, scope in zip(places, scopes, strict=True):
+            inside = scope[:depth]
+            if inside == before and inside != [""]:
+                found[-1].append(place)
+            else:
+                found.append([place])
+            before = inside
+        if len(found) <= MAX_BOXES:
+            return found
+    each = -(-len(places) // MAX_BOXES)
+    return [list(places[start : start + each]) for start in range(0, len(places), each)]
+
+
+def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
+    nodes = [graph.nodes[place] for place in group]
+    weights = [
+        graph.nodes[ref.node] for node in nodes for ref in node.inputs if graph.nodes[ref.node].op == "parameter"
+    ]
+    if len(nodes) == 1:
+        (node,) = nodes
+        shapes = [f"{_last(weight.scope)} {_shape(weight.outputs[0].shape)}" for weight in weights]
+        lines = [node.scope, *_wrapped([*_attributes(node), *shapes]), _shapes(node)]
+        return Box(
+            node.op.strip("_"), tuple(line for line in lines if line), reads, "learned" if weights else "operation"
+        )
+    counted = Counter(node.op.strip("_") for node in nodes)
+    parts = [op if count == 1 else f"{count}×{op}" for op, count in counted.items()]
+    scope = _common([node.scope for node in nodes])
+    return Box(scope or f"{len(nodes)} operations", (*_wrapped(parts, 3), _shapes(nodes[-1])), reads, "module")
+
+
+def _attributes(node: Node) -> list[str]:
+    """What an operation is given beside values, but for what goes without saying."""
+    found = []
+    for name, value in node.arguments:
+        values = value if isinstance(value, tuple) else (value,)
+        plain = name in _PLAIN and all(item == _PLAIN[name] for item in values)
+        if any(refs_in(value)) or plain or value is None or value is False or value in ("", ()) or name == "draw":
+            continue
+        if name != "shape":  # it is that of what comes out
+            found.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {_value(value)}")
+    return found
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return _shape(value) if all(isinstance(item, int) for item in value) else f"{len(value)} values"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "one number"
+
+
+def _shapes(node: Node) -> str:
+    return _shape(node.outputs[0].shape)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _common(scopes: Sequence[str]) -> str:
+    parts = [scope.split(".") for scope in scopes]
+    same = []
+    for items in zip(*parts, strict=False):
+        if len(set(items)) > 1:
+            break
+        same.append(items[0])
+    return ".".join(same)
+
+
+def _wrapped(parts: Sequence[str], limit: int = 4) -> list[str]:
+    """Parts with commas between them, in lines of some length; beyond the limit it is said how many more there are."""
+    lines: list[str] = []
+    for number, part in enumerate(parts):
+        part = shown(part, _CHARACTERS)
+        if lines and len(lines[-1]) + len(part) + 2 <= _CHARACTERS:
+            lines[-1] += f", {part}"
+        elif len(lines) == limit:
+            lines[-1] += f", and {len(parts) - number} more"
+            break
+        else:
+            lines.append(part)
+    return lines
+
+
+# --- where it is drawn --------------------------------------------------------------------------------------------
+
+
+class _Picture:
+    """Boxes with their places in points. Items are boxes, then the places of what goes past in each layer."""
+
+    def __init__(self, made: Sequence[Box]) -> None:
+        self._boxes = made
+        self._sizes = [_size_of(box) for box in made]
+        rank = _ranks(made)
+        self._above: list[list[int]] = [[] for _ in made]
+        self._routes: list[list[int]] = []  # of each connection, the items from box to box
+        layer_of = list(rank)
+        for target, box in enumerate(made):
+            for source in box.reads:
+                route = [source]
+                for layer in range(rank[source] + 1, rank[target]):
+                    layer_of.append(layer)
+                    self._above.append([route[-1]])
+                    route.append(len(layer_of) - 1)
+                self._above[target].append(route[-1])
+                self._routes.append([*route, target])
+        self._below: list[list[int]] = [[] for _ in layer_of]
+        for item, sources in enumerate(self._above):
+            for source in sources:
+                self._below[source].append(item)
+        self._layers: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
+        for item, layer in enumerate(layer_of):
+            self._layers[layer].append(item)
+        self._order()
+        self._x = self._columns()
+        self._y, self._heights = self._rows(layer_of)
+
+    def _order(self) -> None:
+        """Each layer by the mean place of what its items are connected with, down and up in turn."""
+        place = {item: float(number) for layer in self._layers for number, item in enumerate(layer)}
+        for sweep in range(_SWEEPS):
+            down = sweep % 2 == 0
+            near = self._above if down else self._below
+            for layer in self._layers if down else reversed(self._layers):
+                mean = {
+                    item: sum(place[other] for other in near[item]) / len(near[item]) if near[item] else place[item]
+                    for item in layer
+                }
+                layer.sort(key=lambda item: (mean[item], item >= len(self._boxes), place[item]))
+                place |= {item: float(number) for number, item in enumerate(layer)}
+
+    def _columns(self) -> list[float]:
+        """The middle of each item: near what it is connected with, without overlaps, boxes before what goes past."""
+        x = [0.0] * len(self._above)
+        for sweep in range(_SWEEPS + 1):
+            down = sweep % 2 == 0
+            near = self._above if down else self._below
+            for layer in self._layers if down else reversed(self._layers):
+                wanted, weights = [], []
+                for item in layer:
+                    others = [(x[other], self._weight(item, other)) for other in near[item]]
+                    total = sum(weight for _, weight in others)
+                    wanted.append(sum(at * weight for at, weight in others) / total if others else x[item])
+                    weights.append(_HEAVY if item < len(self._boxes) else 1.0)
+                steps = [(self._width(one) + self._width(other)) / 2 + _GAP for one, other in itertools.pairwise(layer)]
+                for item, at in zip(layer, spaced(wanted, weights, steps), strict=True):
+                    x[item] = at
+        return x
+
+    def _rows(self, layer_of: Sequence[int]) -> tuple[list[float], list[float]]:
+        """The middle of each item from the top, and its height: of what goes past that of its layer."""
+        middles, heights, at = [], [], 0.0
+        for layer in self._layers:
+            heights.append(max((self._sizes[item][1] for item in layer if item < len(self._boxes)), default=0.0))
+            middles.append(at + heights[-1] / 2)
+            at += heights[-1] + _BETWEEN
+        own = [height for _, height in self._sizes]
+        return [middles[layer] for layer in layer_of], own + [heights[layer] for layer in layer_of[len(own) :]]
+
+    def _weight(self, *items: int) -> float:
+        return _HEAVY if all(item < len(self._boxes) for item in items) else 1.0
+
+    def _width(self, item: int) -> float:
+        return self._sizes[item][0] if item < len(self._boxes) else _LANE
+
+    def draw(self, figure: "Figure", title: str) -> None:
+        """Put everything into a figure, a point a unit."""
+        from matplotlib.patches import FancyBboxPatch, PathPatch
+
+        left = min((x - self._width(item) / 2 for item, x in enumerate(self._x)), default=0.0) - _MARGIN
+        right = max((x + self._width(item) / 2 for item, x in enumerate(self._x)), default=0.0) + _MARGIN
+        right = max(right, left + 2 * _MARGIN + _measure(title, _SIZE + 2))
+        bottom = max((y + self._sizes[box][1] / 2 for box, y in enumerate(self._y[: len(self._boxes)])), default=0.0)
+        top, bottom = -_MARGIN - 2 * _LINE, bottom + _MARGIN
+        figure.set_layout_engine("none")
+        figure.set_size_inches((right - left) / 72, (bottom - top) / 72)
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_xlim(left, right)
+        axes.set_ylim(bottom, top)
+        axes.axis("off")
+        axes.text(left + _MARGIN, top + _MARGIN, title, fontsize=_SIZE + 2, va="center")
+        for route in self._routes:
+            past = len(route) > 2
+            axes.add_patch(
+                PathPatch(
+                    self._path(route), fill=False, edgecolor=ORANGE if past else INK, linewidth=1.4 if past else 0.9
+                )
+            )
+            x, y = self._x[route[-1]], self._y[route[-1]] - self._sizes[route[-1]][1] / 2
+            axes.plot([x], [y - 2], marker="v", markersize=4, linestyle="none", color=ORANGE if past else INK)
+        for number, box in enumerate(self._boxes):
+            width, height = self._sizes[number]
+            x, y = self._x[number], self._y[number]
+            face, edge = _COLOURS[box.kind]
+            corner = (x - width / 2, y - height / 2)
+            axes.add_patch(
+                FancyBboxPatch(
+                    corner, width, height, "round,pad=0,rounding_size=3", facecolor=face, edgecolor=edge, zorder=3
+                )
+            )
+            for line, (text, size, colour) in enumerate(_lines(box)):
+                at = y - height / 2 + _PAD + (line + 0.5) * _LINE
+                axes.text(x, at, text, fontsize=size, color=colour, ha="center", va="center", zorder=4)
+
+    def _path(self, route: Sequence[int]) -> Any:
+        """From the lower edge of a box to the upper edge of another, upright where it goes past others."""
+        from matplotlib.path import Path as Outline
+
+        points: list[tuple[float, float]] = []
+        for item in route:
+            x, y, half = self._x[item], self._y[item], self._heights[item] / 2
+            points += [(x, y - half), (x, y + half)]
+        points = points[1:-1]
+        codes, corners = [Outline.MOVETO], [points[0]]
+        for place, (one, other) in enumerate(itertools.pairwise(points)):
+            if place % 2:  # along an item
+                corners.append(other)
+                codes.append(Outline.LINETO)
+            else:  # between two layers
+                middle = (one[1] + other[1]) / 2
+                corners += [(one[0], middle), (other[0], middle), other]
+                codes += [Outline.CURVE4] * 3
+        return Outline(corners, codes)
+
+
+_COLOURS = {
+    "input": ("#EEEEEE", FAINT),
+    "output": ("#EEEEEE", FAINT),
+    "operation": ("white", FAINT),
+    "learned": ("#E3F0F8", BLUE),
+    "module": ("#FBEBDD", FAINT),
+}
+
+
+def _ranks(made: Sequence[Box]) -> list[int]:
+    """The layer of each box: below all that it reads; what no input leads to, just above where it is used."""
+    import networkx as nx  # type: ignore[import-untyped]
+
+    edges = nx.DiGraph()
+    edges.add_nodes_from(range(len(made)))
+    edges.add_edges_from((source, target) for target, box in enumerate(made) for source in box.reads)
+    rank = {box: layer for layer, found in enumerate(nx.topological_generations(edges)) for box in found}
+    given = {number for number, box in enumerate(made) if box.kind == "input"}
+    led = given.union(*(nx.descendants(edges, box) for box in given))
+    for box in reversed(list(nx.topological_sort(edges))):
+        users = list(edges.successors(box))
+        if box not in led and users:
+            rank[box] = min(rank[user] for user in users) - 1
+    return [rank[box] for box in range(len(made))]
+
+
+def spaced(wanted: Sequence[float], weights: Sequence[float], steps: Sequence[float]) -> list[float]:
+    """Places in this order, at least these steps apart, with the least weighted squared distance to those wanted.
+
+    Source: pool adjacent violators (Ayer et al. 1955)
+    """
+    offsets = [0.0]
+    for step in steps:
+        offsets.append(offsets[-1] + step)
+    pools: list[tuple[float, float, int]] = []  # mean, weight, items
+    for at, weight, offset in zip(wanted, weights, offsets, strict=True):
+        pool = (at - offset, weight, 1)
+        while pools and pools[-1][0] > pool[0]:
+            mean, heavy, items = pools.pop()
+            total = heavy + pool[1]
+            pool = ((mean * heavy + pool[0] * pool[1]) / total, total, items + pool[2])
+        pools.append(pool)
+    means = [mean for mean, _, items in pools for _ in range(items)]
+    return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
+
+
+def _lines(box: Box) -> Iterator[tuple[str, float, str]]:
+    """The lines of a box, each with its size and colour."""
+    yield shown(box.title, _CHARACTERS), _SIZE, INK
+    for line in box.lines:
+        yield shown(line, 2 * _CHARACTERS), _SMALL, INK
+
+
+def _size_of(box: Box) -> tuple[float, float]:
+    """Width and height of a box in points."""
+    lines = list(_lines(box))
+    return max(_measure(text, size) for text, size, _ in lines) + 2 * _PAD, len(lines) * _LINE + 2 * _PAD
+
+
+def _measure(text: str, size: float) -> float:
+    """The width of a line of text in points."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), text, size=size).get_extents().width) if text.strip() else 0.0
