@@ -6,6 +6,7 @@ import sys
 COMMANDS = (
     ["benchmarks.quality"],
     ["benchmarks.versus_nndup"],
+    ["benchmarks.graphs"],
     ["benchmarks.growth"],
     ["benchmarks.extraction"],
     ["benchmarks.validation"],

@@ -25,7 +25,7 @@ def main(sizes: list[int]) -> None:
             write_corpus(corpus, rows)
             env = {**os.environ, "LEMUR_CURATOR_CACHE": scratch}
             lemur = str(Path(sys.executable).with_name("lemur"))
-            costs.append(measure([lemur, "curate", str(corpus), "--out", f"{scratch}/out"], env))
+            costs.append(measure([lemur, "curate", str(corpus), "--graph", "off", "--out", f"{scratch}/out"], env))
         print(f"{rows:>10,} rows {costs[-1]}", flush=True)
     if len(sizes) > 1:
         exponent = np.polyfit(np.log(sizes), np.log([cost.wall for cost in costs]), 1)[0]

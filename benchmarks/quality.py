@@ -27,7 +27,7 @@ def main(source: str) -> None:
     with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus = read_corpus(open_source(source), codes, "abstract", None)
         columns = {
-            profile: quality(corpus, decide(corpus, CurateOptions(profile=profile), None))
+            profile: quality(corpus, decide(corpus, CurateOptions(profile=profile, graph="off"), None))
             for profile in ("nn-dup", "strict")
         }
     print(f"{'':<52}{'nn-dup':>10}{'strict':>10}")

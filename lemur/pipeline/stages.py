@@ -142,9 +142,7 @@ def make_blocks(plan: Plan, out: Path) -> None:
 
 def make_snapshot(plan: Plan, out: Path) -> None:
     """Curate a slice of LEMUR together with the blocks, with conversations."""
-    options = CurateOptions(
-        include=plan.include, chat=plan.chat, seed=plan.seed, unsafe_no_sandbox=plan.unsafe and plan.chat
-    )
+    options = CurateOptions(include=plan.include, chat=plan.chat, seed=plan.seed, unsafe_no_sandbox=plan.unsafe)
     source = open_sources([*plan.records, str(out / BLOCKS)])
     curate(source, out / SNAPSHOT, options, jobs=plan.jobs, force=True)
 
