@@ -42,7 +42,7 @@ class Node:
     """One operation: its name in ATen without the overload, and its arguments by name.
 
     `scope` is the path of the module in which it ran, `within` the classes of the modules that enclose it, outermost
-    first; both are notes, which no identity depends on.
+    first; both are notes, which no identity depends on. `inputs` is what it reads, in the order of its arguments.
     """
 
     op: str
@@ -50,11 +50,10 @@ class Node:
     outputs: tuple[TensorType, ...]
     scope: str = field(default="", compare=False)
     within: tuple[type, ...] = field(default=(), compare=False)
+    inputs: tuple[Ref, ...] = field(init=False, compare=False, repr=False)
 
-    @property
-    def inputs(self) -> tuple[Ref, ...]:
-        """What it reads, in the order of its arguments."""
-        return tuple(ref for _, argument in self.arguments for ref in refs_in(argument))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(ref for _, argument in self.arguments for ref in refs_in(argument)))
 
     def get(self, name: str) -> Argument:
         """An argument; None where there is none of this name."""
