@@ -172,6 +172,30 @@ def show(
 
 
 @app.command(rich_help_panel=_PANEL)
+def rebuild(
+    block: Annotated[
+        str,
+        typer.Argument(
+            metavar="BLOCK|SPEC",
+            help="Block id, qualified or bare name; or a file with a line of specs.jsonl.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write.", show_default=False)],
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
+) -> None:
+    """Write a block anew from what it computes alone, and prove that it is equal: outputs, gradients, buffers."""
+    from extract.rebuild import rebuild_to
+
+    print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
+
+
+@app.command(rich_help_panel=_PANEL)
 def search(
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     query: Annotated[

@@ -127,7 +127,7 @@ class _Form:
         if place == len(self.nodes):
             made = replace(node, op=op, arguments=arguments)
             self.nodes.append(made)
-            trained = op == "parameter" and bool(given["trained"])
+            trained = op in ("parameter", "input") and bool(given.get("trained"))
             if trained or (op != "stop_gradient" and any(ref.node in self._live for ref in made.inputs)):
                 self._live.add(place)
         return [Ref(place, output) for output in range(len(node.outputs))]

@@ -119,7 +119,7 @@ class Recorder(TorchDispatchMode):
         (ref,) = self._append(op, tuple(notes.items()), (type_of(tensor),))
         self.nodes[ref.node] = replace(self.nodes[ref.node], scope=name)
         self._memory.hold(tensor, ref)
-        if op == "parameter" and tensor.requires_grad:
+        if op in ("parameter", "input") and tensor.requires_grad:
             self._live.add(ref)
         return ref
 

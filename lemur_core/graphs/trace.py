@@ -1,6 +1,6 @@
 """One run of a module as a graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,12 +11,15 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.recorder import Recorder
 
 
-def run(recorder: Recorder, module: nn.Module, inputs: Sequence[Any], *, train: bool) -> Graph:
+def run(
+    recorder: Recorder, module: nn.Module, inputs: Sequence[Any], named: Mapping[str, Any] | None = None, *, train: bool
+) -> Graph:
     """Run a module while a recorder is recording.
 
     Args:
         inputs: what `forward` is given; tensors in it are the inputs of the graph, in the order in which
             `torch.utils._pytree` finds them.
+        named: what it is given by name, after these.
 
     Returns: what was recorded, before it is canonical. Names of parameters and buffers stand as their scopes.
     Raises: whatever the module raises.
@@ -25,11 +28,12 @@ def run(recorder: Recorder, module: nn.Module, inputs: Sequence[Any], *, train: 
     for name, tensor in module.named_parameters():
         recorder.leaf("parameter", tensor, name, trained=tensor.requires_grad)
     buffers = [(recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()]
-    for number, leaf in enumerate(tree_leaves(inputs)):
+    for number, leaf in enumerate(tree_leaves([*inputs, *(named or {}).values()])):
         if isinstance(leaf, Tensor):
-            recorder.leaf("input", leaf, number=number)
+            live = {"trained": True} if leaf.requires_grad else {}  # its gradient counts, too
+            recorder.leaf("input", leaf, "", number=number, **live)
     with recorder.scopes(module):
-        output = module(*inputs)
+        output = module(*inputs, **(named or {}))
     return recorder.graph_of(output, buffers)
 
 

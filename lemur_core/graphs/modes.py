@@ -1,0 +1,192 @@
+"""The eval and the train run of one module as one: each operation once, with what differs between the modes said.
+
+Both runs are in the order of execution, so the longest common sequence of their operations pairs them. What only one
+mode does stays apart; where an operation of both reads another value in each mode, a `Choice` stands for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+
+from lemur_core.graphs.composites import RANDOM
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, replace_refs
+
+#: Arguments that the mode decides alone; layers and calls say them by `self.training`.
+_FLAGS = frozenset({"training", "momentum", "train", "use_input_stats", "draw", "dropout_p"})
+_BY_FLAGS = frozenset({"batch_norm", "instance_norm", "attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+EVAL, TRAIN = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One output of a step; `place` is the step's number."""
+
+    place: int
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One value in eval mode, another in train mode."""
+
+    eval: Any
+    train: Any
+
+
+@dataclass(slots=True)
+class Step:
+    """One operation; `nodes` holds what it is in eval and in train mode, None where that mode does not perform it.
+
+    `skipped`: the value that it passes on unchanged in eval mode, as dropout does.
+    """
+
+    nodes: tuple[Node | None, Node | None]
+    arguments: dict[str, Argument] = field(default_factory=dict)
+    skipped: Value | None = None
+
+    @property
+    def node(self) -> Node:
+        """The operation; as in train mode where that performs it."""
+        node = self.nodes[TRAIN] or self.nodes[EVAL]
+        assert node is not None
+        return node
+
+    @property
+    def mode(self) -> int | None:
+        """The only mode that performs it; None: both."""
+        if self.skipped is not None or (self.nodes[EVAL] and self.nodes[TRAIN]):
+            return None
+        return EVAL if self.nodes[EVAL] else TRAIN
+
+
+@dataclass(slots=True)
+class Module:
+    """Both modes of a module: its steps in order, what it returns, and the buffers it writes, by mode."""
+
+    steps: list[Step]
+    outputs: list[Argument]
+    writes: list[tuple[Value, Argument, int | None]]
+
+
+def merge(evaluated: Graph, trained: Graph | None) -> Module:
+    """Both modes as one. Without a train run, what eval mode does stands for both."""
+    return _Merge((evaluated, trained or evaluated), trained is not None).module()
+
+
+class _Merge:
+    def __init__(self, graphs: tuple[Graph, Graph], two: bool) -> None:
+        self.graphs = graphs
+        self.two = two
+        self.steps: list[Step] = []
+        self.of: tuple[dict[int, int], dict[int, int]] = ({}, {})
+
+    def module(self) -> Module:
+        for places in self._order():
+            self._take(places)
+        one, other = self.graphs
+        outputs: list[Argument] = []
+        for number in range(max(len(one.outputs), len(other.outputs))):
+            refs = [graph.outputs[number] if number < len(graph.outputs) else None for graph in self.graphs]
+            outputs.append(self._joined(refs[EVAL], refs[TRAIN]))
+        return Module(self.steps, outputs, self._writes())
+
+    def _writes(self) -> list[tuple[Value, Argument, int | None]]:
+        found: list[dict[Value, Argument]] = []
+        for mode, graph in enumerate(self.graphs):
+            refs = ((self._value(mode, target), self._value(mode, value)) for target, value in graph.writes)
+            found.append({target: value for target, value in refs if isinstance(target, Value)})
+        both = [(target, value, None) for target, value in found[EVAL].items() if found[TRAIN].get(target) == value]
+        apart: list[tuple[Value, Argument, int | None]] = []
+        for mode in (EVAL, TRAIN):
+            apart += [(t, v, mode) for t, v in found[mode].items() if found[1 - mode].get(t) != v]
+        return [*both, *apart]
+
+    def _order(self) -> list[tuple[int | None, int | None]]:
+        labels = [[_label(node) for node in graph.nodes] for graph in self.graphs]
+        if labels[EVAL] == labels[TRAIN]:
+            return [(place, place) for place in range(len(self.graphs[EVAL].nodes))]
+        order: list[tuple[int | None, int | None]] = []
+        matcher = SequenceMatcher(None, labels[EVAL], labels[TRAIN], autojunk=False)
+        for kind, start, end, first, last in matcher.get_opcodes():
+            if kind == "equal":
+                order += zip(range(start, end), range(first, last), strict=True)
+            else:
+                order += [(place, None) for place in range(start, end)]
+                order += [(None, place) for place in range(first, last)]
+        leaves = {self.graphs[EVAL].nodes[e].scope for e, t in order if e is not None and t is None}
+        return _leaves_first(order, self.graphs) if leaves else order
+
+    def _take(self, places: tuple[int | None, int | None]) -> None:
+        nodes = tuple(
+            None if place is None else graph.nodes[place] for graph, place in zip(self.graphs, places, strict=True)
+        )
+        number = len(self.steps)
+        one, other = nodes
+        step = Step((one, other))
+        if one is not None and other is not None:
+            ours, theirs = dict(one.arguments), dict(other.arguments)
+            step.arguments = {name: self._joined(ours.get(name), theirs.get(name)) for name in {**theirs, **ours}}
+        else:
+            mode = EVAL if one is not None else TRAIN
+            step.arguments = {name: self._in(mode, value) for name, value in step.node.arguments}
+            if mode == TRAIN and step.node.op in RANDOM and isinstance(step.arguments["input"], Value):
+                step.skipped = step.arguments["input"]
+        self.steps.append(step)
+        for mode, place in enumerate(places):
+            if place is not None:
+                self.of[mode][place] = number
+
+    def _in(self, mode: int, value: Argument) -> Argument:
+        return replace_refs(value, lambda ref: self._value(mode, ref))
+
+    def _value(self, mode: int, ref: Ref) -> Value:
+        return Value(self.of[mode][ref.node], ref.output)
+
+    def _joined(self, ours: Argument, theirs: Argument) -> Argument:
+        if isinstance(ours, Ref) and isinstance(theirs, Ref):
+            one, other = self._value(EVAL, ours), self._value(TRAIN, theirs)
+            return other if self._is(other, one) else Choice(one, other)
+        if type(ours) is tuple and type(theirs) is tuple and len(ours) == len(theirs):
+            return tuple(self._joined(*items) for items in zip(ours, theirs, strict=True))
+        ours, theirs = self._in(EVAL, ours), self._in(TRAIN, theirs)
+        return theirs if ours == theirs else Choice(ours, theirs)
+
+    def _is(self, value: Value, wanted: Value) -> bool:
+        """Whether a value of train mode is, in eval mode, this one."""
+        found: Value | None = value
+        while found is not None and found != wanted:
+            found = self.steps[found.place].skipped
+        return found is not None
+
+
+def _leaves_first(
+    order: Sequence[tuple[int | None, int | None]], graphs: tuple[Graph, Graph]
+) -> list[tuple[int | None, int | None]]:
+    """Parameters and buffers that both modes read, as one wherever the sequence left them apart."""
+    found: dict[Any, list[int | None]] = {}
+    rest: list[tuple[int | None, int | None]] = []
+    for places in order:
+        mode = EVAL if places[EVAL] is not None else TRAIN
+        place = places[mode]
+        assert place is not None
+        node = graphs[mode].nodes[place]
+        if node.op not in LEAVES or node.op in ("constant", "cotangent"):
+            rest.append(places)
+            continue
+        pair = found.setdefault((node.op, node.scope, node.get("number")), [None, None])
+        for which in (EVAL, TRAIN):
+            if places[which] is not None:
+                pair[which] = places[which]
+    return [*((pair[EVAL], pair[TRAIN]) for pair in found.values()), *rest]
+
+
+def _label(node: Node) -> Any:
+    flags = _FLAGS if node.op in _BY_FLAGS else frozenset({"draw"})
+    given = tuple((name, _without_refs(value)) for name, value in node.arguments if name not in flags)
+    return node.op, given, node.scope, node.outputs[:1] if node.op in _BY_FLAGS else node.outputs
+
+
+def _without_refs(value: Argument) -> Argument:
+    return replace_refs(value, lambda _ref: "%")

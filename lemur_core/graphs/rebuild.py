@@ -1,0 +1,537 @@
+"""A module written from its graph alone: the source of one `nn.Module` that computes the same.
+
+Layers that belong together become `nn` layers, other parameters `nn.Parameter`; operations become expressions, each
+written where its value is used if it is used once. Eval and train mode are one text: layers and dropout know the mode
+themselves, what else differs stands under `if self.training`.
+"""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lemur_core.graphs.expressions import ATOM, CHOICE, UNKNOWN, Call, RebuildError, Text, expression, function
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
+from lemur_core.graphs.layers import Layer, Names, layers_of, values_in
+from lemur_core.graphs.modes import EVAL, TRAIN, Choice, Module, Step, Value, merge
+from lemur_core.graphs.symbolic import Size, formula
+
+_WIDTH = 110  # of a line of `forward`, without what stands around it
+_INLINE = 70  # of an expression that is written where it is used
+_VARIABLES = (*"yzuvwstpqr", *(f"h{number}" for number in range(1, 10_000)))
+_RESERVED = (
+    "forward",
+    "training",
+    "train",
+    "eval",
+    "half",
+    "float",
+    "double",
+    "type",
+    "to",
+    "cuda",
+    "cpu",
+    "apply",
+    "children",
+    "modules",
+    "parameters",
+    "buffers",
+    "load",
+    "compile",
+    "register_buffer",
+    "zero_grad",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A module's source, and what is to be known of it.
+
+    Args:
+        mapping: the original's name of each parameter and buffer, by the new one.
+        fixed: sizes that follow the inputs by no formula that was found: these have the values of the first run.
+    """
+
+    source: str
+    mapping: Mapping[str, str]
+    fixed: tuple[str, ...] = ()
+
+
+def rebuild(
+    evaluated: Graph,
+    trained: Graph | None = None,
+    *,
+    name: str = "Rebuilt",
+    inputs: Sequence[str] = ("x",),
+    header: str = "",
+) -> Rebuilt:
+    """The source of a module.
+
+    Args:
+        evaluated, trained: canonical graphs of both modes, with numbers that follow the inputs as `Size`.
+        inputs: names for what `forward` is given, in order; empty for what is no tensor.
+        header: the lines at the top of the file, as comments.
+
+    Raises: RebuildError if an operation cannot be written.
+    """
+    return _Writer(merge(evaluated, trained), name, inputs).write(header)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An expression that is written where its value is used."""
+
+    text: Text
+    holds: list[Value]
+    moves: bool  # whether its place in the order matters: it draws, or changes a layer that is called again
+    call: Call | None = None
+
+
+@dataclass(slots=True)
+class _Writer:
+    module: Module
+    name: str
+    input_names: Sequence[str]
+    lines: list[tuple[int | None, str]] = field(default_factory=list)
+    texts: dict[Value, Text] = field(default_factory=dict)
+    pending: dict[Value, _Pending] = field(default_factory=dict)
+    uses: dict[Value, int] = field(default_factory=dict)
+    users: dict[Value, list[int]] = field(default_factory=dict)
+    free: list[str] = field(default_factory=list)
+    owners: dict[str, Value] = field(default_factory=dict)
+    calls: dict[int, Layer] = field(default_factory=dict)
+    own: dict[str, tuple[str, Step]] = field(default_factory=dict)  # parameters that are of no layer, by the old name
+    atoms: dict[str, Size] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    names: Names = field(default_factory=lambda: Names(_RESERVED))
+    like: Text | None = None
+    like_dtype: str = ""
+    place: int = 0
+    next_place: int = 0
+
+    def write(self, header: str) -> Rebuilt:
+        live, writes = self._live()
+        self.calls, layers = layers_of(self.module, live)
+        live, writes = self._without_updates(writes)
+        self.calls = {place: layer for place, layer in self.calls.items() if place in live}
+        layers = [layer for layer in layers if any(place in live for place in layer.steps)]
+        for layer in layers:
+            self._name(layer)
+        self._count(live, writes)
+        self._inputs(live)
+        order = sorted(live)
+        steps = [
+            place
+            for place in order
+            if self.module.steps[place].node.op not in LEAVES or self.module.steps[place].node.op == "constant"
+        ]
+        for turn, place in enumerate(steps):
+            self.next_place = steps[turn + 1] if turn + 1 < len(steps) else -1
+            self._step(place)
+        written = [(target, self._text(value), mode) for target, value, mode in writes]
+        outputs = [self._text(value) for value in self.module.outputs]
+        for target, text, mode in written:
+            leaf = self.module.steps[target.place]
+            self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {self._leaf(leaf).text}.copy_({text.text})")]
+        self.lines.append((None, f"return {', '.join(text.text for text in outputs)}"))
+        return self._file(header, layers)
+
+    # --- what is needed -------------------------------------------------------------------------------------------
+
+    def _live(self, writes: Sequence[tuple[Value, Argument, int | None]] | None = None) -> Any:
+        writes = list(self.module.writes if writes is None else writes)
+        wanted = {value.place for value in values_in(tuple(self.module.outputs))}
+        for target, value, _ in writes:
+            wanted |= {one.place for one in values_in((target, value))}
+        for place in range(len(self.module.steps) - 1, -1, -1):
+            if place in wanted:
+                step = self.module.steps[place]
+                given = self._read(place) if place in self.calls else values_in(tuple(step.arguments.values()))
+                wanted |= {value.place for value in given}
+        return wanted, writes
+
+    def _without_updates(self, writes: Sequence[tuple[Value, Argument, int | None]]) -> Any:
+        """The writes that no layer does itself."""
+        done = {name for layer in self.calls.values() for name in layer.state.values()}
+        done |= {layer.counter for layer in self.calls.values() if layer.counter}
+        rest = [item for item in writes if self.module.steps[item[0].place].node.scope not in done]
+        return self._live(rest)
+
+    def _count(self, live: set[int], writes: Sequence[tuple[Value, Argument, int | None]]) -> None:
+        for place in sorted(live):
+            for value in self._read(place):
+                self._use(value, place)
+        for value in values_in(tuple(self.module.outputs)):
+            self._use(value, -2)
+        for _, given, _ in writes:
+            for value in values_in(given):
+                self._use(value, -2)
+
+    def _use(self, value: Value, place: int) -> None:
+        self.uses[value] = self.uses.get(value, 0) + 1
+        self.users.setdefault(value, []).append(place)
+
+    def _read(self, place: int) -> list[Value]:
+        """The values that a step reads, but those that a layer holds."""
+        step, layer = self.module.steps[place], self.calls.get(place)
+        names = layer.inputs if layer else tuple(step.arguments)
+        if layer and "hx" in names and not self._state(step):
+            names = tuple(name for name in names if name != "hx")
+        return [value for name in names for value in values_in(step.arguments.get(name))]
+
+    def _name(self, layer: Layer) -> None:
+        first = next(iter(layer.state.values()), "")
+        node = self.module.steps[layer.steps[0]].node
+        path = first.rpartition(".")[0]
+        layer.name = self.names.of(path or "", path or node.op.removesuffix("olution"))
+        scopes = {step.node.scope: step.node for step in self.module.steps if step.node.op == "parameter"}
+        layer.frozen = tuple(
+            name for name, old in layer.state.items() if old in scopes and not scopes[old].get("trained")
+        )
+
+    def _inputs(self, live: set[int]) -> None:
+        for place, step in enumerate(self.module.steps):
+            if step.node.op != "input":
+                continue
+            number = step.node.get("number")
+            name, value = self.input_names[number], Value(place)
+            self.texts[value] = Text(name, ATOM)
+            if place in live:
+                self.owners[name] = value
+            kind = step.node.outputs[0]
+            if self.like is None:
+                self.like, self.like_dtype = Text(name, ATOM), kind.dtype
+                self.uses[value] = self.uses.get(value, 0) + 1_000_000  # it stays, for its device
+            for dim, size in enumerate(kind.shape):
+                if isinstance(size, Size):
+                    self.atoms[f"{name}.shape[{dim}]"] = size
+
+    # --- one operation --------------------------------------------------------------------------------------------
+
+    def _step(self, place: int) -> None:
+        self.place = place
+        step = self.module.steps[place]
+        if any(isinstance(value, Choice) for value in step.arguments.values()) and place not in self.calls:
+            self._settle(step)
+        while True:
+            text, call = self._write(place, step)
+            inlined = [value for value in self._read(place) if value in self.pending]
+            if len(text.text) <= _WIDTH or not inlined:
+                break
+            self._assign(max(inlined, key=lambda value: len(self.pending[value].text.text)))
+        holds = self._held(self._read(place))
+        moves = "draw" in dict(step.node.arguments) or any(
+            self.pending[value].moves for value in self._read(place) if value in self.pending
+        )
+        layer = self.calls.get(place)
+        moves |= layer is not None and len(layer.steps) > 1
+        for value in self._read(place):
+            self.pending.pop(value, None)
+        used = [Value(place, output) for output in range(len(step.node.outputs)) if Value(place, output) in self.uses]
+        value = Value(place, 0)
+        several = self._gives(step)
+        if several > 1:
+            self._unpack(step, used, several, text, holds)
+            return
+        self.pending[value] = _Pending(text, holds, moves, call)
+        users = self.users.get(value, [])
+        stays = (len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != -2) or self._returned(value)
+        if (
+            not stays
+            or (moves and users != [self.next_place] and not self._returned(value))
+            or (step.mode is not None and users[:1] == [-2])
+        ):
+            self._assign(value)
+
+    def _returned(self, value: Value) -> bool:
+        return (
+            len(self.module.outputs) == 1
+            and self.module.outputs[0] == value
+            and self.uses[value] == 1
+            and self.next_place == -1
+        )
+
+    def _gives(self, step: Step) -> int:
+        """How many values Python gets of it."""
+        if step.node.op in ("batch_norm", "instance_norm"):
+            return 1
+        place = self.place
+        taken = max(
+            (output for output in range(len(step.node.outputs)) if Value(place, output) in self.uses), default=0
+        )
+        return (
+            taken + 1
+            if step.node.op.startswith(("max_pool", "adaptive_max", "fractional_max"))
+            else len(step.node.outputs)
+        )
+
+    def _unpack(self, step: Step, used: Sequence[Value], several: int, text: Text, holds: list[Value]) -> None:
+        place = used[0].place
+        taken = self._release(holds)
+        names = [
+            self._variable(Value(place, output), taken) if Value(place, output) in used else "_"
+            for output in range(several)
+        ]
+        recurrent = step.node.op in ("lstm", "gru", "rnn_tanh", "rnn_relu") and place in self.calls
+        if recurrent and step.node.op == "lstm":
+            left = f"{names[0]}, ({names[1]}, {names[2]})" if {names[1], names[2]} != {"_"} else f"{names[0]}, _"
+        else:
+            left = ", ".join(names)
+        self.lines.append((step.mode, f"{left} = {text.text}"))
+
+    def _write(self, place: int, step: Step) -> tuple[Text, Call | None]:
+        layer = self.calls.get(place)
+        if layer is None:
+            call = self._call(step)
+            return expression(call), call
+        given = [self._text(step.arguments[name]).text for name in layer.inputs[:1]]
+        if "hx" in layer.inputs:
+            texts = [self._text(part).text for part in self._state(step)]
+            given += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
+        return function(f"self.{layer.name}", *given), None
+
+    def _state(self, step: Step) -> tuple[Argument, ...]:
+        """The state that a recurrent layer begins with, unless it is zero."""
+        value = step.arguments.get("hx")
+        parts = value if isinstance(value, tuple) else (value,)
+        return () if all(isinstance(part, Value) and self._is_zero(part) for part in parts) else parts
+
+    def _is_zero(self, value: Value) -> bool:
+        node = self.module.steps[value.place].node
+        return node.op == "full" and node.get("value") == 0
+
+    def _call(self, step: Step) -> Call:
+        node = step.node
+        tensors: dict[str, Any] = {}
+        kinds: dict[str, TensorType] = {}
+        inner = None
+        for name, value in step.arguments.items():
+            if isinstance(value, Value | Choice) and values_in(value):
+                tensors[name] = self._text(value)
+                first = values_in(value)[-1]
+                kinds[name] = self._kind(first)
+                waiting = self.pending.get(first) if name == "input" else None
+                inner = waiting.call if waiting else inner
+            elif isinstance(value, tuple) and values_in(value):
+                tensors[name] = [None if item is None else self._text(item) for item in value]
+        return Call(node, tensors, kinds, self._number, self.like, self.like_dtype, inner, self._gives(step))
+
+    def _kind(self, value: Value) -> TensorType:
+        step = self.module.steps[value.place]
+        return step.node.outputs[value.output]
+
+    def _text(self, value: Argument) -> Text:
+        if isinstance(value, Choice):
+            one, other = self._text(value.eval), self._text(value.train)
+            return Text(f"{other.within(CHOICE + 1)} if self.training else {one.within(CHOICE)}", CHOICE)
+        if not isinstance(value, Value):
+            return Text(self._number(value, None), ATOM)
+        if value in self.pending:
+            return self.pending[value].text
+        if value in self.texts:
+            return self.texts[value]
+        return self._leaf(self.module.steps[value.place])
+
+    def _leaf(self, step: Step) -> Text:
+        if step.node.op not in ("parameter", "buffer"):
+            raise RebuildError(f"{step.node.op} outside of where it has a meaning")
+        old = step.node.scope
+        for layer in self.calls.values():
+            for name, theirs in layer.state.items():
+                if theirs == old:
+                    return Text(f"self.{layer.name}.{name}", ATOM)
+        if old not in self.own:
+            self.own[old] = (self.names.of(old, "weight"), step)
+        return Text(f"self.{self.own[old][0]}", ATOM)
+
+    def _settle(self, step: Step) -> None:
+        """Write what differs between the modes into variables of its own."""
+        for name, value in step.arguments.items():
+            if isinstance(value, Choice) and values_in(value):
+                text = self._text(value)
+                if len(text.text) <= _INLINE:
+                    continue
+                holds = self._held(values_in(value))
+                branches = [(mode, self._text(part).text) for mode, part in ((TRAIN, value.train), (EVAL, value.eval))]
+                for one in values_in(value):
+                    self.pending.pop(one, None)
+                taken = self._release(holds)
+                joined = Value(len(self.module.steps), 0)
+                self.module.steps.append(Step(self._nodes_of(value)))
+                variable = self._variable(joined, taken)
+                self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
+                self.uses[joined] = 1
+                step.arguments[name] = joined
+
+    def _nodes_of(self, value: Choice) -> tuple[Any, Any]:
+        node = self.module.steps[values_in(value)[-1].place].node
+        return node, node
+
+    def _number(self, value: Argument, call: Call | None) -> str:
+        if isinstance(value, Size):
+            return self._size(value)
+        if type(value) is tuple:
+            return f"({', '.join(self._number(item, call) for item in value)}{',' * (len(value) == 1)})"
+        if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+            return f'float("{value}")'
+        if isinstance(value, Choice):
+            return f"{self._number(value.train, call)} if self.training else {self._number(value.eval, call)}"
+        return repr(value)
+
+    def _size(self, size: Size) -> str:
+        found = formula(size, self.atoms)
+        if found is None:
+            value = size.values[0]
+            at_others = ", ".join(f"{one:g}" for one in dict.fromkeys(size.values[1:]))
+            self.unknown.append(f"{value:g}, which is {at_others} at other sizes")
+            return f"{int(value) if value == int(value) else value!r}{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
+        return found
+
+    # --- variables ------------------------------------------------------------------------------------------------
+
+    def _held(self, values: Sequence[Value]) -> list[Value]:
+        found: list[Value] = []
+        for value in values:
+            found += self.pending[value].holds if value in self.pending else [value]
+        return found
+
+    def _assign(self, value: Value) -> None:
+        """Give a value a name of its own."""
+        waiting = self.pending.pop(value)
+        taken = self._release(waiting.holds)
+        variable = self._variable(value, taken)
+        self.lines.append((self.module.steps[value.place].mode, f"{variable} = {waiting.text.text}"))
+
+    def _release(self, holds: Sequence[Value]) -> list[str]:
+        """Names that are free once these values are read."""
+        freed = []
+        for value in holds:
+            self.uses[value] = self.uses.get(value, 0) - 1
+            text = self.texts.get(value)
+            if self.uses[value] <= 0 and text is not None and self.owners.get(text.text) == value:
+                del self.owners[text.text]
+                freed.append(text.text)
+        return freed
+
+    def _variable(self, value: Value, taken: list[str]) -> str:
+        names = [*taken, *_VARIABLES]
+        name: str = next(
+            one for one in names if (one not in self.owners and one not in self.input_names) or one in taken
+        )
+        if name in taken:
+            taken.remove(name)
+        self.owners[name] = value
+        self.texts[value] = Text(name, ATOM)
+        if value not in self.uses:
+            self.uses[value] = 0
+        return name
+
+    # --- the file -------------------------------------------------------------------------------------------------
+
+    def _file(self, header: str, layers: Sequence[Layer]) -> Rebuilt:
+        mapping: dict[str, str] = {}
+        made: list[str] = []
+        for layer in layers:
+            made.append(f"self.{layer.name} = {layer.text}")
+            mapping |= {f"{layer.name}.{name}": old for name, old in layer.state.items()}
+            if layer.counter and any(step.node.scope == layer.counter for step in self.module.steps):
+                mapping[f"{layer.name}.num_batches_tracked"] = layer.counter
+            made += [f"self.{layer.name}.{name}.requires_grad = False" for name in layer.frozen]
+        for old, (name, step) in self.own.items():
+            made.append(_registered(name, step))
+            mapping[name] = old
+        body, forward = "\n        ".join(made), self._body()
+        text = "\n".join(line for line in (*(f"# {line}".rstrip() for line in header.splitlines()),) if line)
+        functional = "\nfrom torch.nn import functional as F" if "F." in forward else ""
+        init = f"    def __init__(self):\n        super().__init__()\n        {body}\n\n" if made else ""
+        source = (
+            f"{text}\nimport torch\nfrom torch import nn{functional}\n\n\n"
+            f"class {self.name}(nn.Module):\n{init}"
+            f"    def forward(self{''.join(f', {name}' for name in self.input_names if name)}):\n{forward}\n"
+        ).lstrip("\n")
+        if "torch." not in source.replace("import torch", "").replace("from torch", ""):
+            source = source.replace("import torch\n", "", 1)
+        marked = f"{UNKNOWN}(\\d+){UNKNOWN}"
+        fixed = [self.unknown[int(number)] for number in re.findall(marked, source)]
+        source = re.sub(marked, "", source) + _renaming(mapping)
+        return Rebuilt(source, mapping, tuple(dict.fromkeys(fixed)))
+
+    def _body(self) -> str:
+        out: list[str] = []
+        before: int | None = None
+        opened = ""
+        for mode, line in self.lines:
+            if mode is None:
+                opened = ""
+                out.append(f"        {line}")
+            else:
+                condition = "if self.training:" if mode == TRAIN else "if not self.training:"
+                if before != mode or not opened:
+                    opened = "else:" if opened and before is not None and opened != "else:" else condition
+                    out.append(f"        {opened}")
+                out.append(f"            {line}")
+            before = mode
+        return self._with_sizes("\n".join(out))
+
+    def _with_sizes(self, body: str) -> str:
+        """Name the sizes of the inputs that are used, in one line for each input."""
+        lines = []
+        for name in filter(None, self.input_names):
+            used = sorted({int(dim) for dim in re.findall(rf"\b{re.escape(name)}\.shape\[(\d+)\]", body)})
+            if not used:
+                continue
+            rank = next(
+                len(step.node.outputs[0].shape)
+                for step in self.module.steps
+                if step.node.op == "input" and self.input_names[step.node.get("number")] == name
+            )
+            letters = {2: "BN", 3: "BNC", 4: "BCHW", 5: "BCDHW"}.get(rank, "")
+            plain = [letters[dim] if dim < len(letters) else f"N{dim}" for dim in range(rank)]
+            if rank == 4 and f"{name}.shape[1]" in self.atoms and f"{name}.shape[3]" not in self.atoms:
+                plain = list("BHWC")
+            names = [one if len(self.input_names) == 1 else f"{one}_{name}" for one in plain]
+            for dim in used:
+                body = body.replace(f"{name}.shape[{dim}]", names[dim])
+            if len(used) == 1 and rank > 1:
+                lines.append(f"        {names[used[0]]} = {name}.shape[{used[0]}]")
+            else:
+                comma = "," if rank == 1 else ""
+                shown = ", ".join(one if dim in used else "_" for dim, one in enumerate(names))
+                lines.append(f"        {shown}{comma} = {name}.shape")
+        return "\n".join([*lines, body])
+
+
+def _registered(name: str, step: Step) -> str:
+    """A parameter or a buffer that is of no layer."""
+    kind = step.node.outputs[0]
+    shape = ", ".join(map(str, kind.shape)) if kind.shape else "()"
+    dtype = "" if kind.dtype == "float32" else f", dtype=torch.{kind.dtype}"
+    if step.node.op == "buffer":
+        return f'self.register_buffer("{name}", torch.zeros({shape}{dtype}))'
+    frozen = "" if step.node.get("trained") else ", requires_grad=False"
+    return f"self.{name} = nn.Parameter(torch.zeros({shape}{dtype}){frozen})"
+
+
+def _renaming(mapping: Mapping[str, str]) -> str:
+    """The function that brings the original's state under the names used here."""
+    plain = {new.replace(".", "_"): new for new in mapping}
+    odd = {new: old for new, old in mapping.items() if old.replace(".", "_") != new.replace(".", "_")}
+    if len(plain) < len(mapping) or len({old.replace(".", "_") for old in mapping.values()}) < len(mapping):
+        odd = dict(mapping)
+    if all(new == old for new, old in mapping.items()):
+        return ""
+    lines = [
+        "",
+        "",
+        "def renamed(state, module):",
+        '    """The original\'s state dict under the names of this module."""',
+    ]
+    lines.append('    plain = {name.replace(".", "_"): value for name, value in state.items()}')
+    if odd:
+        pairs = textwrap.wrap(", ".join(f'"{new}": "{old}"' for new, old in odd.items()), 104)
+        lines += ["    odd = {", *(f"        {pair}" for pair in pairs), "    }"]
+        lines.append('    plain |= {new.replace(".", "_"): state[old] for new, old in odd.items()}')
+    lines.append("    own = module.state_dict().items()")
+    lines.append('    return {name: plain.get(name.replace(".", "_"), value) for name, value in own}')
+    return "\n".join(lines) + "\n"

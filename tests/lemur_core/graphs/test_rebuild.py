@@ -1,0 +1,170 @@
+"""Modules written from their graphs alone: each equals its original, in both modes, at sizes that were never traced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision.models.convnext import CNBlock
+from torchvision.models.resnet import BasicBlock, Bottleneck
+from torchvision.models.swin_transformer import SwinTransformerBlock
+
+from lemur_core.graphs.proof import compare
+from lemur_core.graphs.rebuild import Rebuilt, rebuild
+from lemur_core.graphs.sizes import Inputs, Shape, Sized, resized, trace_sizes
+
+
+class Gate(nn.Module):
+    """Squeeze and excitation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Conv2d(16, 4, 1), nn.Conv2d(4, 16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.fc2(torch.relu(self.fc1(x.mean((2, 3), keepdim=True)))))
+
+
+class Heads(nn.Module):
+    """Attention with a layer for all heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.drop = nn.Linear(32, 96), nn.Linear(32, 32), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).reshape(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = self.drop((q @ k.transpose(-2, -1) * (width // 4) ** -0.5).softmax(-1))
+        mixed: Tensor = self.proj((scores @ v).transpose(1, 2).reshape(batch, length, width))
+        return mixed
+
+
+class Tokens(nn.Module):
+    """Patches, with a token before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 8, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        return torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+
+
+class ByMode(nn.Module):
+    """Another computation in each mode, and a buffer of its own."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8))
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+            return x * self.scale - x.detach()
+        return x * self.scale - self.seen
+
+
+Made = tuple[Callable[[], nn.Module], Shape]
+CASES: dict[str, Made] = {
+    "gate": (Gate, (2, 16, 8, 8)),
+    "basic": (lambda: BasicBlock(16, 16), (2, 16, 8, 8)),
+    "bottleneck": (lambda: Bottleneck(64, 16), (2, 64, 8, 8)),
+    "convnext": (lambda: CNBlock(16, 1.0, 0.3), (2, 16, 8, 8)),
+    "swin": (lambda: SwinTransformerBlock(32, 4, [4, 4], [2, 2], stochastic_depth_prob=0.2), (2, 8, 8, 32)),
+    "heads": (Heads, (2, 7, 32)),
+    "tokens": (Tokens, (2, 3, 32, 32)),
+    "by mode": (ByMode, (4, 8)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (2, 7, 32)),
+    "lstm": (lambda: nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True, dropout=0.2), (2, 5, 8)),
+    "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 4)), (2, 8)),
+}
+
+
+def written(build: Callable[[], nn.Module], shape: Shape) -> tuple[Sized, Rebuilt]:
+    """A module's graphs at several sizes, and what is written from them."""
+    sized = trace_sizes(build, lambda: ([torch.randn(shape)], {}), "meta")
+    return sized, rebuild(sized.evaluated, sized.trained)
+
+
+def constructed(made: Rebuilt, original: nn.Module) -> nn.Module:
+    """The module that a text defines, with the original's state."""
+    space: dict[str, Any] = {}
+    exec(made.source, space)
+    module = space["Rebuilt"]()
+    assert isinstance(module, nn.Module)
+    state = original.state_dict()
+    module.load_state_dict(space["renamed"](state, module) if "renamed" in space else state)
+    return module
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_in_both_modes_at_sizes_that_were_not_traced(name: str) -> None:
+    build, shape = CASES[name]
+    sized, made = written(build, shape)
+    assert "torch.ops" not in made.source
+    assert not made.fixed
+    assert sized.further is not None
+    torch.manual_seed(0)
+    original = build()
+    module = constructed(made, original)
+
+    def inputs(shapes: list[Shape] | None = None) -> Inputs:
+        torch.manual_seed(1)
+        given: Inputs = ([torch.randn(shape)], {})
+        return resized(given, shapes) if shapes else given
+
+    for train in (False, True):
+        for shapes in (None, sized.further):
+            one = compare(
+                original,
+                module,
+                made.mapping,
+                lambda: inputs(shapes),  # noqa: B023
+                lambda: torch.manual_seed(2) and None,
+                train=train,
+            )
+            assert not one.what, one
+
+
+def test_another_computation_is_told() -> None:
+    """The comparison sees one changed number: what passes it is not passed by chance."""
+    build, shape = CASES["gate"]
+    _, made = written(build, shape)
+    original = build()
+    for before, after in (("sigmoid()", "tanh()"), ("(2, 3)", "(2,)"), ("x * ", "x.detach() * ")):
+        wrong = Rebuilt(made.source.replace(before, after), made.mapping)
+        assert wrong.source != made.source
+        found = compare(
+            original,
+            constructed(wrong, original),
+            made.mapping,
+            lambda: ([torch.ones(shape).cumsum(-1)], {}),
+            lambda: None,
+            train=False,
+        )
+        assert found.what
+
+
+def test_text_is_as_a_person_would_write_it() -> None:
+    build, shape = CASES["basic"]
+    _, made = written(build, shape)
+    assert made.source == (
+        "from torch import nn\n"
+        "from torch.nn import functional as F\n\n\n"
+        "class Rebuilt(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.conv1 = nn.Conv2d(16, 16, 3, padding=1, bias=False)\n"
+        "        self.bn1 = nn.BatchNorm2d(16)\n"
+        "        self.conv2 = nn.Conv2d(16, 16, 3, padding=1, bias=False)\n"
+        "        self.bn2 = nn.BatchNorm2d(16)\n\n"
+        "    def forward(self, x):\n"
+        "        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + x)\n"
+    )
