@@ -22,6 +22,7 @@ from extract.requirements import distributions_of
 from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
+from extract.tracing import Traced, trace_all
 from extract.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -166,9 +167,11 @@ class BlockExtractor:
         self.watch.lap("validate")
         compared = self._compare(emitted, verdicts) if self.options.fidelity else {}
         self.watch.lap("compare")
+        traced = self._trace(emitted, verdicts)
+        self.watch.lap("trace")
         for found in selected.found:
-            outcome = outcomes[found.block]
-            yield _result(found, outcome, verdicts.get(found.block), compared.get(found.block))
+            outcome, block = outcomes[found.block], found.block
+            yield _result(found, outcome, verdicts.get(block), compared.get(block), traced.get(block))
 
     def _distributions(self, source: Source) -> set[str]:
         """Under which names a source could be asked for: never installed, since it is an origin."""
@@ -239,6 +242,21 @@ class BlockExtractor:
         self.facts.details["not_compared"] = by_size(reasons)
         return found
 
+    def _trace(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, Traced]:
+        """What the blocks that run forward compute."""
+        running = [item for item in emitted if at_least(verdicts[item.found.block].level, "forward")]
+        pairs = [self._pair(item, verdicts[item.found.block], {}) for item in running]
+        found: dict[str, Traced] = {}
+        with progress("trace", len(pairs), "blocks") as advance:
+            for one in trace_all(
+                pairs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
+            ):
+                found[one.block] = one
+                advance(1)
+        reasons = Counter(one.error for one in found.values() if one.error is not None)
+        self.facts.details["no_graph"] = by_size(reasons)
+        return found
+
     def _pair(self, item: Emitted, verdict: Verdict, folders: Mapping[str, tuple[Path, ...]]) -> Pair:
         assert verdict.arguments is not None
         module = item.found.module
@@ -249,7 +267,7 @@ class BlockExtractor:
             code=item.code,
             module=item.found.qualname.rpartition(".")[0],
             origin=self.library.packages(module.source),
-            folders=folders[module.source.name],
+            folders=folders.get(module.source.name, ()),
             arguments=json.loads(verdict.arguments),
             digest=module.source.digest,
             companions=tuple(each for each in companions if each["name"] in verdict.arguments),
@@ -257,7 +275,11 @@ class BlockExtractor:
 
 
 def _result(
-    found: Found, outcome: Emitted | Unresolved, verdict: Verdict | None, compared: Comparison | None
+    found: Found,
+    outcome: Emitted | Unresolved,
+    verdict: Verdict | None,
+    compared: Comparison | None,
+    traced: Traced | None,
 ) -> Result:
     module = found.module
     statement = module.facts.statements[found.facts.statement]
@@ -267,6 +289,7 @@ def _result(
     if isinstance(outcome, Unresolved):
         verdict = Verdict("discovered", str(outcome.reason), outcome.detail)
     assert verdict is not None
+    answer = traced.answer if traced is not None else None
     row = Block(
         block=found.block,
         name=found.name,
@@ -289,8 +312,10 @@ def _result(
         resolutions=emitted.resolutions if emitted else (),
         arguments=verdict.arguments,
         observed=verdict.observed,
+        graph=answer["graph"] if answer else None,
+        graph_widths=answer["graph_widths"] if answer else None,
     )
-    return Result(row, emitted.files if emitted else ())
+    return Result(row, emitted.files if emitted else (), answer)
 
 
 def read_names(path: Path) -> tuple[str, ...]:
@@ -336,7 +361,12 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
                 f"{name}: chosen by priority; also {', '.join(ids)}" for name, ids in selected.others.items()
             ]
         facts.index_hits, facts.index_parsed = extractor.index.hits, extractor.index.parsed
-        facts.details = {"installed_for_execution": list(runtime.installed), "not_compared": {}, **facts.details}
+        facts.details = {
+            "installed_for_execution": list(runtime.installed),
+            "not_compared": {},
+            "no_graph": {},
+            **facts.details,
+        }
         return write_extraction(out, results, facts, extractor.watch, force=force)
 
 

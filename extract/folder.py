@@ -63,7 +63,8 @@ def write_extraction(
         text = requirements_text(rows, made_from, facts.sources)
         (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
         watch.lap("write tables")
-        specs = write_specs(folder / SPECS, rows)
+        traced = {result.row.block: result.traced for result in results if result.traced is not None}
+        specs = write_specs(folder / SPECS, rows, traced)
         watch.lap("write specs")
         codes = [row.code for row in rows if row.code is not None]
         tables, dataset = write_dataset(folder, specs, codes, len(rows), facts.options)

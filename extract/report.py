@@ -88,6 +88,7 @@ def write_report(
         (_rungs(facts, counts), ""),
         (_targets(facts, counts), ""),
         (_distinct(structures), ""),
+        (_graphs(facts, counts), ""),
         (_by_group("By source", "source", counts["sources"], facts), "sources"),
         (_unopened(facts), ""),
         (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
@@ -216,6 +217,31 @@ def _distinct(structures: "Distinct") -> list[str]:
     lines = _section("Structurally unique", ["", "blocks", "%"], rows)
     note = "Fingerprints and threshold are those of `lemur curate`, over the whole closed file."
     return [*lines, f"{note} NN-RAG's paper counts 771 unique among 941 validated blocks (82 %).", ""]
+
+
+def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+    """How many of the blocks that run were traced, and how many different computations there are."""
+    found, running = counts["graphs"], counts["reached"]["forward"]
+    if not running:
+        return []
+    traced = found["blocks"]
+    rows = [
+        ["blocks that run forward", count(running), ""],
+        ["with a graph", count(traced), percent(traced, running)],
+        ["different graphs", count(found["distinct"]), percent(found["distinct"], traced)],
+        ["different up to widths", count(found["distinct_widths"]), percent(found["distinct_widths"], traced)],
+    ]
+    lines = _section("What they compute", ["", "blocks", "%"], rows)
+    lines += [
+        "Equal graphs are the same computation in eval and in train mode; docs/graphs.md tells how it is had.",
+        "",
+    ]
+    reasons = list(facts.details.get("no_graph", {}).items())
+    if reasons:
+        more = f"; and {count(len(reasons) - _NAMED)} further reasons" if len(reasons) > _NAMED else ""
+        told = "; ".join(f"{count(number)}: {plain(why)}" for why, number in reasons[:_NAMED])
+        lines += [f"No graph: {told}{more}.", ""]
+    return lines
 
 
 def _by_group(

@@ -20,7 +20,20 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 #: The columns that are counted.
-COLUMNS = ("block", "name", "qualname", "source", "category", "level", "error_kind", "fidelity", "n_lines", "license")
+COLUMNS = (
+    "block",
+    "graph",
+    "graph_widths",
+    "name",
+    "qualname",
+    "source",
+    "category",
+    "level",
+    "error_kind",
+    "fidelity",
+    "n_lines",
+    "license",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,7 @@ class Result:
 
     row: Block
     closure_files: tuple[tuple[str, str], ...] = ()
+    traced: Mapping[str, Any] | None = None  # what `extract.probing.tracing.trace_block` answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +122,19 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
         "failures": by_size(Counter(row["error_kind"] for row in rows if row["error_kind"] is not None)),
         "fidelity": by_size(Counter(row["fidelity"] for row in rows if row["fidelity"] is not None)),
         "licenses": by_size(Counter(row["license"] for row in rows)),
+        "graphs": _graphs(rows),
         "lines": sum(row["n_lines"] or 0 for row in rows),
     }
     if targets is not None:
         found["targets"] = count_targets(rows, targets)
     return found
+
+
+def _graphs(rows: Sequence[Row]) -> dict[str, int]:
+    """How many blocks have a graph, and how many different ones there are, also up to widths."""
+    known = [row for row in rows if row["graph"] is not None]
+    distinct = {name: len({row[name] for row in known}) for name in ("graph", "graph_widths")}
+    return {"blocks": len(known), "distinct": distinct["graph"], "distinct_widths": distinct["graph_widths"]}
 
 
 def reached(levels: Mapping[str, int]) -> dict[str, int]:

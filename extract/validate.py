@@ -202,7 +202,7 @@ def compare_all(
         yield from (compare(pair.block, None, theirs[pair.block]) for pair in missing)
         present = [pair for pair in pairs if "missing" not in theirs[pair.block]]
         doubtful: dict[str, Mapping[str, Any]] = {}
-        for outcome in box.run(Job(pair.block, BLOCK, _payload(pair, runtime), _LIMITS) for pair in present):
+        for outcome in box.run(Job(pair.block, BLOCK, payload_of(pair, runtime), _LIMITS) for pair in present):
             ours = _value(outcome)
             found = compare(outcome.key, ours, theirs[outcome.key])
             if found.fidelity == "mismatch":
@@ -293,7 +293,8 @@ def _groups(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
             yield members[start : start + _TOGETHER]
 
 
-def _payload(pair: Pair, runtime: Sequence[Path]) -> dict[str, object]:
+def payload_of(pair: Pair, runtime: Sequence[Path]) -> dict[str, object]:
+    """What the sandbox is given of a block to run with the arguments that worked."""
     return {
         "code": pair.code,
         "name": pair.name,

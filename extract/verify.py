@@ -24,6 +24,7 @@ from extract.folder import CONFIGS
 from extract.modules import FOUNDATION
 from extract.results import COLUMNS, at_least, count_rows
 from extract.specs import SPECS
+from extract.specs.algorithm import algorithm_faults
 from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
 from extract.specs.splits import Place, place_specs, spec_row
@@ -178,7 +179,19 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
     checks, splits = _check_spec_tables(folder, manifest, specs, codes)
     if manifest.parameters.get("chat") is not None or has_chat(folder):
         checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
-    return [*checks, *check_description(folder, manifest, CONFIGS)]
+    return [*checks, _check_graphs(folder, manifest, specs), *check_description(folder, manifest, CONFIGS)]
+
+
+def _check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Check:
+    """The identities of the table are those of the graphs in the specs, and so are the sentences."""
+    table = pq.read_table(folder / TABLE, columns=["block", "graph_widths"])
+    widths = dict(zip(table["block"].to_pylist(), table["graph_widths"].to_pylist(), strict=True))
+    wrong = [f"{spec.block}: {fault}" for spec in specs for fault in algorithm_faults(spec, widths.get(spec.block))]
+    if not manifest.details.get("withheld"):
+        missing = (spec for spec in specs if spec.graph and spec.algorithm is None and "algorithm" not in spec.withheld)
+        wrong += [f"{spec.block}: has a graph, but its spec has none" for spec in missing]
+    number = sum(spec.algorithm is not None for spec in specs)
+    return found_check("graphs", wrong, f"{number:,} graphs of specs have the identities and sentences that are stated")
 
 
 def _check_spec_tables(

@@ -208,6 +208,8 @@ class Block(Record):
     arguments: str | None = Field(
         default=None, description="that worked, as JSON: init, forward and method, values as Python expressions"
     )
+    graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
+    graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
     observed: str | None = Field(default=None, description="what was seen as it ran: an Observed record as JSON")
 
 
@@ -249,6 +251,23 @@ class SpecArguments(Record):
     method: str = Field(default="forward", description="that was called")
 
 
+class Algorithm(Record):
+    """What a block computes; see docs/graphs.md. Never published of a source that is not permissively licensed."""
+
+    sentences: tuple[str, ...] = Field(description="the operations of eval mode in turn, told from the graph alone")
+    motifs: tuple[str, ...] = Field(description="figures that they form, the commonest first")
+    told: str = Field(description="of these, what the summary ends with")
+    returns: Any = Field(
+        description="what forward returns: tensor, null for anything else, lists of these, items of objects"
+    )
+    route: Literal["meta", "cpu"] = Field(description="where the runs were recorded")
+    reads_values: bool = Field(description="Python saw a value on the way: another input might go another way")
+    unused_parameters: tuple[str, ...] = Field(description="parameters that no result depends on")
+    train_error: str | None = Field(description="why there is no graph of train mode")
+    eval: dict[str, Any] = Field(description="the graph of eval mode: form, torch, nodes, outputs, writes")
+    train: dict[str, Any] | None = Field(description="that of train mode; null where it is the same, or there is none")
+
+
 class Spec(Record):
     """What a block is and does, as facts of its design: nothing of it is a passage of its source.
 
@@ -275,8 +294,12 @@ class Spec(Record):
     gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
     tensors: int | None = Field(ge=0, description="parameters that require gradients")
     layers: dict[str, int] | None = Field(description="bag of the submodules' class names; null when not constructed")
+    graph: Sha256 | None = Field(default=None, description="what it computes (G0), as in the table of blocks")
+    algorithm: Algorithm | None = Field(default=None, description="null where that is not known, or not published")
     builds: dict[str, int] = Field(description="names of the classes that its own methods call, and how often")
-    dependencies: dict[str, Literal["class", "function"]] = Field(description="what else its file defines")
+    dependencies: dict[str, Literal["class", "function"]] = Field(
+        description="what else its file defines, without the modules in which nothing runs where that is known"
+    )
     summary: str = Field(description="the facts above in a sentence or two")
     withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
     source: str
@@ -335,6 +358,8 @@ class SpecRow(Record):
     gradients: int | None = Field(ge=0)
     tensors: int | None = Field(ge=0)
     layers: tuple[SpecCount, ...] | None
+    graph: Sha256 | None = None
+    algorithm: str | None = Field(default=None, description="as in the line, JSON")
     builds: tuple[SpecCount, ...]
     dependencies: tuple[SpecValue, ...]
     summary: str
@@ -429,7 +454,7 @@ class TrainingRecord(Record):
 
 RECORD_TYPES: tuple[type[Record], ...] = (
     *(LemurRecord, Decision, GraphRow, Stat, Removed, ChatRow, ChatDrop),
-    *(Block, Observed, Spec, SpecRow, SpecChatRow, SpecChatDrop),
+    *(Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord),
 )
 

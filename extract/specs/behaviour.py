@@ -33,8 +33,13 @@ class Behaviour:
     changes_channels: bool | None = None
 
 
-def behaviour_of(observed: Observed, init: Iterable[str]) -> Behaviour:
-    """What the cases show. Args: init: values of the constructor's arguments, as Python expressions."""
+def behaviour_of(observed: Observed, init: Iterable[str], told: str | None = None) -> Behaviour:
+    """What the cases show.
+
+    Args:
+        init: values of the constructor's arguments, as Python expressions.
+        told: the layout of the first tensor, a letter for each dimension, where the graph tells it.
+    """
     pairs = [pair for case in observed.cases if (pair := _pair(case)) is not None]
     if not pairs:
         return Behaviour()
@@ -43,7 +48,10 @@ def behaviour_of(observed: Observed, init: Iterable[str]) -> Behaviour:
     rank = len(pairs[0][0])
     if any(len(before) != rank for before, _ in pairs):
         return Behaviour(keeps_shape=keeps)
-    last = rank > 2 and _channels_last([before for before, _ in pairs], init, observed.layers)
+    if told is not None and len(told) == rank:
+        last = told.endswith("C")
+    else:
+        last = rank > 2 and _channels_last([before for before, _ in pairs], init, observed.layers)
     layout = _LAYOUTS.get((rank, last))
     if layout is None or any(len(after) != rank for _, after in pairs):
         return Behaviour(layout, keeps)
@@ -53,7 +61,7 @@ def behaviour_of(observed: Observed, init: Iterable[str]) -> Behaviour:
 
 def neutral_case(case: Case, names: Sequence[str]) -> Case:
     """The same case with shapes as `2×16×8×8`, and positional inputs by the names of their parameters."""
-    inputs = {_named(name, names): _neutral(told) for name, told in case.inputs.items()}
+    inputs = {named_input(name, names): _neutral(told) for name, told in case.inputs.items()}
     return Case(inputs=inputs, outputs=tuple(_neutral(told) for told in case.outputs))
 
 
@@ -61,7 +69,7 @@ def _neutral(told: str) -> str:
     return re.sub(r"(?<=\d)x(?=\d)", "×", told) if _TENSOR.fullmatch(told) else value_of_text(told)
 
 
-def _named(name: str, names: Sequence[str]) -> str:
+def named_input(name: str, names: Sequence[str]) -> str:
     """`*0` and `*0.key` as `x` and `x.key`."""
     match = _PLACE.match(name)
     return names[int(match[1])] + name[match.end() :] if match and int(match[1]) < len(names) else name

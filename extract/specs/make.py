@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from extract.specs import SPECS
+from extract.specs.algorithm import algorithm_of, layout_of
 from extract.specs.behaviour import Behaviour, behaviour_of, neutral_case, summary_of
 from extract.specs.notation import value_of_text
 from extract.specs.outline import Outline, outline_of
@@ -35,12 +36,13 @@ _HEADER = re.compile(r"(?:#[^\n]*\n)*")
 
 #: What a spec states as the table does.
 SHARED: tuple[str, ...] = ("block", "name", "category", "level", "fidelity", "source", "path", "start_line", "end_line")
-SHARED += ("swhid", "license", "code_sha256", "file")
+SHARED += ("swhid", "license", "code_sha256", "file", "graph")
 #: What it states as it was observed.
 _OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers")
 
 #: What can be left out of a spec, in the order in which it is tried, and what then stands for it.
 _OPTIONAL: dict[str, Any] = {
+    "algorithm": None,
     "arguments": None,
     "cases": (),
     "dependencies": {},
@@ -51,10 +53,12 @@ _OPTIONAL: dict[str, Any] = {
 }
 
 
-def make_spec(row: Block) -> Spec:
+def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     """The spec of a block that has code.
 
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
+
+    Args: answer: what was traced of it, by `extract.probing.tracing.trace_block`.
     """
     assert row.code is not None
     outline = outline_of(row.code)
@@ -66,8 +70,11 @@ def make_spec(row: Block) -> Spec:
     given = worked.init.named(constructor) if worked else {}
     init = {name: value_of_text(value) for name, value in given.items()}
     called = worked.forward.named(forward) if worked and worked.forward else {}
-    behaviour = behaviour_of(observed, given.values()) if observed else Behaviour()
     names = positional_names(forward)
+    algorithm = algorithm_of(answer, names) if answer else None
+    told = layout_of(algorithm) if algorithm else None
+    behaviour = behaviour_of(observed, given.values(), told) if observed else Behaviour()
+    summary = summary_of(row.name, row.category, constructor, forward, builds, observed, behaviour, init)
     arguments = None
     if worked:
         calls = {name: value_of_text(value) for name, value in called.items()}
@@ -83,8 +90,9 @@ def make_spec(row: Block) -> Spec:
         arguments=arguments,
         cases=tuple(neutral_case(case, names) for case in observed.cases) if observed else (),
         builds=builds,
-        dependencies=_dependencies(row.name, outline),
-        summary=summary_of(row.name, row.category, constructor, forward, builds, observed, behaviour, init),
+        dependencies=_dependencies(row.name, outline, answer["dead_classes"] if answer else ()),
+        algorithm=algorithm,
+        summary=f"{summary} {algorithm.told}".rstrip() if algorithm else summary,
     )
     return neutralised(spec, row.code)
 
@@ -122,19 +130,24 @@ def neutralised(spec: Spec, code: str) -> Spec:
                     withheld.append(f"{group} {item['name']} {part}")
     for name, empty in _OPTIONAL.items():
         if repeated(json.dumps({name: facts[name]}, sort_keys=True, ensure_ascii=False), source) is not None:
-            facts[name] = empty
-            withheld.append(name)
+            _leave_out(facts, name, empty)
     for name, empty in {**_OPTIONAL, "constructor": (), "forward": ()}.items():  # runs across two fields, most unlikely
         if repeated(design_text(facts), source) is None:
             break
         if facts[name] != empty:
-            facts[name] = empty
-            withheld.append(name)
+            _leave_out(facts, name, empty)
     return Spec.model_validate(facts)
 
 
-def _dependencies(name: str, outline: Outline) -> dict[str, Literal["class", "function"]]:
-    others = sorted({*outline.functions, *outline.classes} - {name})
+def _leave_out(facts: dict[str, Any], name: str, empty: object) -> None:
+    if name == "algorithm" and facts[name] is not None:
+        facts["summary"] = facts["summary"].removesuffix(facts[name]["told"]).rstrip()
+    facts[name] = empty
+    facts["withheld"].append(name)
+
+
+def _dependencies(name: str, outline: Outline, dead: Sequence[str]) -> dict[str, Literal["class", "function"]]:
+    others = sorted({*outline.functions, *outline.classes} - {name, *dead})
     return {other: "class" if other in outline.classes else "function" for other in others}
 
 
@@ -228,13 +241,16 @@ def _call(found: dict[str, object]) -> Call:
 # --- lines of specs.jsonl ---------------------------------------------------------------------------------------------
 
 
-def write_specs(path: Path, rows: Sequence[Block]) -> list[Spec]:
-    """Write the specs of the blocks that have code, and return them."""
+def write_specs(path: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[str, Any]]) -> list[Spec]:
+    """Write the specs of the blocks that have code, and return them.
+
+    Args: traced: what was traced, by block.
+    """
     with_code = [row for row in rows if row.code is not None]
     specs = []
     with path.open("w", encoding="utf-8", newline="\n") as file, progress("specs", len(with_code), "blocks") as advance:
         for row in with_code:
-            specs.append(make_spec(row))
+            specs.append(make_spec(row, traced.get(row.block)))
             file.write(line_of(specs[-1]) + "\n")
             advance(1)
     return specs

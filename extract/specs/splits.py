@@ -1,7 +1,8 @@
 """Specs as tables, split without leakage: related blocks form a group, and a group is in one split.
 
 Two blocks are related when the text of their classes (no docstrings, comments or layout, and not the class's own name)
-has a Jaccard of `NEAR` or more over shingles, or when their specs state the same design. Where a block comes from plays
+has a Jaccard of `NEAR` or more over shingles, when their specs state the same design, or when they
+compute the same. Where a block comes from plays
 no part: a layer that ten repositories copied is one group. A closed file also holds other classes that its block needs.
 So that no file of one split holds an answer of another, only groups go to validation and test of which no class, nor
 one near it, stands in a file of another group.
@@ -37,7 +38,7 @@ NEAR = 0.70
 HELD_OUT: tuple[tuple[Split, float], ...] = (("test", 0.10), ("validation", 0.10))
 
 _DIGITS = 16
-_NOT_DESIGN = frozenset({"level", "fidelity", "category", "summary", "withheld"})
+_NOT_DESIGN = frozenset({"level", "fidelity", "category", "summary", "withheld", "graph", "algorithm"})
 _NAMING = _NOT_DESIGN | {"bases", "builds", "dependencies"}
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
@@ -89,7 +90,14 @@ def _groups(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[int], set
     same = [designs.setdefault(design_key(spec), len(designs)) + len(texts) for spec in specs]
     ends = _near(list(texts), set(own))
     mine = np.isin(ends[0], own) & np.isin(ends[1], own)
-    ties = (np.concatenate([ends[0][mine], own]), np.concatenate([ends[1][mine], same]))
+    computed = [
+        (text, designs.setdefault(spec.graph, len(designs)) + len(texts))
+        for text, spec in zip(own, specs, strict=True)
+        if spec.graph is not None
+    ]
+    ones = [ends[0][mine], own, [text for text, _ in computed]]
+    others = [ends[1][mine], same, [graph for _, graph in computed]]
+    ties = tuple(np.concatenate([np.asarray(part, np.int64) for part in parts]) for parts in (ones, others))
     nodes = len(texts) + len(designs)
     graph = coo_array((np.ones(len(ties[0]), np.int8), ties), shape=(nodes, nodes))
     labels = np.asarray(connected_components(graph, directed=False)[1], np.int64)
@@ -170,6 +178,8 @@ def spec_row(spec: Spec, place: Place) -> dict[str, Any]:
     worked = facts.pop("arguments") or {"init": None, "forward": None, "method": None}
     facts["cases"] = [{"inputs": _values(case["inputs"]), "outputs": case["outputs"]} for case in facts["cases"]]
     facts["layers"] = None if facts["layers"] is None else _counts(facts["layers"])
+    if facts["algorithm"] is not None:
+        facts["algorithm"] = json.dumps(facts["algorithm"], sort_keys=True, ensure_ascii=False)
     facts["builds"] = _counts(facts["builds"])
     facts["dependencies"] = _values(facts["dependencies"])
     for name, key in (("init", "init"), ("call", "forward")):

@@ -1,18 +1,19 @@
 """What of a finished folder may be published: all of it, but for code whose licence does not allow that.
 
-An extraction folder loses the code of blocks from sources that are not permissively licensed; their rows, specs and
-everything else stay. Files that do not change are taken from the folder itself, changed ones from a temporary one.
-A network without one of its blocks is none, so a training run with such a block in it stays here as a whole, and so
-does a snapshot of which the codes have such a licence.
+An extraction folder loses the code of blocks from sources that are not permissively licensed, and what they compute;
+their rows, the other facts of their specs and everything else stay. Files that do not change are taken from the folder
+itself, changed ones from a temporary one. A network without one of its blocks is none, so a training run with such a
+block in it stays here as a whole, and so does a snapshot of which the codes have such a licence.
 """
 
 import contextlib
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +35,8 @@ _RECORD, _NETWORK = "record.json", "net.py"
 _TRAINED = frozenset({"run", "ablation", "search"})
 _REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client takes no file that lies in one
 _ROWS = 500
+#: The specs of an extraction folder, as lines and as tables.
+SPECS, SPEC_TABLES = "specs.jsonl", "data/specs/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,27 +139,62 @@ def _without_code(
         TABLE: scratch / TABLE,
         FILE_NAME: scratch / FILE_NAME,
     }
+    for name in [name for name in kept if name == SPECS or name.startswith(SPEC_TABLES)]:
+        (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+        if (_write_lines if name == SPECS else _write_spec_table)(folder / name, scratch / name, without):
+            kept[name] = scratch / name
     counts = sorted(Counter(without.values()).items())
     withheld = tuple(Withheld(source, licence, number) for (source, licence), number in counts)
     told = [asdict(item) for item in withheld]
-    table = Output(
-        path=TABLE,
-        sha256=sha256_file(scratch / TABLE),
-        bytes=(scratch / TABLE).stat().st_size,
-        rows=next((item.rows for item in manifest.outputs if item.path == TABLE), None),
-    )
-    changed = {TABLE: table}
+    changed = {
+        item.path: item.model_copy(
+            update={"sha256": sha256_file(kept[item.path]), "bytes": kept[item.path].stat().st_size}
+        )
+        for item in manifest.outputs
+        if item.path in kept and kept[item.path].is_relative_to(scratch)
+    }
     if CROISSANT in files:
         from manifests.croissant import restate_croissant
 
         path = kept[CROISSANT] = scratch / CROISSANT
-        restate_croissant(folder / CROISSANT, path, [table])
+        restate_croissant(folder / CROISSANT, path, list(changed.values()))
         changed[CROISSANT] = Output(path=CROISSANT, sha256=sha256_file(path), bytes=path.stat().st_size)
     outputs = [changed.get(item.path, item) for item in manifest.outputs if item.path in kept]
     write_manifest(
         scratch, manifest.model_copy(update={"outputs": outputs, "details": {**manifest.details, "withheld": told}})
     )
     return Staged(manifest.kind, kept, withheld)
+
+
+def _without_algorithm(facts: dict[str, Any], told: str) -> dict[str, Any]:
+    """A spec without what its block computes, also in its summary. Args: told: what the summary ends with."""
+    return facts | {"algorithm": None, "summary": facts["summary"].removesuffix(told).rstrip()}
+
+
+def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
+    """The lines of specs, those of some blocks without what they compute. Returns: whether one was changed."""
+    changed = False
+    with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8", newline="\n") as out:
+        for line in lines:
+            facts = json.loads(line)
+            if facts["block"] in without and facts.get("algorithm") is not None:
+                bare = _without_algorithm(facts, facts["algorithm"]["told"])
+                line, changed = json.dumps(bare, sort_keys=True, ensure_ascii=False) + "\n", True
+            out.write(line)
+    return changed
+
+
+def _write_spec_table(source: Path, target: Path, without: Collection[str]) -> bool:
+    """The rows of specs, those of some blocks without what they compute. Returns: whether one was changed."""
+    changed = False
+    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        for batch in file.iter_batches(batch_size=_ROWS):
+            rows = batch.to_pylist()
+            for place, row in enumerate(rows):
+                if row["block"] in without and row.get("algorithm") is not None:
+                    rows[place], changed = _without_algorithm(row, json.loads(row["algorithm"])["told"]), True
+            writer.write_table(pa.Table.from_pylist(rows, file.schema_arrow))
+    return changed
 
 
 def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]) -> set[str]:

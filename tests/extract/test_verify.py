@@ -28,7 +28,17 @@ from manifests.records import Block, arrow_schema
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
 CHECKS = ["digests", "schema Block", "ids", "counts", "levels", "requirements"]
-CHECKS += ["files", "parses", "undefined names", "imports", "headers", "specs", "schema SpecRow", "spec splits"]
+CHECKS += [
+    "files",
+    "parses",
+    "undefined names",
+    "imports",
+    "headers",
+    "specs",
+    "schema SpecRow",
+    "spec splits",
+    "graphs",
+]
 CHECKS += ["croissant.json"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
@@ -100,7 +110,7 @@ def change_code(folder: Path, code: str, **changes: Any) -> None:
         row = next(row for row in rows if row["block"] == ID)
         row.update({**code_columns(code), **changes})
         (folder / row["file"]).write_text(code, encoding="utf-8")
-        write_specs(folder / "specs.jsonl", [Block.model_validate(row) for row in rows])
+        write_specs(folder / "specs.jsonl", [Block.model_validate(row) for row in rows], {})
 
     change_rows(folder, change)
 

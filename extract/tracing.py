@@ -1,0 +1,63 @@
+"""What blocks compute: those that run are traced in the sandbox with the arguments that validation found."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from extract.index import Index
+from extract.validate import Pair, payload_of
+from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import CachedSandbox
+
+ENTRY = "extract.probing.tracing:trace_block"
+_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors need it
+
+#: CPU seconds and memory decide, so that a busy machine changes nothing.
+LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+_AGAIN = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
+_EXCEEDED = frozenset({Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.CRASHED})
+_CHARACTERS = 300  # of why there is no graph
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What one block computes: the answer of `trace_block`, or why there is no graph."""
+
+    block: str
+    answer: Mapping[str, Any] | None
+    error: str | None = None
+    reused: bool = False
+
+
+def trace_all(
+    pairs: Sequence[Pair], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
+) -> Iterator[Traced]:
+    """Trace blocks; outcomes are kept by content. One that passes a limit is tried once more, with four times both.
+
+    Args: runtime: folders with what closed files require.
+    Raises: UserError if no sandbox can be had.
+    """
+    options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": _PRELOAD, "entries": [ENTRY]}
+    given = {pair.block: Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs}
+    again: list[Job] = []
+    with CachedSandbox(index, workers=jobs, **options) as box:
+        for outcome in box.run(given.values(), attempts=1):
+            if outcome.status in _EXCEEDED:
+                again.append(replace(given[outcome.key], limits=_AGAIN))
+            else:
+                yield _traced(outcome)
+    if again:
+        with CachedSandbox(index, workers=1, **options) as box:
+            yield from (_traced(outcome) for outcome in box.run(again, attempts=1))
+
+
+def _traced(outcome: Outcome) -> Traced:
+    if outcome.status is not Status.OK:
+        error = f"{outcome.status.value}: {outcome.error or ''}"
+    else:
+        assert isinstance(outcome.value, dict)
+        if outcome.value["traced"]:
+            return Traced(outcome.key, outcome.value, None, outcome.reused)
+        error = outcome.value["error"]
+    return Traced(outcome.key, None, " ".join(error.split())[:_CHARACTERS], outcome.reused)

@@ -1,0 +1,118 @@
+"""What the dimensions of the values in a graph stand for, told from the operations that they meet."""
+
+from collections.abc import Iterator
+
+from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref
+
+#: One letter for each dimension: N batch, C channels, D, H, W space, L length; `?` where nothing tells.
+Layout = str
+
+_SPACE = {1: "L", 2: "HW", 3: "DHW"}
+#: Operations that leave each dimension what it is.
+_SAME_RANK = frozenset({"constant_pad_nd", "roll", "slice", "stop_gradient", "dropout", "cast"})
+_LAST = frozenset({"linear", "layer_norm", "rms_norm"})
+
+
+def channels_first(rank: int) -> Layout:
+    """`NCHW` for four dimensions; of fewer than three, what nothing contradicts."""
+    return "NC" + _SPACE[rank - 2] if 3 <= rank <= 5 else "NC"[:rank] + "?" * max(0, rank - 2)
+
+
+def channels_last(rank: int) -> Layout:
+    """`NHWC` for four dimensions."""
+    return "N" + _SPACE[rank - 2] + "C" if 3 <= rank <= 5 else "NC"[:rank] + "?" * max(0, rank - 2)
+
+
+def told_layout(graph: Graph, place: int) -> Layout | None:
+    """The layout of an input of three to five dimensions, where an operation on it, or on it element by element, tells.
+
+    A normalisation over the last dimension alone, or a linear layer over it, makes it the channels; a convolution or a
+    batch normalisation makes the second one that.
+    """
+    rank = len(graph.nodes[place].outputs[0].shape)
+    if not 3 <= rank <= 5:
+        return None
+    for node, found in _reached(graph, place):
+        if node.op in _LAST and found == 0 and _is_over_last(node):
+            return channels_last(rank)
+        if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm") and found == 0:
+            return channels_first(rank)
+    return None
+
+
+def _is_over_last(node: Node) -> bool:
+    return node.op == "linear" or len(node.get("normalized_shape") or ()) == 1
+
+
+def _reached(graph: Graph, place: int) -> Iterator[tuple[Node, int]]:
+    """The operations on a value, or on what has its dimensions; each with the argument that it is."""
+    same = {place}
+    for number in range(place + 1, len(graph.nodes)):
+        node = graph.nodes[number]
+        for position, ref in enumerate(node.inputs):
+            if ref.node in same:
+                yield node, position
+                if _keeps(graph, node, ref):
+                    same.add(number)
+
+
+def _keeps(graph: Graph, node: Node, ref: Ref) -> bool:
+    if node.op in _SAME_RANK:
+        return True
+    if node.op in ("permute", "reshape", "expand", "matmul", "cat", "convolution") or node.op in LEAVES:
+        return False
+    return node.outputs[0].shape == graph.type_of(ref).shape
+
+
+def layouts(graph: Graph) -> list[Layout]:
+    """The layout of the first output of each node."""
+    found: list[Layout] = []
+    for place, node in enumerate(graph.nodes):
+        rank = len(node.outputs[0].shape) if node.outputs else 0
+        found.append(_layout(graph, place, node, rank, found))
+    return found
+
+
+def _layout(graph: Graph, place: int, node: Node, rank: int, found: list[Layout]) -> Layout:
+    if node.op == "input":
+        return told_layout(graph, place) or (channels_last(3) if rank == 3 else channels_first(rank))
+    before = next((found[ref.node] for ref in node.inputs if len(found[ref.node]) == rank and _is_live(graph, ref)), "")
+    if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm"):
+        return channels_first(rank)
+    if node.op == "permute":
+        letters = found[node.inputs[0].node]
+        return "".join(letters[dim] for dim in node.get("dims")) if len(letters) == rank else "?" * rank
+    if node.op == "reshape":
+        return _reshaped(graph, node, found)
+    if node.op in _LAST and rank > 2 and "?" in before:
+        return before[:-1] + "C"
+    if node.op in _LAST and rank in (3, 4, 5):
+        return channels_last(rank) if before[-1:] != "C" and before in ("", channels_first(rank)) else before
+    if not before and node.inputs and node.op in ("mean", "sum", "amax", "amin", "var", "std"):
+        gone, source = set(node.get("dim") or ()), found[node.inputs[0].node]
+        return "".join(letter for dim, letter in enumerate(source) if dim not in gone)[:rank].ljust(rank, "?")
+    return before or "?" * rank
+
+
+def _is_live(graph: Graph, ref: Ref) -> bool:
+    return graph.nodes[ref.node].op not in LEAVES - {"input"}
+
+
+def _reshaped(graph: Graph, node: Node, found: list[Layout]) -> Layout:
+    """Dimensions that stay keep their letters; height and width in one are a length."""
+    source = node.inputs[0]
+    if graph.nodes[source.node].op == "permute" and graph.nodes[source.node].get("dims") == (0, 1, 3, 2, 4, 5):
+        return channels_last(len(node.outputs[0].shape))  # windows, cut or put together
+    old, new, letters = graph.type_of(source).shape, node.outputs[0].shape, found[source.node]
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    middle = letters[head : len(old) - tail]
+    room = len(new) - head - tail
+    merged = "L" if room == 1 and middle in ("HW", "DHW") else "C" if room == 1 and "C" in middle else "?" * room
+    if room == 2 and middle == "L" and len(new) == 4:
+        merged = "HW"
+    return letters[:head] + merged + (letters[len(old) - tail :] if tail else "")
