@@ -179,10 +179,10 @@ def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
     checks, splits = _check_spec_tables(folder, manifest, specs, codes)
     if manifest.parameters.get("chat") is not None or has_chat(folder):
         checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
-    return [*checks, _check_graphs(folder, manifest, specs), *check_description(folder, manifest, CONFIGS)]
+    return [*checks, check_graphs(folder, manifest, specs), *check_description(folder, manifest, CONFIGS)]
 
 
-def _check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Check:
+def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Check:
     """The identities of the table are those of the graphs in the specs, and so are the sentences."""
     table = pq.read_table(folder / TABLE, columns=["block", "graph_widths"])
     widths = dict(zip(table["block"].to_pylist(), table["graph_widths"].to_pylist(), strict=True))

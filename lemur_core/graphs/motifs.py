@@ -16,6 +16,7 @@ from lemur_core.graphs.words import describe, dimensions, made, plain, sizes, wi
 
 SENTENCES = 16
 _IN_TRAINING = 4  # sentences that are told of train mode
+_RETURNED = 8  # values that are named one by one
 _PHRASES = 14  # in one sentence
 _LONGEST_PERIOD = 12  # of sentences that repeat
 _STEPS = 3_000  # a graph of more is counted, not told
@@ -271,14 +272,12 @@ class _Teller:
         parts = [ref.node for ref in node.get("tensors")]
         along = dimensions(self.layouts[place], [node.get("dim")])
         pools = [part for part in parts if self._is_pooled(part)]
-        told = f"concatenates {_listed([p for p in dict.fromkeys(parts) if p in self.reached])} along {along}"
+        names = {part: f"{{{part}}}" if part in self.reached else self._given(part) for part in parts}
         if main is not None:
-            rest = [f"{{{part}}}" if part in self.reached else self._given(part) for part in parts if part != main]
-            told = (
-                f"concatenated with {_and(list(dict.fromkeys(rest)))} along {along}"
-                if rest
-                else (f"{len(parts)} copies side by side along {along}")
-            )
+            names[main] = "it"
+        told = f"concatenates {_and([names[part] for part in parts])} along {along}"
+        if set(parts) == {main}:
+            told = f"{len(parts)} copies of it side by side along {along}"
         if len(pools) > 1:
             self.motifs["a pooling pyramid"] += 1
             return f"{told}: a pooling pyramid"
@@ -417,6 +416,9 @@ class _Teller:
             return self._given(place)
 
         texts = [self._sentence(chain, number, reference) for number, chain in enumerate(kept)]
+        outputs = [ref.node for ref in self.graph.outputs]
+        if 1 < len(outputs) <= _RETURNED and texts:
+            texts.append(f"returns {_and([reference(place, len(kept)) for place in outputs])}")
         return _finished(_folded(texts))
 
     def _sentence(self, chain: _Chain, number: int, reference: Callable[[int, int], str]) -> str:

@@ -81,7 +81,10 @@ def test_the_columns_of_a_block() -> None:
     names += " n_lines requires swhid license seconds"
     schema = arrow_schema(Block)
     assert schema.names[: len(names.split())] == names.split()
-    assert schema.names[len(names.split()) :] == ["digest", "resolutions", "file", "arguments", "observed"]
+    assert schema.names[len(names.split()) :] == [
+        *("digest", "resolutions", "file", "arguments", "observed"),
+        *("graph", "graph_widths"),
+    ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
     assert nullable == text | {"n_lines", "seconds"}

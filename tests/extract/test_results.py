@@ -16,7 +16,15 @@ SOURCES = ("alpha@1.0", "beta@2.0")
 def row(name: str = "Scale", source: str = "alpha@1.0", level: str = "executed", **changes: Any) -> dict[str, Any]:
     qualname = f"pkg.{name}"
     made = {"block": f"{source}::{qualname}", "name": name, "qualname": qualname, "source": source, "category": "Other"}
-    made |= {"level": level, "error_kind": None, "fidelity": None, "n_lines": 10, "license": "MIT"}
+    made |= {
+        "graph": None,
+        "graph_widths": None,
+        "level": level,
+        "error_kind": None,
+        "fidelity": None,
+        "n_lines": 10,
+        "license": "MIT",
+    }
     return made | changes
 
 

@@ -1,0 +1,225 @@
+"""Blocks that run are traced in the sandbox: their specs tell what they compute, verify proves it, publish keeps it."""
+
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from extract.index import Index
+from extract.results import Result, code_columns
+from extract.specs.algorithm import algorithm_of, forms_of
+from extract.tracing import Traced, trace_all
+from extract.validate import Pair
+from extract.verify import check_graphs, verify
+from lemur_core.graphs.identity import identities_of
+from manifests.manifest import read_manifest
+from manifests.publish.staged import staged
+from manifests.records import Block, Spec
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+
+GATE = """import torch
+from torch import nn
+
+
+class Kernel(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Gate(nn.Module):
+    def __init__(self, width, reduced, dead=True):
+        super().__init__()
+        self.down = nn.Conv2d(width, reduced, 1)
+        self.up = nn.Conv2d(reduced, width, 1)
+        self.dead = nn.Linear(3, 3) if dead else None
+
+    def forward(self, image, scale=None):
+        weight = self.up(torch.relu(self.down(image.mean((2, 3), keepdim=True))))
+        return {"y": image * torch.sigmoid(weight), "weight": [weight, 3]}
+"""
+RENAMED = GATE.replace("Gate", "Softener").replace("down", "one").replace("weight", "w").replace("Kernel", "Other")
+NEEDS_VALUES = """import torch
+
+
+class Gate(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > -1e9 else x
+"""
+LAZY = """from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.LazyLinear(5)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+FAILS = "from torch import nn\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
+ARGUMENTS = {
+    "init": {"args": ["64"], "kwargs": {"reduced": "8"}},
+    "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
+}
+PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 3)"], "kwargs": {}}}
+TOLD = (
+    "(1) from the input: mean over H and W; 1×1 filter 64 to 8; ReLU; 1×1 filter 8 to 64.",
+    "(2) from (1): sigmoid; multiplies the input: a gate for each channel.",
+    "(3) returns (2) and (1).",
+)
+
+
+def pair(block: str, code: str, arguments: dict[str, Any], name: str = "Gate") -> Pair:
+    return Pair(block, name, code, "", (), (), arguments)
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
+    pairs = [
+        pair("gate", GATE, ARGUMENTS),
+        pair("renamed", RENAMED, ARGUMENTS, "Softener"),
+        pair("values", NEEDS_VALUES, PLAIN),
+        pair("lazy", LAZY, PLAIN),
+        pair("fails", FAILS, PLAIN),
+    ]
+    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+        found = {one.block: one for one in trace_all(pairs, index, jobs=1)}
+        again = {one.block: one for one in trace_all(pairs, index, jobs=1)}
+    assert all(one.reused for one in again.values()), "a rerun costs nothing"
+    assert {block: (one.answer, one.error) for block, one in found.items()} == {
+        block: (one.answer, one.error) for block, one in again.items()
+    }
+    return found
+
+
+def answer(one: Traced) -> dict[str, Any]:
+    assert one.answer is not None, one.error
+    return dict(one.answer)
+
+
+def test_names_play_no_part(traced: dict[str, Traced]) -> None:
+    one, other = (answer(traced[block]) for block in ("gate", "renamed"))
+    assert one["graph"] == other["graph"]
+    told = [algorithm_of(each, ["image"]) for each in (one, other)]
+    assert told[0].sentences == told[1].sentences == TOLD
+
+
+def test_what_is_told_of_a_run(traced: dict[str, Traced]) -> None:
+    found = answer(traced["gate"])
+    assert found["route"] == "meta"
+    assert found["returns"] == {"items": [["y", "tensor"], ["weight", ["tensor", None]]]}
+    assert found["dead_classes"] == ["Kernel"]
+    assert found["unused_parameters"] == ["dead.bias", "dead.weight"]
+    algorithm = algorithm_of(found, ["image"])
+    forms = forms_of(algorithm)
+    assert identities_of(forms)["graph"] == found["graph"]
+    by_op = {op: [n.scope for n in forms["eval"].nodes if n.op == op] for op in ("input", "parameter")}
+    assert by_op["input"] == ["image"]
+    assert sorted(by_op["parameter"]) == ["down.bias", "down.weight", "up.bias", "up.weight"]
+    assert algorithm.train is None
+    assert algorithm.train_error is None
+
+
+def test_values_are_had_on_the_cpu(traced: dict[str, Traced]) -> None:
+    found = answer(traced["values"])
+    assert (found["route"], found["reads_values"]) == ("cpu", True)
+
+
+def test_lazy_modules_take_their_shapes_first(traced: dict[str, Traced]) -> None:
+    assert algorithm_of(answer(traced["lazy"]), ["x"]).sentences == ("from the input: linear 3 to 5.",)
+
+
+def test_what_does_not_run_says_why(traced: dict[str, Traced]) -> None:
+    assert traced["fails"].answer is None
+    assert traced["fails"].error == "runtime_error: ValueError: no"
+
+
+# --- in a folder -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sound(traced: dict[str, Traced], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One block that is MIT, and the same one under the GPL."""
+    base = tmp_path_factory.mktemp("traced")
+    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    found = answer(traced["gate"])
+    observed = {"parameters": 1096, "trainable": 1096, "buffers": 0, "layers": {"Conv2d": 2}, "cases": []}
+    observed["cases"] = [{"inputs": {"*0": "float32 2x64x6x6"}, "outputs": ["float32 2x64x6x6"]}]
+    results = []
+    for of in sources:
+        block = f"{of.name}::{of.name.partition('@')[0]}.blocks.Gate"
+        row: Block = made.block(
+            of,
+            "Gate",
+            "backward",
+            error_kind=None,
+            error=None,
+            arguments=json.dumps(ARGUMENTS),
+            observed=json.dumps(observed),
+            graph=found["graph"],
+            graph_widths=found["graph_widths"],
+            **code_columns(made.code_of(block, of.license, GATE)),
+        )
+        results.append(Result(row, ((of.name, row.path),), found))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        made.write(base / "out", results, sources, level="backward")
+    return base / "out"
+
+
+def specs_of(folder: Path) -> list[Spec]:
+    return [Spec.model_validate_json(line) for line in (folder / "specs.jsonl").read_text().splitlines()]
+
+
+def test_specs_tell_it(sound: Path) -> None:
+    assert [(check.name, check.detail) for check in verify(sound, jobs=1) if not check.ok] == []
+    spec, other = specs_of(sound)
+    assert spec.algorithm is not None
+    assert spec.algorithm.sentences == TOLD
+    assert spec.summary.endswith(spec.algorithm.told)
+    assert spec.layout == "N×C×H×W"
+    assert "Kernel" not in spec.dependencies, "nothing runs in it"
+    assert spec.graph == other.graph
+    report = (sound / "report.md").read_text()
+    assert "| with a graph | 2 | 100 % |" in report
+    assert "| different graphs | 1 | 50.0 % |" in report
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda a: a["eval"]["nodes"].__setitem__(0, ["parameter", [["trained", False]], *a["eval"]["nodes"][0][2:]]), "other identities"),
+        (lambda a: a.__setitem__("sentences", ["from the input: ReLU."]), "do not follow"),
+        (lambda a: a["eval"].__setitem__("torch", "0.1"), "cannot be compared"),
+        (lambda a: a["eval"].__setitem__("nodes", []), "cannot be read"),
+    ],
+)  # fmt: skip
+def test_verify_finds_a_graph_that_is_not_the_stated_one(sound: Path, change: Any, says: str) -> None:
+    lines = [json.loads(line) for line in (sound / "specs.jsonl").read_text().splitlines()]
+    change(lines[0]["algorithm"])
+    specs = [Spec.model_validate(line) for line in lines]
+    assert says in check_graphs(sound, read_manifest(sound), specs).detail
+
+
+def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> None:
+    before = specs_of(sound)
+    with staged(sound) as ready:
+        after = [Spec.model_validate_json(line) for line in ready.files["specs.jsonl"].read_text().splitlines()]
+        tables = [path for name, path in ready.files.items() if name.startswith("data/specs/")]
+        rows = {row["block"]: row for path in tables for row in pq.read_table(path).to_pylist()}
+    assert after[0] == before[0], "MIT"
+    assert after[1].algorithm is None
+    assert after[1].summary
+    assert after[1].summary in before[1].summary
+    assert "1×1 filter" not in after[1].summary
+    assert "a gate" not in after[1].summary
+    assert after[1].graph == before[1].graph, "a digest tells nothing of it"
+    assert rows[before[1].block]["algorithm"] is None
+    assert rows[before[1].block]["summary"] == after[1].summary
+    assert rows[before[0].block]["algorithm"] is not None
+    assert {before[1].source} == {withheld.source for withheld in ready.withheld}

@@ -1,0 +1,188 @@
+"""Sentences on graphs: what they say of known figures, that names play no part, and that they stay short."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
+
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.layouts import told_layout
+from lemur_core.graphs.motifs import SENTENCES, tell
+from lemur_core.graphs.notation import from_notation, to_notation
+from lemur_core.graphs.trace import trace
+
+
+class Net(nn.Module):
+    """Layers by name, and a forward that uses them."""
+
+    def __init__(self, forward: Callable[..., Any], **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self._forward = forward
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self._forward(self, *inputs)
+
+
+def graph(build: Callable[[], nn.Module], *shapes: tuple[int, ...], train: bool = False) -> Graph:
+    return trace(build, lambda: [torch.rand(shape) for shape in shapes], train=train)
+
+
+def squeeze(n: Net, x: Tensor) -> Tensor:
+    return x * torch.sigmoid(n.up(F.relu(n.down(x.mean((2, 3), keepdim=True)))))
+
+
+def pyramid(n: Net, x: Tensor) -> Tensor:
+    parts = [x]
+    for _ in range(3):
+        parts.append(F.max_pool2d(parts[-1], 5, 1, 2))
+    return torch.cat(parts, 1)
+
+
+def attend(n: Net, x: Tensor) -> Tensor:
+    q, k, v = n.qkv(x).reshape(2, 6, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+    return ((q * 8**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
+
+
+def halves(n: Net, x: Tensor) -> Tensor:
+    a, b = x.chunk(2, 1)
+    return torch.cat([b, a], 1)
+
+
+TOLD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
+    "gate": (
+        lambda: Net(squeeze, down=nn.Conv2d(64, 8, 1), up=nn.Conv2d(8, 64, 1)),
+        (2, 64, 8, 8),
+        [
+            "from the input: mean over H and W; 1×1 filter 64 to 8; ReLU; 1×1 filter 8 to 64; sigmoid;"
+            " multiplies the input: a gate for each channel."
+        ],
+    ),
+    "residual": (
+        lambda: Net(lambda n, x: F.relu(x + n.bn(n.a(x))), a=nn.Conv2d(4, 4, 3, padding=1), bn=nn.BatchNorm2d(4)),
+        (2, 4, 8, 8),
+        ["from the input: 3×3 filter 4 to 4; batch normalisation; adds the input: a residual; ReLU."],
+    ),
+    "two branches are no residual": (
+        lambda: Net(lambda n, x: n.a(x) + n.b(x), a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
+        (2, 4),
+        ["(1) from the input: linear 4 to 4.", "(2) from the input: linear 4 to 4; adds (1)."],
+    ),
+    "pyramid": (
+        lambda: Net(pyramid),
+        (2, 4, 8, 8),
+        [
+            "(1) from the input: 5×5 maximum pooling.",
+            "(2) from (1): 5×5 maximum pooling.",
+            "(3): as (2).",
+            "(4) concatenates the input, (1), (2) and (3) along the channels: a pooling pyramid.",
+        ],
+    ),
+    "attention": (
+        lambda: Net(attend, qkv=nn.Linear(32, 96)),
+        (2, 6, 32),
+        ["from the input: linear 32 to 96; self-attention, 4 heads: scores, scaled by 0.3536, softmax, weighted sum."],
+    ),
+    "split": (
+        lambda: Net(halves),
+        (2, 6, 8, 8),
+        [
+            "(1) from the input: first 3 of 6 of the channels.",
+            "(2) from the input: last 3 of 6 of the channels; concatenates it and (1) along the channels.",
+        ],
+    ),
+    "shift": (
+        lambda: Net(lambda n, x: n.norm(torch.roll(x, (-2, -2), (1, 2))), norm=nn.LayerNorm(16)),
+        (2, 8, 8, 16),
+        ["from the input: rolled by -2 and -2 along H and W; layer normalisation over the last of 4 dimensions."],
+    ),
+    "stopped gradient": (
+        lambda: Net(lambda n, x: n.b(n.a(x).detach()), a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
+        (2, 4),
+        ["from the input: linear 4 to 4; no gradient goes back from here; linear 4 to 4."],
+    ),
+    "a sum with what does not depend on the input": (
+        lambda: Net(lambda n, x: n.a.weight + x, a=nn.Linear(4, 4)),
+        (2, 4, 4),
+        ["from the input: plus a learned 4×4."],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_known_figures(name: str) -> None:
+    build, shape, expected = TOLD[name]
+    assert list(tell(graph(build, shape)).sentences) == expected
+
+
+def test_repeats_are_folded_and_sentences_are_bounded() -> None:
+    class Stage(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.b(F.relu(self.a(x)))
+
+    told = tell(graph(lambda: nn.Sequential(*[Stage(4) for _ in range(20)]), (1, 4, 4, 4)))
+    assert told.motifs == ("a residual, 20 times",)
+    assert told.sentences == (
+        "(1) from the input: 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds the input: a residual.",
+        "(2) from (1): 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds (1): a residual.",
+        "(3) to (20): as (2).",
+    )
+
+    def tangle(_n: Net, x: Tensor) -> Tensor:
+        values = [x]
+        for number in range(60):
+            values.append(torch.sin(values[-1]) + torch.cos(values[number // 3]) * (number + 2))
+        return torch.stack(values).sum(0)
+
+    assert len(tell(graph(lambda: Net(tangle), (2, 3))).sentences) == SENTENCES
+
+
+def test_train_mode_tells_what_it_draws() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.25))
+
+    both = tell(graph(build, (2, 4)), graph(build, (2, 4), train=True))
+    assert both.sentences == (
+        "from the input: linear 4 to 4.",
+        "In train mode: from the input: linear 4 to 4; dropout of 0.25.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("forward", "shape", "layout"),
+    [
+        (lambda n, x: n.norm(x), (2, 16, 16, 16), "NHWC"),
+        (lambda n, x: n.fc(F.gelu(x) + 1), (2, 16, 16, 16), "NHWC"),
+        (lambda n, x: n.conv(x), (2, 16, 16, 16), "NCHW"),
+        (lambda n, x: n.norm(x.permute(0, 2, 3, 1)), (2, 16, 16, 16), None),
+        (lambda n, x: x * 2, (2, 16, 16, 16), None),
+    ],
+)
+def test_layout_follows_from_the_graph(forward: Callable[..., Any], shape: tuple[int, ...], layout: str | None) -> None:
+    found = graph(lambda: Net(forward, norm=nn.LayerNorm(16), fc=nn.Linear(16, 16), conv=nn.Conv2d(16, 4, 1)), shape)
+    place = next(place for place, node in enumerate(found.nodes) if node.op == "input")
+    assert told_layout(found, place) == layout
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_notation_gives_the_same_graph_back(name: str) -> None:
+    build, shape, _ = TOLD[name]
+    found = graph(build, shape)
+    assert from_notation(to_notation(found)) == found
+
+
+def test_another_form_or_torch_is_refused() -> None:
+    stored = to_notation(graph(lambda: nn.ReLU(), (2, 3)))
+    for change in ({"torch": "0.4"}, {"form": 0}):
+        with pytest.raises(ValueError, match="cannot be compared"):
+            from_notation(stored | change)
+    with pytest.raises(ValueError, match="not a graph"):
+        from_notation({name: stored[name] for name in ("form", "torch")})
