@@ -208,9 +208,9 @@ class Block(Record):
     arguments: str | None = Field(
         default=None, description="that worked, as JSON: init, forward and method, values as Python expressions"
     )
+    observed: str | None = Field(default=None, description="what was seen as it ran: an Observed record as JSON")
     graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
     graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
-    observed: str | None = Field(default=None, description="what was seen as it ran: an Observed record as JSON")
 
 
 class Case(Record):
