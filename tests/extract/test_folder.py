@@ -87,6 +87,7 @@ def test_the_columns_of_a_block() -> None:
     ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
+    text |= {"graph", "graph_widths"}
     assert nullable == text | {"n_lines", "seconds"}
     for name in ("requires", "resolutions"):
         assert pa.types.is_list(schema.field(name).type)
