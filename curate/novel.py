@@ -9,7 +9,7 @@ records are tried too.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from curate.corpus import fill_store
@@ -38,6 +39,7 @@ from manifests.records import Agreement
 #: Hyperparameters where none are given: those that LEMUR's trainer hands over, at their most frequent values.
 PRM: dict[str, Any] = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
 
+_Compared = tuple[float, Agreement]  # the share of the subtrees in common, and how two graphs agree
 _NEAREST = 5  # by each measure
 _TRIED = 3  # of the nearest by graph, with their hyperparameters
 
@@ -121,14 +123,15 @@ def novel(
         if graphs_in:
             _trace(tracer, files, task, given, notes)
         libraries = [_Library.of(folder, manifest, files, jobs) for folder, manifest in manifests.items()]
-        found = [_nearest(file, libraries) for file in files]
+        found = _nearest(files, libraries)
         if prm is None:
             found = [
                 _with_their_parameters(tracer, file, task, near, libraries)
                 for file, near in zip(files, found, strict=True)
             ]
-    notes += [f"{folder}: holds no graphs; its networks are compared by text and structure alone" for folder in folders
-              if folder not in graphs_in and manifests[folder].kind == "snapshot"]  # fmt: skip
+    for folder, manifest in manifests.items():
+        if manifest.kind == "snapshot" and folder not in graphs_in:
+            notes.append(f"{folder}: holds no graphs; its networks are compared by text and structure alone")
     return _told(files, found, notes)
 
 
@@ -237,9 +240,11 @@ class _Library:
             found = [jaccard(features.elements, elements) for elements in table.elements]
         return np.array([*found, 0.0])[classes]  # -1, without features: the last
 
-    def graphs(self) -> Iterator[dict[str, Any]]:
-        """The rows of its graphs. Raises: UserError if they cannot be compared."""
-        yield from _graph_rows(self.folder, ["id", "graph", "graph_widths", "eval", "torch", "form"])
+    def graphs(self, ids: Collection[str]) -> Iterator[dict[str, Any]]:
+        """The graphs of these codes, of those that have one. Raises: UserError if they cannot be compared."""
+        columns = ["id", "graph", "graph_widths", "eval", "torch", "form"]
+        few = list(ids) if len(ids) < len(self.known) else None
+        yield from (row for row in _graph_rows(self.folder, columns, few) if row["graph"] is not None)
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -257,19 +262,19 @@ def _rules(manifest: Manifest) -> Mapping[str, Any]:
     return asdict(options) | {"structural_threshold": options.structural}
 
 
-def _graph_rows(folder: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+def _graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[dict[str, Any]]:
     path = folder / "graphs.parquet"
     if not path.exists():
         return
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=100, columns=columns):
-            for row in batch.to_pylist():
-                if row["graph"] is not None and (row["torch"], row["form"]) != (TORCH, FORM):
-                    raise UserError(
-                        f"{folder}: its graphs are form {row['form']} of torch {row['torch']}, here is form {FORM} of"
-                        f" torch {TORCH}; make the snapshot anew, or use that torch"
-                    )
-                yield row
+    chosen = None if ids is None else ds.field("id").isin(ids)
+    for batch in ds.dataset(path).to_batches(columns=columns, filter=chosen, batch_size=100):
+        for row in batch.to_pylist():
+            if row["graph"] is not None and (row["torch"], row["form"]) != (TORCH, FORM):
+                raise UserError(
+                    f"{folder}: its graphs are form {row['form']} of torch {row['torch']}, here is form {FORM} of"
+                    f" torch {TORCH}; make the snapshot anew, or use that torch"
+                )
+            yield row
 
 
 def _records(folder: Path, files: Sequence[_File]) -> Iterator[tuple[_Known, str]]:
@@ -307,16 +312,19 @@ def _blocks(folder: Path) -> Iterator[tuple[_Known, str]]:
 # --- comparing ----------------------------------------------------------------------------------------------------
 
 
-def _nearest(file: _File, libraries: Sequence[_Library]) -> list[Neighbour]:
-    """The nearest by each measure in all folders, the nearest first; and all that make it known."""
-    found = [neighbour for library in libraries for neighbour in _nearest_in(file, library)]
-    return sorted(found, key=lambda one: (*one.nearness, one.folder))
+def _nearest(files: Sequence[_File], libraries: Sequence[_Library]) -> list[list[Neighbour]]:
+    """Of each file the nearest by each measure in each folder, and all that make it known; the nearest first."""
+    found: list[list[Neighbour]] = [[] for _ in files]
+    for library in libraries:
+        graphs = _compared(files, library, {known.id for known in library.known})
+        for place, file in enumerate(files):
+            found[place] += _nearest_in(file, library, graphs[place])
+    return [sorted(near, key=lambda one: (*one.nearness, one.folder)) for near in found]
 
 
-def _nearest_in(file: _File, library: _Library) -> list[Neighbour]:
+def _nearest_in(file: _File, library: _Library, graphs: Mapping[str, _Compared]) -> list[Neighbour]:
     features = _features(file, library.detail)
     lexical, structural = (library.similar(measure, features) for measure in ("lexical", "structural"))
-    graphs = _compared(file, library) if file.labels is not None else {}
     shares = np.array([graphs[known.id][0] if known.id in graphs else -1.0 for known in library.known])
     chosen: set[int] = set()
     for measure in (lexical, structural, shares):
@@ -355,18 +363,19 @@ def _judged(file: _File, one: Neighbour, library: _Library) -> Neighbour:
     return replace(one, known=tuple(stages))
 
 
-def _compared(file: _File, library: _Library) -> dict[str, tuple[float, Agreement]]:
-    """Of each code of a folder that has a graph: the share of its subtrees in common, and how the graphs agree."""
-    assert file.labels is not None
-    wanted = {known.id for known in library.known}
-    found: dict[str, tuple[float, Agreement]] = {}
-    for row in library.graphs():
-        if row["id"] in wanted and row["graph"] is not None:
+def _compared(files: Sequence[_File], library: _Library, ids: Collection[str]) -> list[dict[str, _Compared]]:
+    """Of each file how it compares with those of these codes that have a graph, by id; each graph is read once."""
+    found: list[dict[str, _Compared]] = [{} for _ in files]
+    if all(file.labels is None for file in files):
+        return found
+    for row in library.graphs(ids):
+        if row["id"] not in ids:
+            continue
+        labels = subtrees(Graph.from_json(json.loads(row["eval"])))
+        for file, known in zip(files, found, strict=True):
             agreement = file.traced.agrees(Traced(row))
-            assert agreement is not None
-            same = agreement != "different"  # equal up to widths: nothing else is looked at
-            share = 1.0 if same else similarity(file.labels, subtrees(Graph.from_json(json.loads(row["eval"]))))
-            found[row["id"]] = share, agreement
+            if agreement is not None and file.labels is not None:
+                known[row["id"]] = similarity(file.labels, labels), agreement
     return found
 
 
@@ -392,7 +401,8 @@ def _with_their_parameters(
         _take(other, traced)
         for library in libraries:
             if str(library.folder) == near[place].folder and other.labels is not None:
-                share, agreement = _compared(other, library).get(near[place].id, (None, None))
+                known = _compared([other], library, {near[place].id})[0]
+                share, agreement = known.get(near[place].id, (None, None))
                 again[place] = _judged(file, replace(near[place], graph=share, agreement=agreement), library)
     return sorted(again, key=lambda one: (*one.nearness, one.folder))
 
