@@ -59,9 +59,12 @@ def _reached(graph: Graph, place: int) -> Iterator[tuple[Node, int]]:
 def _keeps(graph: Graph, node: Node, ref: Ref) -> bool:
     if node.op in _SAME_RANK:
         return True
-    if node.op in ("permute", "reshape", "expand", "matmul", "cat", "convolution") or node.op in LEAVES:
+    if (
+        node.op in ("permute", "reshape", "expand", "matmul", "cat", "convolution", "linear", "index")
+        or node.op in LEAVES
+    ):
         return False
-    return node.outputs[0].shape == graph.type_of(ref).shape
+    return len(node.outputs[0].shape) == len(graph.type_of(ref).shape)
 
 
 def layouts(graph: Graph) -> list[Layout]:
@@ -75,7 +78,7 @@ def layouts(graph: Graph) -> list[Layout]:
 
 def _layout(graph: Graph, place: int, node: Node, rank: int, found: list[Layout]) -> Layout:
     if node.op == "input":
-        return told_layout(graph, place) or (channels_last(3) if rank == 3 else channels_first(rank))
+        return told_layout(graph, place) or ("N??" if rank == 3 else channels_first(rank))
     before = next((found[ref.node] for ref in node.inputs if len(found[ref.node]) == rank and _is_live(graph, ref)), "")
     if node.op in ("convolution", "batch_norm", "group_norm", "instance_norm"):
         return channels_first(rank)

@@ -21,7 +21,8 @@ _PHRASES = 14  # in one sentence
 _LONGEST_PERIOD = 12  # of sentences that repeat
 _STEPS = 3_000  # a graph of more is counted, not told
 
-_OPENING = frozenset({"sigmoid", "hardsigmoid", "tanh", "_softmax", "clamp", "hardtanh", "relu6"})
+_OPENING = frozenset({"sigmoid", "hardsigmoid", "tanh", "_softmax", "relu6"})
+_BOUNDED = {"clamp": ("min", "max"), "hardtanh": ("min_val", "max_val")}
 _BETWEEN = frozenset({"reshape", "expand", "permute", "cast", "stop_gradient", "upsample_nearest2d", "slice"})
 _SCORED = _BETWEEN | {"mul", "div", "add", "sub", "masked_fill", "where", "clamp", "tanh", "logical_not"}
 _NORMS = {
@@ -32,6 +33,7 @@ _NORMS = {
     "rms_norm": "root-mean-square normalisation",
 }
 _TOGETHER = {"matmul": "product of matrices", "mul": "product", "add": "sum", "sub": "difference", "div": "quotient"}
+_REFERENCE = re.compile(r"\[(-?\d+)\]")
 _RESIDUAL = ": a residual"
 _POOLING = ("max_pool", "avg_pool", "adaptive")
 
@@ -103,9 +105,12 @@ class _Teller:
         """The operations that depend on an input, in order; all of them where there is no input."""
         reached: set[int] = {place for place, node in enumerate(self.nodes) if node.op == "input"}
         whole = not reached
+        backward = {place for place, node in enumerate(self.nodes) if node.op == "cotangent"}
         found = []
         for place, node in enumerate(self.nodes):
-            if node.op not in LEAVES and (whole or any(ref.node in reached for ref in node.inputs)):
+            if any(ref.node in backward for ref in node.inputs) and node.op != "custom_gradient":
+                backward.add(place)  # what a gradient of its own does is not told
+            elif node.op not in LEAVES and (whole or any(ref.node in reached for ref in node.inputs)):
                 reached.add(place)
                 found.append(place)
         self.reached = reached
@@ -126,6 +131,8 @@ class _Teller:
         """The values that an operation reads, each once; attention reads queries, keys, values."""
         found = self.attention.get(place)
         read = found.read if found else [ref.node for ref in self.nodes[place].inputs]
+        if self.nodes[place].op == "custom_gradient":
+            read = read[:1]
         return [source for source in dict.fromkeys(read) if source in self.reached]
 
     def _leads_to(self, one: int, other: int) -> bool:
@@ -152,6 +159,12 @@ class _Teller:
 
     def _read_behind(self, found: "_Attention", users: dict[int, list[int]]) -> "_Attention":
         """The same, reading the values of which queries, keys and values are parts in another shape."""
+        whole = self._walked(found, users, _BETWEEN)
+        if len(set(whole.read)) == 1:
+            return whole
+        return self._walked(found, users, _BETWEEN - {"slice"})  # parts of several values are values of their own
+
+    def _walked(self, found: "_Attention", users: dict[int, list[int]], through: frozenset[str]) -> "_Attention":
         read, within, scales = list(found.read), set(found.within), dict.fromkeys(range(3), "")
         before: list[int] = []
         while before != read:  # the parts of one value free it only together
@@ -163,7 +176,7 @@ class _Teller:
                     continue
                 if node.op == "mul" and isinstance(factor, float):
                     scales[number] = f"scaled by {factor:.4g}"
-                elif node.op not in _BETWEEN:
+                elif node.op not in through:
                     continue
                 within.add(place)
                 read[number] = node.inputs[0].node
@@ -232,7 +245,11 @@ class _Teller:
         """Whether a value is one that lets through: between bounds, by a sigmoid or the like."""
         while self.nodes[place].op in _BETWEEN | {"div", "mul"} and len(self.sources.get(place, ())) == 1:
             place = self.sources[place][0]
-        return self.nodes[place].op in _OPENING
+        node = self.nodes[place]
+        if node.op in _BOUNDED:
+            low, high = (node.get(name) for name in _BOUNDED[node.op])
+            return low == 0 and high is not None
+        return node.op in _OPENING
 
     # --- phrases ---------------------------------------------------------------------------------------------------
 
@@ -252,6 +269,11 @@ class _Teller:
         others = [source for source in self.sources[place] if source != main]
         if node.op == "cat":
             return self._cat(place, main)
+        if node.op == "where":
+            chosen = [value for value in (node.get("input"), node.get("other")) if value is not None]
+            names = ["it" if isinstance(v, Ref) and v.node == main else self._named(v) for v in chosen]
+            decides = node.get("condition").node
+            return f"{' or '.join(names)}, as {'it' if decides == main else self._named(Ref(decides))} says"
         if node.op in ("add", "sub", "mul", "div", "maximum", "minimum", "matmul"):
             return self._binary(place, node, main, others)
         told = describe(self.graph, place, self.layouts)
@@ -341,7 +363,13 @@ class _Teller:
         if first:
             return f"{shown} {'minus' if node.op == 'sub' else 'divided by' if node.op == 'div' else node.op} it"
         words = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by", "matmul": "product with"}
+        words |= {"maximum": "the larger of it and", "minimum": "the smaller of it and"}
         return f"{words.get(node.op, node.op)} {shown}"
+
+    def _named(self, value: Argument) -> str:
+        if not isinstance(value, Ref):
+            return _number(value)
+        return f"{{{value.node}}}" if value.node in self.reached else self._given(value.node)
 
     def _given(self, place: int) -> str:
         """What does not depend on an input."""
@@ -390,7 +418,7 @@ class _Teller:
         """One for each chain, in order, repeats folded."""
         if len(self.live) > _STEPS:
             return [f"{len(self.live):,} operations, too many to tell."]
-        chains = self._chains()
+        chains = sorted(self._chains(), key=lambda chain: chain.places[-1])  # so that references look back
         aliases: dict[int, int] = {}  # chains that do nothing worth telling: their value is that of another
         kept: list[_Chain] = []
         ends: dict[int, int] = {}  # of a chain that is told: the place at its end -> its number
@@ -417,6 +445,8 @@ class _Teller:
 
         texts = [self._sentence(chain, number, reference) for number, chain in enumerate(kept)]
         outputs = [ref.node for ref in self.graph.outputs]
+        if not texts and len(outputs) == 1:
+            return [f"returns {reference(outputs[0], 0)}."]
         if 1 < len(outputs) <= _RETURNED and texts:
             texts.append(f"returns {_and([reference(place, len(kept)) for place in outputs])}")
         return _finished(_folded(texts))
@@ -500,10 +530,14 @@ def _folded(texts: list[str]) -> list[tuple[int, str]]:
             continue
         found += [(place + step, texts[place + step]) for step in range(best)]
         same = texts[place : place + best * times] == texts[place : place + best] * times
-        again = "" if times == 2 else f", {times - 1} times more" if best > 1 else ""
-        widths = "" if same else ", with other widths"
+        moved = (
+            ""
+            if not any(_REFERENCE.search(text) for text in texts[place : place + best])
+            else (f", with numbers {best} further{' each time' if times > 2 else ''}")
+        )
+        widths = "" if same else ", other widths" if moved else ", with other widths"
         end = place + best * times
-        found.append((place + best, f"{_span(place + best, end)}: as {_span(place, place + best)}{again}{widths}"))
+        found.append((place + best, f"{_span(place + best, end)}: as {_span(place, place + best)}{moved}{widths}"))
         place = end
     return found
 
@@ -512,9 +546,6 @@ def _span(start: int, end: int) -> str:
     if end - start == 1:
         return f"({start + 1})"
     return f"({start + 1}) {'and' if end - start == 2 else 'to'} ({end})"
-
-
-_REFERENCE = re.compile(r"\[(-?\d+)\]")
 
 
 def _finished(found: list[tuple[int, str]]) -> list[str]:

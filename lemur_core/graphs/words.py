@@ -36,7 +36,12 @@ _ACTIVATIONS = {
     "sin": "sine",
     "cos": "cosine",
     "erf": "error function",
+    "expm1": "exponential minus one",
+    "log1p": "logarithm of one plus it",
+    "bitwise_not": "not",
+    "logical_not": "not",
 }
+_COMPARISONS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most", "eq": "equal to", "ne": "other than"}
 _REDUCTIONS = {
     "mean": "mean",
     "sum": "sum",
@@ -92,7 +97,7 @@ def dimensions(layout: Layout, dims: Sequence[int]) -> str:
         else:
             told.append("the last dimension" if dim == rank - 1 else f"dimension {dim + 1} of {rank}")
     if rank and len(told) == rank:
-        return "everything"
+        return "everything" if rank > 1 else "all values"
     return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
@@ -121,6 +126,8 @@ def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
         return ""
     if node.op in _RULES:
         return str(_RULES[node.op](graph, node, before))
+    if node.op in _COMPARISONS:
+        return _compared(node)
     if node.op in _ACTIVATIONS:
         return _activation(node)
     if node.op in _REDUCTIONS:
@@ -139,7 +146,7 @@ def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
     if match := _PADS.match(node.op):
         kind = {"constant": "padded", "reflection": "padded by reflection", "replication": "padded by repetition"}
         return kind[match[1]]
-    return node.op.strip("_").replace("_", " ")
+    return node.op.rpartition("::")[2].strip("_").replace("_", " ")
 
 
 def _activation(node: Node) -> str:
@@ -150,6 +157,11 @@ def _activation(node: Node) -> str:
     if node.op == "leaky_relu":
         return f"{told} of slope {node.get('negative_slope'):g}"
     return f"{told}, tanh form" if node.get("approximate") == "tanh" else told
+
+
+def _compared(node: Node) -> str:
+    other = node.get("other")
+    return f"whether {_COMPARISONS[node.op]}{f' {other:.4g}' if isinstance(other, int | float) else ' another value'}"
 
 
 def _reduction(node: Node, layout: Layout) -> str:
@@ -235,8 +247,8 @@ def _windowed(graph: Graph, node: Node) -> str:
     source = graph.nodes[node.inputs[0].node]
     if source.op != "reshape":
         return ""
-    batch, shape = graph.type_of(source.inputs[0]).shape[0], node.outputs[0].shape
-    if batch == shape[0]:
+    whole, parts, shape = graph.type_of(source.inputs[0]).shape, source.outputs[0].shape, node.outputs[0].shape
+    if whole[:3] == (parts[0], parts[1] * parts[2], parts[3] * parts[4]):
         return f"cut into windows of {sizes(shape[3:5])}"
     return f"windows of {sizes((shape[2], shape[4]))} put together"
 
@@ -249,7 +261,7 @@ def _reshaped(graph: Graph, node: Node, layout: Layout) -> str:
         return "pixels as a sequence"
     if layout == "NHWC" and len(new) == 3 and new[0] == old[0] and new[2] == old[3]:
         return "pixels as a sequence"
-    if layout == "NLC" and len(new) == 4 and new[:2] == old[:2] and new[2] * new[3] == old[2]:
+    if layout == "NLC" and len(new) == 4 and new[:2] == old[:2] and new[2] * new[3] == old[2] and 1 not in new[2:]:
         return f"‹{new[2]}› heads of ‹{new[3]}›"
     return ""
 

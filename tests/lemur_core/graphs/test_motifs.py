@@ -78,7 +78,7 @@ TOLD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
         [
             "(1) from the input: 5×5 maximum pooling.",
             "(2) from (1): 5×5 maximum pooling.",
-            "(3): as (2).",
+            "(3): as (2), with numbers 1 further.",
             "(4) concatenates the input, (1), (2) and (3) along the channels: a pooling pyramid.",
         ],
     ),
@@ -133,7 +133,7 @@ def test_repeats_are_folded_and_sentences_are_bounded() -> None:
     assert told.sentences == (
         "(1) from the input: 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds the input: a residual.",
         "(2) from (1): 3×3 filter 4 to 4; ReLU; 1×1 filter 4 to 4; adds (1): a residual.",
-        "(3) to (20): as (2).",
+        "(3) to (20): as (2), with numbers 1 further each time.",
     )
 
     def tangle(_n: Net, x: Tensor) -> Tensor:
