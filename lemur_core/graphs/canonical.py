@@ -273,7 +273,7 @@ def _stack(form: _Form, node: Node, given: Given) -> Ref:
 
 @_rule("cat")
 def _cat(form: _Form, node: Node, given: Given) -> Ref:
-    parts = tuple(part for part in given["tensors"] if form.type(part).shape != (0,))
+    parts = tuple(part for part in given["tensors"] if form.type(part).shape != (0,)) or given["tensors"][:1]
     dim = given["dim"] % len(node.outputs[0].shape)
     return form.one(node, "cat", {"tensors": parts, "dim": dim}) if len(parts) > 1 else parts[0]
 

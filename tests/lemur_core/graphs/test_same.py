@@ -106,6 +106,10 @@ SAME: dict[str, tuple[Forward, Forward]] = {
     "mean": (lambda n, x: F.adaptive_avg_pool2d(x, 1), lambda n, x: x.mean((2, 3), keepdim=True)),
     "negative dimensions": (lambda n, x: x.mean((-1, -2)), lambda n, x: x.mean((2, 3))),
     "whole numbers": (lambda n, x: x.clamp(0, 1) * 2 + 1, lambda n, x: x.clamp(0.0, 1.0) * 2.0 + 1.0),
+    "nothing to join": (
+        lambda n, x: (x, torch.cat([torch.empty(0), torch.empty(0)])),
+        lambda n, x: (x, torch.empty(0)),
+    ),
     "mean of all": (lambda n, x: x.mean(), lambda n, x: x.mean((0, 1, 2, 3))),
     "a range": (lambda n, x: x + torch.arange(8), lambda n, x: x + torch.arange(0, 8, 1)),
     "transposed twice": (lambda n, x: n.a(x.transpose(2, 3).transpose(3, 2)), lambda n, x: n.a(x)),
