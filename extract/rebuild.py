@@ -9,7 +9,7 @@ from typing import Any
 
 from extract.blocks import find_block, read_needs, read_rows
 from extract.results import at_least
-from extract.runtime import runtime_for
+from extract.runtime import GIVEN, runtime_for
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
@@ -76,7 +76,7 @@ def _job(row: Row, origins: Mapping[str, list[str]], codes: Mapping[str, Row], f
     payload: dict[str, object] = {
         "code": row["code"],
         "name": row["name"],
-        "origin": [package for package in origins.get(row["source"], ()) if package not in ("torch", "extract")],
+        "origin": [package for package in origins.get(row["source"], ()) if package not in GIVEN],
         "folders": folders,
         "arguments": arguments,
         "companions": [{"name": name, "code": codes[name]["code"]} for name in _names(arguments) if name in codes],

@@ -4,7 +4,7 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,7 +72,7 @@ def _rebuilt(block: "_Block", sized: Sized, payload: dict[str, Any]) -> dict[str
 
 def _sizes(block: "_Block", sized: Sized) -> str:
     """A line that says for which inputs it is written."""
-    names = [name for name in block.input_names() if name]
+    names = block.input_names()
     free = set(sized.free)
     told = [
         f"{name} {'×'.join('n' if (number, dim) in free else str(size) for dim, size in enumerate(shape)) or 'scalar'}"
@@ -112,9 +112,8 @@ class _Block:
         names = [plain[place] if place < len(plain) else f"x{place}" for place in range(len(args))]
         found: list[str] = []
         for name, value in [*zip(names, args, strict=True), *kwargs.items()]:
-            leaves = list(enumerate(tree_leaves(value)))
-            single = isinstance(value, Tensor)
-            found += [name if single else f"{name}_{n}" if isinstance(leaf, Tensor) else "" for n, leaf in leaves]
+            count = sum(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+            found += [name] if isinstance(value, Tensor) else [f"{name}_{number}" for number in range(count)]
         return found
 
 
@@ -167,10 +166,33 @@ def _compared(
         given = block.inputs()
         return resized(given, shapes) if shapes else given
 
-    one, other = copy.deepcopy(original), copy.deepcopy(rebuilt)
-    action = functools.partial(compare, one, other, made.mapping, inputs, seed_all, train=train)
-    found: Difference = attempt(action, _SECONDS)
-    return found
+    def compared(gradients: bool) -> Difference:
+        one, other = copy.deepcopy(original), copy.deepcopy(rebuilt)
+        action = functools.partial(
+            compare, one, other, made.mapping, inputs, seed_all, train=train, gradients=gradients
+        )
+        found: Difference = attempt(action, _SECONDS)
+        return found
+
+    try:
+        return compared(True)
+    except AttemptError:
+        if _runs(copy.deepcopy(original), inputs, train):
+            raise
+        return compared(False)  # the original gives no gradients itself
+
+
+def _runs(original: nn.Module, inputs: Callable[[], Inputs], train: bool) -> bool:
+    """Whether the original gives gradients at all."""
+
+    def action() -> Difference:
+        return compare(original, original, {}, inputs, seed_all, train=train)
+
+    try:
+        attempt(action, _SECONDS)
+    except AttemptError:
+        return False
+    return True
 
 
 def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, str]) -> list[str]:

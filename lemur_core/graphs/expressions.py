@@ -715,6 +715,39 @@ def _likelihood(call: Call) -> Text:
     return function("F.nll_loss", call["input"].text, call["target"].text, **named)
 
 
+@emits("_weight_norm_interface")
+def _weight_norm(call: Call) -> Text:
+    return function("torch._weight_norm", call["v"].text, call["g"].text, call.literal("dim"))
+
+
+@emits("torchvision::deform_conv2d")
+def _deformed(call: Call) -> Text:
+    named = {}
+    for name, key in (("stride", "stride"), ("pad", "padding"), ("dilation", "dilation")):
+        value = one_for_all((call.get(f"{name}_h"), call.get(f"{name}_w")))
+        if value != (0 if name == "pad" else 1):
+            named[key] = call.number(value, call)
+    if call.get("use_mask"):
+        named["mask"] = call["mask"].text
+    given = (call[name].text for name in ("input", "offset", "weight", "bias"))
+    return function("torchvision.ops.deform_conv2d", *given, **named)
+
+
+@emits("torchvision::roi_align", "torchvision::roi_pool", "torchvision::ps_roi_align", "torchvision::ps_roi_pool")
+def _regions(call: Call) -> Text:
+    op = call.node.op.removeprefix("torchvision::")
+    size = call.number(one_for_all((call.get("pooled_height"), call.get("pooled_width"))), call)
+    named = {"spatial_scale": call.literal("spatial_scale")}
+    named |= {name: call.literal(name) for name in ("sampling_ratio", "aligned") if call.get(name) is not None}
+    return function(f"torchvision.ops.{op}", call["input"].text, call["rois"].text, size, **named)
+
+
+@emits("torchvision::nms")
+def _suppressed(call: Call) -> Text:
+    given = (call[name].text for name in ("dets", "scores", "iou_threshold"))
+    return function("torchvision.ops.nms", *given)
+
+
 @emits("_trilinear")
 def _bilinear(call: Call) -> Text:
     given = [call.get(name) for name in ("expand1", "expand2", "expand3", "sumdim")]

@@ -47,6 +47,7 @@ def compare(
     seed: Callable[[], None],
     *,
     train: bool,
+    gradients: bool = True,
 ) -> Difference:
     """How two modules differ that hold the same state.
 
@@ -54,12 +55,15 @@ def compare(
         mapping: the original's name of each parameter and buffer, by the rebuilt one's.
         inputs: what the original is given; the rebuilt module is given the tensors in it, in order.
         seed: seeds every random generator.
+        gradients: whether these are compared; where the original cannot run so, its outputs and buffers can be.
 
     Raises: whatever the modules raise.
     """
     names = {old: new for new, old in mapping.items()}
-    first = _run(original, lambda args, kwargs: original(*args, **kwargs), inputs, seed, {}, train)
-    second = _run(rebuilt, lambda args, kwargs: rebuilt(*_tensors((args, kwargs))), inputs, seed, names, train)
+    first = _run(original, lambda args, kwargs: original(*args, **kwargs), inputs, seed, {}, train, gradients)
+    second = _run(
+        rebuilt, lambda args, kwargs: rebuilt(*_tensors((args, kwargs))), inputs, seed, names, train, gradients
+    )
     if len(first.outputs) != len(second.outputs):
         return Difference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
     worst = 0.0
@@ -94,6 +98,7 @@ def _run(
     seed: Callable[[], None],
     names: Mapping[str, str],
     train: bool,
+    gradients_too: bool,
 ) -> _Run:
     module.train(train)
     module.zero_grad(set_to_none=True)
@@ -102,12 +107,12 @@ def _run(
     leaves = []
 
     def watch(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or not gradients_too:
             return leaf
         leaves.append(leaf.detach().clone().requires_grad_())
         return leaves[-1] * 1  # what works in place may not write to a leaf
 
-    with torch.enable_grad():
+    with torch.set_grad_enabled(gradients_too):
         args, kwargs = tree_map(watch, given)
         seed()
         outputs = [leaf for leaf in tree_leaves(call(args, kwargs)) if isinstance(leaf, Tensor)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lemur_core.graphs.expressions import ATOM, CHOICE, UNKNOWN, Call, RebuildError, Text, expression, function
+from lemur_core.graphs.functions import OP, Custom, custom_of
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.layers import Layer, Names, layers_of, values_in
 from lemur_core.graphs.modes import EVAL, TRAIN, Choice, Module, Step, Value, merge
@@ -20,6 +21,8 @@ from lemur_core.graphs.symbolic import Size, formula
 _WIDTH = 110  # of a line of `forward`, without what stands around it
 _INLINE = 70  # of an expression that is written where it is used
 _VARIABLES = (*"yzuvwstpqr", *(f"h{number}" for number in range(1, 10_000)))
+#: What gives further values only where they are asked for.
+_FIRST_ALONE = ("max_pool", "adaptive_max", "fractional_max", "nll_loss", "_weight_norm", "torchvision::")
 _RESERVED = (
     "forward",
     "training",
@@ -70,7 +73,7 @@ def rebuild(
 
     Args:
         evaluated, trained: canonical graphs of both modes, with numbers that follow the inputs as `Size`.
-        inputs: names for what `forward` is given, in order; empty for what is no tensor.
+        inputs: names for the tensors that `forward` is given, in order.
         header: the lines at the top of the file, as comments.
 
     Raises: RebuildError if an operation cannot be written.
@@ -107,10 +110,21 @@ class _Writer:
     names: Names = field(default_factory=lambda: Names(_RESERVED))
     like: Text | None = None
     like_dtype: str = ""
+    results: list[Text] = field(default_factory=list)
+    customs: dict[int, Custom] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)  # functions with gradients of their own: name by text
     place: int = 0
     next_place: int = 0
 
     def write(self, header: str) -> Rebuilt:
+        layers = self._run()
+        return self._file(header, layers)
+
+    def _run(self) -> list[Layer]:
+        """Write all lines. Returns: the layers that they call."""
+        for place, step in enumerate(self.module.steps):
+            if step.node.op == OP:
+                self.customs[place] = custom_of(self.module, place)
         live, writes = self._live()
         self.calls, layers = layers_of(self.module, live)
         live, writes = self._without_updates(writes)
@@ -134,8 +148,9 @@ class _Writer:
         for target, text, mode in written:
             leaf = self.module.steps[target.place]
             self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {self._leaf(leaf).text}.copy_({text.text})")]
+        self.results = outputs
         self.lines.append((None, f"return {', '.join(text.text for text in outputs)}"))
-        return self._file(header, layers)
+        return layers
 
     # --- what is needed -------------------------------------------------------------------------------------------
 
@@ -146,9 +161,7 @@ class _Writer:
             wanted |= {one.place for one in values_in((target, value))}
         for place in range(len(self.module.steps) - 1, -1, -1):
             if place in wanted:
-                step = self.module.steps[place]
-                given = self._read(place) if place in self.calls else values_in(tuple(step.arguments.values()))
-                wanted |= {value.place for value in given}
+                wanted |= {value.place for value in self._read(place)}
         return wanted, writes
 
     def _without_updates(self, writes: Sequence[tuple[Value, Argument, int | None]]) -> Any:
@@ -175,6 +188,8 @@ class _Writer:
     def _read(self, place: int) -> list[Value]:
         """The values that a step reads, but those that a layer holds."""
         step, layer = self.module.steps[place], self.calls.get(place)
+        if place in self.customs:
+            return list(self.customs[place].takes)
         names = layer.inputs if layer else tuple(step.arguments)
         if layer and "hx" in names and not self._state(step):
             names = tuple(name for name in names if name != "hx")
@@ -282,6 +297,9 @@ class _Writer:
 
     def _write(self, place: int, step: Step) -> tuple[Text, Call | None]:
         layer = self.calls.get(place)
+        if place in self.customs:
+            custom = self.customs[place]
+            return function(f"{self._custom(custom)}.apply", *(self._text(one).text for one in custom.takes)), None
         if layer is None:
             call = self._call(step)
             return expression(call), call
@@ -290,6 +308,34 @@ class _Writer:
             texts = [self._text(part).text for part in self._state(step)]
             given += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
         return function(f"self.{layer.name}", *given), None
+
+    def _custom(self, custom: Custom) -> str:
+        """The name of a function with a gradient of its own, which is written once for all of the same text."""
+        names = [f"x{number}" for number in range(len(custom.takes))] if len(custom.takes) > 1 else ["x"]
+        forward = _Writer(custom.forward, "", names)
+        forward._run()
+        backward = _Writer(custom.backward, "", [*names, "grad"])
+        backward._run()
+        left = ", ".join(names) + ("," if len(names) == 1 else "")
+        backward.lines.pop()
+        found = [text.text for text in backward.results]
+        gradients = ["None" if place is None else found[place] for place in custom.gradients]
+        backward.lines.append((None, f"return {', '.join(gradients)}"))
+        text = "\n".join(
+            [
+                "(torch.autograd.Function):",
+                "    @staticmethod",
+                f"    def forward(ctx, {', '.join(names)}):",
+                f"        ctx.save_for_backward({', '.join(names)})",
+                forward._body(),
+                "",
+                "    @staticmethod",
+                "    def backward(ctx, grad):",
+                f"        {left} = ctx.saved_tensors",
+                backward._body(),
+            ]
+        )
+        return self.functions.setdefault(text, f"Function{len(self.functions) + 1}")
 
     def _state(self, step: Step) -> tuple[Argument, ...]:
         """The state that a recurrent layer begins with, unless it is zero."""
@@ -443,14 +489,18 @@ class _Writer:
             mapping[name] = old
         body, forward = "\n        ".join(made), self._body()
         text = "\n".join(line for line in (*(f"# {line}".rstrip() for line in header.splitlines()),) if line)
-        functional = "\nfrom torch.nn import functional as F" if "F." in forward else ""
+        functional = (
+            "\nfrom torch.nn import functional as F" if re.search(r"\bF\.", forward + "".join(self.functions)) else ""
+        )
+        vision = "import torchvision\n" if "torchvision.ops." in forward else ""
+        functions = "".join(f"class {name}{text}\n\n\n" for text, name in self.functions.items())
         init = f"    def __init__(self):\n        super().__init__()\n        {body}\n\n" if made else ""
         source = (
-            f"{text}\nimport torch\nfrom torch import nn{functional}\n\n\n"
-            f"class {self.name}(nn.Module):\n{init}"
-            f"    def forward(self{''.join(f', {name}' for name in self.input_names if name)}):\n{forward}\n"
+            f"{text}\nimport torch\n{vision}from torch import nn{functional}\n\n\n"
+            f"{functions}class {self.name}(nn.Module):\n{init}"
+            f"    def forward(self{''.join(f', {name}' for name in self.input_names)}):\n{forward}\n"
         ).lstrip("\n")
-        if "torch." not in source.replace("import torch", "").replace("from torch", ""):
+        if not re.search(r"\btorch\.", re.sub(r"^(from|import) .*$", "", source, flags=re.MULTILINE)):
             source = source.replace("import torch\n", "", 1)
         marked = f"{UNKNOWN}(\\d+){UNKNOWN}"
         fixed = [self.unknown[int(number)] for number in re.findall(marked, source)]
@@ -477,7 +527,7 @@ class _Writer:
     def _with_sizes(self, body: str) -> str:
         """Name the sizes of the inputs that are used, in one line for each input."""
         lines = []
-        for name in filter(None, self.input_names):
+        for name in self.input_names:
             used = sorted({int(dim) for dim in re.findall(rf"\b{re.escape(name)}\.shape\[(\d+)\]", body)})
             if not used:
                 continue

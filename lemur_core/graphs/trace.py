@@ -50,7 +50,7 @@ def run(
     named = named or {}
     for name, parameter in module.named_parameters():
         recorder.leaf("parameter", parameter, name, trained=parameter.requires_grad)
-    buffers = [(recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()]
+    buffers = {name: (recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()}
     leaves = [
         (argument if tensor is value else f"{argument}.{place}", tensor)
         for argument, value in [*((f"*{place}", value) for place, value in enumerate(inputs)), *named.items()]
@@ -61,7 +61,9 @@ def run(
         recorder.leaf("input", tensor, name, number=number, **live)
     with recorder.scopes(module):
         output = module(*inputs, **named)
-    return recorder.graph_of(find(output), buffers)
+    after = dict(module.named_buffers())  # a buffer may be another tensor now
+    held = [(given, after.get(name, tensor)) for name, (given, tensor) in buffers.items()]
+    return recorder.graph_of(find(output), held)
 
 
 def trace(

@@ -71,6 +71,33 @@ class ByMode(nn.Module):
         return x * self.scale - self.seen
 
 
+class _Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: Tensor) -> Tensor:
+        ctx.save_for_backward(x, bound)
+        return x.sign() * bound
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        x, bound = ctx.saved_tensors
+        return grad * (x.abs() < bound), None
+
+
+class StraightThrough(nn.Module):
+    """A gradient of its own."""
+
+    bound: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("bound", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = _Sign.apply(self.linear(x), self.bound)  # type: ignore[no-untyped-call]
+        return made + _Sign.apply(x, self.bound)  # type: ignore[no-untyped-call,no-any-return]
+
+
 Made = tuple[Callable[[], nn.Module], Shape]
 CASES: dict[str, Made] = {
     "gate": (Gate, (2, 16, 8, 8)),
@@ -81,6 +108,7 @@ CASES: dict[str, Made] = {
     "heads": (Heads, (2, 7, 32)),
     "tokens": (Tokens, (2, 3, 32, 32)),
     "by mode": (ByMode, (4, 8)),
+    "straight-through": (StraightThrough, (4, 8)),
     "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (2, 7, 32)),
     "lstm": (lambda: nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True, dropout=0.2), (2, 5, 8)),
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 4)), (2, 8)),
