@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.outcome import DUPLICATE_STAGES
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, ratio, shown
 from lemur_core.graphs.compare import differences, share
 from lemur_core.graphs.graph import Graph
@@ -218,8 +218,6 @@ def draw_graph(explanation: Explanation, path: Path) -> str:
     """
     facts = explanation.facts
     row, name = facts["graph"], f"{facts['name']} {(facts['id'] or '')[:16]}"
-    if path.suffix != ".svg":
-        raise UsageError(f"--graph {path}: pictures of graphs are SVG; give a name that ends in .svg")
     if row is None:
         raise UserError(f"{name}: was not traced, so there is no graph to draw; `lemur curate --graph all` traces all")
     if row["graph"] is None:

@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from extract.specs import SPECS
 from extract.specs.make import Worked, worked_of
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, shown
+from lemur_core.graphs.notation import from_notation
 from manifests.conversations.verify import find_conversation
 from manifests.kinds import Link, Traced, lines_text
 from manifests.licenses import is_permissive
@@ -294,6 +296,31 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         _print_coloured(found.row.code)
     else:
         print(found.row.code, end="")
+
+
+def draw_block(folder: Path, wanted: str, path: Path) -> str:
+    """Draw what a block computes in eval mode with its recorded arguments into an SVG file.
+
+    Returns: a line that says so.
+    Raises: UserError as `find_block` does, or if what it computes is not in the folder; UsageError if the file is no
+        `.svg`.
+    """
+    block = find_block(folder, wanted).row.block
+    try:
+        with (folder / SPECS).open(encoding="utf-8") as lines:
+            specs = (json.loads(line) for line in lines if json.dumps(block, ensure_ascii=False) in line)
+            algorithm = next((spec.get("algorithm") for spec in specs if spec["block"] == block), None)
+    except (OSError, ValueError, KeyError) as error:
+        raise damaged(folder, error) from error
+    if algorithm is None:
+        raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
+    try:
+        graph = from_notation(algorithm["eval"])
+    except ValueError as error:
+        raise UserError(f"{block}: its graph cannot be read: {error}; extract it again") from error
+    from lemur_core.graphs.picture import draw
+
+    return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"
 
 
 def lines_of(block: NamedBlock) -> list[str]:

@@ -163,11 +163,16 @@ def show(
         str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)
     ],
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    graph: Annotated[
+        Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
     """Show one block: provenance, how far it came, what it needs, its code."""
-    from extract.blocks import show_block
+    from extract.blocks import draw_block, show_block
 
+    if graph is not None:
+        print(draw_block(folder, block, graph), file=sys.stderr)
     show_block(folder, block, as_json=as_json)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lemur_core.files.errors import UsageError
 from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
 from lemur_core.files.markdown import shown
 from lemur_core.graphs.graph import LEAVES, Graph, Node, refs_in
@@ -56,7 +57,10 @@ def draw(graph: Graph, path: Path, title: str) -> int:
         title: above the picture.
 
     Returns: the number of boxes, inputs and outputs included; at most `MAX_BOXES` beside these.
+    Raises: UsageError if the file is not called so.
     """
+    if path.suffix != ".svg":
+        raise UsageError(f"{path}: pictures of graphs are SVG; give a name that ends in .svg")
     made = boxes(graph)
     save_figure(path, lambda figure: _Picture(made).draw(figure, title))
     return len(made)
@@ -76,10 +80,12 @@ def boxes(graph: Graph) -> list[Box]:
     groups = _groups(graph, computing)
     made: list[Box] = []
     box_of: dict[int, int] = {}
-    for place in wanted:
-        if graph.nodes[place].op == "input":
-            box_of[place] = len(made)
-            made.append(Box("input", (_shapes(graph.nodes[place]),), (), "input"))
+    given = [place for place in wanted if graph.nodes[place].op == "input"]
+    for place in given:
+        node = graph.nodes[place]
+        name = node.scope.removeprefix("*") if len(given) > 1 or not node.scope.startswith("*") else ""
+        box_of[place] = len(made)
+        made.append(Box(f"input {name}".strip(), (_shapes(node),), (), "input"))
     for group in groups:
         inside = set(group)
         read = [ref.node for place in group for ref in graph.nodes[place].inputs]
@@ -149,7 +155,8 @@ def _attributes(node: Node) -> list[str]:
         if any(refs_in(value)) or plain or value is None or value is False or value in ("", ()) or name == "draw":
             continue
         if name != "shape":  # it is that of what comes out
-            found.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {_value(value)}")
+            told = ", ".join(map(str, values)) if name in ("dim", "dims") else _value(value)
+            found.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {told}")
     return found
 
 

@@ -404,6 +404,7 @@ def test_a_graph_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=said):
             draw_graph(told_of(row), tmp_path / "net.svg")
-    with pytest.raises(UserError, match=r"net.png: pictures of graphs are SVG; give a name that ends in \.svg"):
-        draw_graph(told_of(None), tmp_path / "net.png")
+    row = {"graph": "0" * 64, "eval": json.dumps(trace(nn.ReLU, lambda: [torch.rand(2)]).to_json())}
+    with pytest.raises(UserError, match=r"net\.png: pictures of graphs are SVG; give a name that ends in \.svg"):
+        draw_graph(told_of(row), tmp_path / "net.png")
     assert not list(tmp_path.iterdir())

@@ -13,11 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import extract
-from extract.blocks import find_block, lines_of, load_block, match, show_block
+from extract.blocks import draw_block, find_block, lines_of, load_block, match, show_block
 from extract.results import code_columns
 from lemur_core.files.errors import UserError
+from lemur_core.graphs.notation import to_notation
+from lemur_core.graphs.trace import trace
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 
@@ -251,3 +255,30 @@ def test_a_file_that_was_changed_is_not_executed(folder: Path, tmp_path: Path) -
     path.unlink()
     with pytest.raises(UserError, match="run `lemur verify"):
         load_block(folder, "Gated")
+
+
+# --- as a picture -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "out")
+    path = tmp_path / "out" / "specs.jsonl"
+    specs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    graph = trace(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), lambda: [torch.rand(2, 3, 8, 8)])
+    other = to_notation(graph) | {"torch": "1.0"}
+    names = [spec["name"] for spec in specs]
+    for name, stored in (("Squeeze", to_notation(graph)), ("Gated", other)):
+        specs[names.index(name)]["algorithm"] = {"eval": stored}
+    path.write_text("".join(json.dumps(spec) + "\n" for spec in specs), encoding="utf-8")
+    picture = tmp_path / "block.svg"
+    said = draw_block(tmp_path / "out", "Squeeze", picture)
+    assert said == f"{picture}: 4 boxes, what it computes in eval mode"
+    assert "weight 8×3×3×3" in picture.read_text(encoding="utf-8")
+    for name, why in (
+        ("Gated", "Gated: its graph cannot be read: form 1 of torch 1.0 cannot be compared with form "),
+        ("Needs", "Needs: what it computes is not known here, or was not published; choose another block"),
+        ("None", "None: no block of this folder is called so; "),
+    ):
+        with pytest.raises(UserError, match=why):
+            draw_block(tmp_path / "out", name, tmp_path / "none.svg")
+    assert not (tmp_path / "none.svg").exists()
