@@ -293,6 +293,11 @@ def _detach(call: Call) -> Text:
     return function(f"{call.atom()}.detach")
 
 
+@emits("custom_gradient")
+def _as_it_is(call: Call) -> Text:
+    return call["input"]
+
+
 @emits("_softmax", "_log_softmax", "softmax", "log_softmax")
 def _softmax(call: Call) -> Text:
     return function(f"{call.atom()}.{call.node.op.lstrip('_')}", call.literal("dim"))

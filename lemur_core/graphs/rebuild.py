@@ -124,7 +124,7 @@ class _Writer:
         """Write all lines. Returns: the layers that they call."""
         for place, step in enumerate(self.module.steps):
             if step.node.op == OP:
-                self.customs[place] = custom_of(self.module, place)
+                self._take_custom(place)
         live, writes = self._live()
         self.calls, layers = layers_of(self.module, live)
         live, writes = self._without_updates(writes)
@@ -308,6 +308,16 @@ class _Writer:
             texts = [self._text(part).text for part in self._state(step)]
             given += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
         return function(f"self.{layer.name}", *given), None
+
+    def _take_custom(self, place: int) -> None:
+        """A function with a gradient of its own; where that cannot be written, as if it were its forward's."""
+        step = self.module.steps[place]
+        try:
+            custom = custom_of(self.module, place)
+            self._custom(custom)
+            self.customs[place] = custom
+        except RebuildError:  # the comparison of gradients decides
+            step.arguments = {"input": step.arguments["input"]}
 
     def _custom(self, custom: Custom) -> str:
         """The name of a function with a gradient of its own, which is written once for all of the same text."""

@@ -164,13 +164,16 @@ def _floors(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[
     steps = [v - pairs[0][1] for _, v in pairs[1:]]
     a = gcd(*steps)
     factors = [a, *(factor for factor in range(1, a) if a % factor == 0)] if a else []
+    found: list[tuple[tuple[int, ...], str]] = []
     for k, factor in itertools.product(range(2, _STEPS + 1), factors):
-        for b in sorted(range(-k, k), key=lambda shift: (abs(shift), shift)):
+        for b in range(-k + 1, k):
             c = pairs[0][1] - (pairs[0][0] + b) // k * factor
             if all((n + b) // k * factor + c == v for n, v in pairs):
                 base = f"{name} // {k}" if not b else f"({_sum(name, b)}) // {k}"
-                yield _sum(base if factor == 1 else f"{base} * {factor}", c)
-                return
+                text = _sum(base if factor == 1 else f"{base} * {factor}", c)
+                found.append(((bool(c), bool(b), abs(b), k), text))
+    if found:
+        yield min(found)[1]  # the simplest: of what fits at few sizes, it holds most often at others
 
 
 def _product(values: tuple[int, ...], atoms: Atoms) -> str | None:
