@@ -172,6 +172,8 @@ def _trace(tracer: NetworkTracer, files: Sequence[_File], task: str, prm: Mappin
             _take(files[number], traced)
     except NoSandboxError as error:
         notes.append(f"no file was run: {error}")
+        for file in files:
+            file.traced = Traced({"error": "not_traced: no sandbox can be had here"})
 
 
 def _take(file: _File, traced: Traced) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ from curate.novel import novel
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.sources import open_source
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.errors import NoSandboxError, UsageError, UserError
+from manifests.records import GraphRow, arrow_schema
 
 ALL = tuple(range(12))
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -197,6 +199,21 @@ def test_exit_codes(lemur_here: Command, snapshot: Path, tmp_path: Path, codes: 
     failed = run("known", "broken")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("lemur: broken.py: not Python")
+
+
+def test_without_a_sandbox_it_says_so(
+    snapshot: Path, codes: dict[str, str], file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NoSandboxError("no sandbox here")
+
+    monkeypatch.setattr("curate.novel.NetworkTracer.run", refuse)
+    shutil.copytree(snapshot, tmp_path / "traced")
+    pq.write_table(arrow_schema(GraphRow).empty_table(), tmp_path / "traced" / "graphs.parquet")
+    found = novel([file(codes["other"])], [tmp_path / "traced"])
+    assert found.facts["notes"] == ["no file was run: no sandbox here"]
+    assert found.facts["files"][0]["verdict"] == "known"
+    assert "; judged by text and structure alone: not_traced: no sandbox" in found.lines[0]
 
 
 # --- what they compute --------------------------------------------------------------------------------------------
