@@ -16,7 +16,7 @@ from lemur_core.graphs.trace import run
 
 Shape = tuple[int, ...]
 Inputs = tuple[list[Any], dict[str, Any]]
-_RUNS = 60  # at most, to find out which dimensions are free
+_RUNS = 80  # at most, to find out which dimensions are free
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ def _at_sizes(runs: _Runs, own: list[Shape], single: Sized) -> Sized | None:
     steps: list[list[int]] = []
     for group in groups:
         size = own[group[0][0]][group[0][1]]
-        taken = [other for other in _others(size) if runs.tried(_changed(base, group, other)) is not None][:4]
+        taken = [other for other in _others(size) if runs.tried(_changed(base, group, other)) is not None][:6]
         if len(taken) < 3:
             continue
         moved = _changed(base, group, taken[0])
@@ -147,8 +147,9 @@ def _at_sizes(runs: _Runs, own: list[Shape], single: Sized) -> Sized | None:
     points = [base]
     last = list(base)
     for group, taken in zip(free, steps, strict=True):
-        points += [_changed(base, group, size) for size in taken[1:3]]
-        last = _changed(last, group, taken[-1])
+        alike = [size for size in taken[1:] if _joins(runs, base, _changed(base, group, size))]
+        points += [_changed(base, group, size) for size in (alike[:-1] if len(alike) > 2 else alike)]
+        last = _changed(last, group, alike[-1]) if alike else last
     points = [shapes for shapes in points if runs.tried(shapes) is not None]
     if len(points) < 3:
         return None
@@ -161,6 +162,12 @@ def _at_sizes(runs: _Runs, own: list[Shape], single: Sized) -> Sized | None:
             dims = [one for group in free for one in group]
             return Sized(evaluated, trained, dims, chosen, last, single.train_error, single)
     return None
+
+
+def _joins(runs: _Runs, one: Sequence[Shape], other: Sequence[Shape]) -> bool:
+    """Whether the same operations run at both sizes."""
+    graphs = [graph for shapes in (one, other) if (graph := runs.tried(shapes)) is not None]
+    return len(graphs) == 2 and together(graphs) is not None
 
 
 def _trained(runs: _Runs, chosen: Sequence[Sequence[Shape]]) -> Graph | None:
@@ -189,6 +196,7 @@ def _changed(shapes: Sequence[Shape], group: Sequence[tuple[int, int]], size: in
 def _others(size: int) -> list[int]:
     """Sizes to try: some odd ones near it, then multiples, for what asks for a divisor."""
     if size < 14:
-        return [*((size + 1, size + 3, size + 6, size + 9) if size > 2 else (3, 5, 6, 7)), size * 2, size * 3, size * 4]
+        near = [size + more for more in (1, 3, 6, 9, 10, 13)] if size > 2 else [3, 5, 6, 7, 9, 10]
+        return [*near, size * 2, size * 3, size * 4]
     half = size // 2
     return [half + 1, half + 2, half + 5, half + 7, size * 3 // 4, size * 5 // 4, half, size + half, size * 2, size * 3]

@@ -171,9 +171,9 @@ def _floors(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[
             if all((n + b) // k * factor + c == v for n, v in pairs):
                 base = f"{name} // {k}" if not b else f"({_sum(name, b)}) // {k}"
                 text = _sum(base if factor == 1 else f"{base} * {factor}", c)
-                found.append(((bool(c), bool(b), abs(b), k), text))
+                found.append(((bool(c), b not in (0, k - 1), abs(b), k), text))
     if found:
-        yield min(found)[1]  # the simplest: of what fits at few sizes, it holds most often at others
+        yield min(found)[1]  # rounded down or up first: of what fits at few sizes, that holds most often at others
 
 
 def _product(values: tuple[int, ...], atoms: Atoms) -> str | None:

@@ -104,7 +104,7 @@ CASES: dict[str, Made] = {
     "basic": (lambda: BasicBlock(16, 16), (2, 16, 8, 8)),
     "bottleneck": (lambda: Bottleneck(64, 16), (2, 64, 8, 8)),
     "convnext": (lambda: CNBlock(16, 1.0, 0.3), (2, 16, 8, 8)),
-    "swin": (lambda: SwinTransformerBlock(32, 4, [4, 4], [2, 2], stochastic_depth_prob=0.2), (2, 8, 8, 32)),
+    "swin": (lambda: SwinTransformerBlock(32, 4, [4, 4], [2, 2], stochastic_depth_prob=0.2), (2, 9, 9, 32)),
     "heads": (Heads, (2, 7, 32)),
     "tokens": (Tokens, (2, 3, 32, 32)),
     "by mode": (ByMode, (4, 8)),
