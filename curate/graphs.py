@@ -19,15 +19,14 @@ from curate.runs import BATCH, Case, answer_of, case_of, open_box, read_paramete
 from curate.select import Rescue
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import unpack
-from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox import Job, Limits
 from manifests.records import Agreement, GraphRow
 
 ENTRY = "lemur_core.graphs.network:trace_network"
 
 #: CPU seconds and memory decide, so that a busy machine changes nothing.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_AGAIN = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
-_EXCEEDED = frozenset({Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.CRASHED})
+_MORE = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
 
 #: Where all networks of a task are built alike: at the size at which most of LEMUR's were trained.
 _TRANSFORM = "norm_256"
@@ -89,14 +88,12 @@ class NetworkTracer:
 
     def __init__(self, *, jobs: int | None = None, unsafe: bool = False) -> None:
         self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, limits=LIMITS)
-        self._alone = open_box([ENTRY], jobs=1, unsafe=unsafe, limits=_AGAIN)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
-        self._alone.__exit__(*error)
 
     def run(self, payloads: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, Traced]]:
         """What each of these networks computes, by its number, in the order in which they are done.
@@ -110,23 +107,12 @@ class NetworkTracer:
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
-            for outcome in self._outcomes(jobs):
+            for outcome in self._box.run_within(jobs, _MORE):
                 answer = answer_of(outcome)
                 if not answer["runs"]:
                     answer = {"error": f"{answer['category']}: {answer['error']}"}
                 yield int(outcome.key), Traced(answer)
                 advance(1)
-
-    def _outcomes(self, jobs: list[Job]) -> Iterator[Outcome]:
-        """Of each job its outcome; one that passed a limit is tried once more, alone and with four times both."""
-        by_key = {job.key: job for job in jobs}
-        again = []
-        for outcome in self._box.run(jobs, attempts=1):
-            if outcome.status in _EXCEEDED:
-                again.append(by_key[outcome.key])
-            else:
-                yield outcome
-        yield from self._alone.run(again, attempts=1)
 
 
 class GraphTracer(NetworkTracer):

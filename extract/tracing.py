@@ -15,8 +15,7 @@ _PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors n
 
 #: CPU seconds and memory decide, so that a busy machine changes nothing.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_AGAIN = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
-_EXCEEDED = frozenset({Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.CRASHED})
+_MORE = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
 _CHARACTERS = 300  # of why there is no graph
 
 
@@ -39,17 +38,9 @@ def trace_all(
     Raises: UserError if no sandbox can be had.
     """
     options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": _PRELOAD, "entries": [ENTRY]}
-    given = {pair.block: Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs}
-    again: list[Job] = []
+    work = [Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs]
     with CachedSandbox(index, workers=jobs, **options) as box:
-        for outcome in box.run(given.values(), attempts=1):
-            if outcome.status in _EXCEEDED:
-                again.append(replace(given[outcome.key], limits=_AGAIN))
-            else:
-                yield _traced(outcome)
-    if again:
-        with CachedSandbox(index, workers=1, **options) as box:
-            yield from (_traced(outcome) for outcome in box.run(again, attempts=1))
+        yield from (_traced(outcome) for outcome in box.run_within(work, _MORE))
 
 
 def _traced(outcome: Outcome) -> Traced:
