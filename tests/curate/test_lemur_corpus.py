@@ -39,7 +39,7 @@ class Run:
 @pytest.fixture(scope="module")
 def run(real_rows: LemurRelease, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("lemur") / "snapshot"
-    manifest = curate(real_rows, folder, CurateOptions())
+    manifest = curate(real_rows, folder, CurateOptions(graph="off"))
     records = pq.read_table(sorted(folder.glob("data/records/*.parquet"))).to_pylist()
     return Run(folder, manifest, pq.read_table(folder / "decisions.parquet"), records)
 

@@ -287,8 +287,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: Sandbox, tmp_
 
 def _kill_child(box: Sandbox, scratch: Path) -> None:
     _wait_for_epoch(scratch)
-    (link,) = box._pool.links  # type: ignore[union-attr]
-    assert link is not None
+    (link,) = box._links
     (child,) = psutil.Process(link.process_id).children()
     child.kill()
 
