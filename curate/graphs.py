@@ -10,7 +10,7 @@ of them are. What was never traced is near a kept record by its text, so the out
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from curate.corpus import Corpus
@@ -26,7 +26,6 @@ ENTRY = "lemur_core.graphs.network:trace_network"
 
 #: CPU seconds and memory decide, so that a busy machine changes nothing.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_MORE = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
 
 #: Where all networks of a task are built alike: at the size at which most of LEMUR's were trained.
 _TRANSFORM = "norm_256"
@@ -107,7 +106,7 @@ class NetworkTracer:
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
-            for outcome in self._box.run_within(jobs, _MORE):
+            for outcome in self._box.run_within(jobs):
                 answer = answer_of(outcome)
                 if not answer["runs"]:
                     answer = {"error": f"{answer['category']}: {answer['error']}"}

@@ -10,9 +10,10 @@ from typing import Any
 from extract.blocks import find_block, read_needs, read_rows
 from extract.results import at_least
 from extract.runtime import GIVEN, runtime_for
+from extract.validate import META_PRELOAD
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 
 ENTRY = "extract.probing.rebuilding:rebuild_block"
@@ -30,7 +31,6 @@ COLUMNS = (
     "requires",
     "arguments",
 )
-_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")
 
 Row = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ def rebuild_rows(
     runtime = runtime_for(sorted({need for row in rows for need in row["requires"]}), known=())
     options: dict[str, Any] = {} if jobs is None else {"workers": jobs}
     with CachedSandbox(
-        readable=list(runtime.folders), unsafe=unsafe, preload=_PRELOAD, entries=[ENTRY], attempts=1, **options
+        readable=list(runtime.folders), unsafe=unsafe, preload=META_PRELOAD, entries=[ENTRY], attempts=1, **options
     ) as box:
         work = (_job(row, origins, codes, [str(one) for one in runtime.folders]) for row in rows)
         for outcome in box.run(work):

@@ -1,21 +1,19 @@
 """What blocks compute: those that run are traced in the sandbox with the arguments that validation found."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from extract.index import Index
-from extract.validate import Pair, payload_of
-from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
+from extract.validate import META_PRELOAD, Pair, payload_of
+from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 
 ENTRY = "extract.probing.tracing:trace_block"
-_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors need it
 
 #: CPU seconds and memory decide, so that a busy machine changes nothing.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
-_MORE = replace(LIMITS, wall_seconds=3600, cpu_seconds=240, memory_bytes=16 * 2**30)
 _CHARACTERS = 300  # of why there is no graph
 
 
@@ -37,10 +35,10 @@ def trace_all(
     Args: runtime: folders with what closed files require.
     Raises: UserError if no sandbox can be had.
     """
-    options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": _PRELOAD, "entries": [ENTRY]}
+    options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
     work = [Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs]
     with CachedSandbox(index, workers=jobs, **options) as box:
-        yield from (_traced(outcome) for outcome in box.run_within(work, _MORE))
+        yield from (_traced(outcome) for outcome in box.run_within(work))
 
 
 def _traced(outcome: Outcome) -> Traced:

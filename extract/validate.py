@@ -16,7 +16,7 @@ from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Level
 
 ENTRY = "extract.probing.entry:climb"
-_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors need it, and it brings SymPy
+META_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors need it, and it brings SymPy
 _BACK_OFF_SECONDS = 0.5
 _PASSING = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search meets its memory limit again
 
@@ -93,7 +93,7 @@ def validate_all(
         workers=jobs,
         readable=list(folders),
         unsafe=unsafe,
-        preload=_PRELOAD,
+        preload=META_PRELOAD,
         entries=[ENTRY],
     )
     with box:

@@ -18,9 +18,9 @@ from lemur_core.graphs.expressions import RebuildError
 from lemur_core.graphs.proof import Difference, compare
 from lemur_core.graphs.rebuild import Rebuilt, rebuild
 from lemur_core.graphs.sizes import Inputs, Shape, Sized, resized, trace_sizes
+from lemur_core.graphs.trace import ROUTES
 from lemur_core.sandbox.foreign import load as load_module
 
-_ROUTES = ("meta", "cpu")
 _SECONDS = 40.0
 
 
@@ -118,7 +118,7 @@ class _Block:
 
 
 def _traced(block: _Block) -> Sized:
-    for route in _ROUTES:
+    for route in ROUTES:
         try:
             found: Sized = attempt(functools.partial(trace_sizes, block.build, block.inputs, route), _SECONDS)
             if found.trained is None and route == "meta":

@@ -89,21 +89,22 @@ def catch(handle: Handler) -> Iterator[None]:
             for place in _PLACES:
                 original = getattr(place, name, None)
                 if original is not None and not inspect.isfunction(original):  # a Python function calls one that is not
-                    undo.enter_context(_replaced(place, name, _caught(op, original, handle, name in _IN_PLACE)))
+                    undo.enter_context(replaced(place, name, _caught(op, original, handle, name in _IN_PLACE)))
         yield
 
 
 @contextmanager
-def _replaced(place: Any, name: str, value: Any) -> Iterator[None]:
-    own, original = name in vars(place), getattr(place, name)
+def replaced(place: Any, name: str, value: Any) -> Iterator[None]:
+    """A member of a module or class is another one while this lasts."""
+    original = vars(place).get(name)  # as it stands there: a class holds its class methods unbound
     setattr(place, name, value)
     try:
         yield
     finally:
-        if own:
-            setattr(place, name, original)
-        else:
+        if original is None:  # it came from elsewhere
             delattr(place, name)
+        else:
+            setattr(place, name, original)
 
 
 def _caught(op: str, original: Callable[..., Any], handle: Handler, in_place: bool) -> Callable[..., Any]:

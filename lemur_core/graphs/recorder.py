@@ -248,7 +248,7 @@ class Recorder(TorchDispatchMode):
             finally:
                 recorder._scopes.pop()
 
-        with _replaced(torch.autograd.Function, "apply", classmethod(apply)):
+        with composites.replaced(torch.autograd.Function, "apply", classmethod(apply)):
             yield
 
     def _function(self, compute: Callable[[], Any], args: tuple[Any, ...]) -> Any:
@@ -302,18 +302,8 @@ class Recorder(TorchDispatchMode):
 
         with ExitStack() as undo:
             for name in _CONSTRUCTORS:
-                undo.enter_context(_replaced(torch, name, noting(name)))
+                undo.enter_context(composites.replaced(torch, name, noting(name)))
             yield
-
-
-@contextmanager
-def _replaced(place: Any, name: str, value: Any) -> Iterator[None]:
-    original = vars(place)[name]
-    setattr(place, name, value)
-    try:
-        yield
-    finally:
-        setattr(place, name, original)
 
 
 @cache

@@ -28,6 +28,7 @@ from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.foreign import one_line
 from lemur_core.sandbox.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
 
+_WIDER = 4  # the second time, where limits decide
 ATTEMPTS = 3  # in all, where passing trouble ends a job; anything else fails the same way again
 
 #: Ends that a busy machine may be the reason of.
@@ -116,8 +117,8 @@ class CachedSandbox:
         for job, key in again:
             yield self._keep(key, self._run_again(job, attempts))
 
-    def run_within(self, jobs: Sequence[Job], more: Limits) -> Iterator[Outcome]:
-        """The same where CPU time and memory decide: a job that passes a limit runs once more, alone, within `more`.
+    def run_within(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """The same where limits decide: a job that passes one runs once more, alone, with four times CPU and memory.
 
         Raises: UserError if no sandbox can be had.
         """
@@ -125,7 +126,7 @@ class CachedSandbox:
         again = []
         for outcome in self.run(jobs, attempts=1):
             if outcome.status in PASSING:
-                again.append(replace(given[outcome.key], limits=more))
+                again.append(replace(given[outcome.key], limits=_widened(given[outcome.key].limits or self.limits)))
             else:
                 yield outcome
         for job in again:
@@ -169,6 +170,15 @@ class CachedSandbox:
     def _keep(self, key: str, outcome: Outcome) -> Outcome:
         self._store.remember(key, json.dumps([outcome.status, outcome.value, outcome.error]).encode())
         return outcome
+
+
+def _widened(limits: Limits) -> Limits:
+    return replace(
+        limits,
+        wall_seconds=limits.wall_seconds * _WIDER,
+        cpu_seconds=limits.cpu_seconds * _WIDER,
+        memory_bytes=limits.memory_bytes * _WIDER,
+    )
 
 
 class OutcomeStore:
