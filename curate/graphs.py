@@ -19,7 +19,7 @@ from curate.runs import BATCH, Case, answer_of, case_of, open_box, read_paramete
 from curate.select import Rescue
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import unpack
-from lemur_core.sandbox import Job, Limits
+from lemur_core.sandbox import META_PRELOAD, Job, Limits
 from manifests.records import Agreement, GraphRow
 
 ENTRY = "lemur_core.graphs.network:trace_network"
@@ -86,7 +86,7 @@ class NetworkTracer:
     """Traces networks in a sandbox. A context manager; its sandbox starts when needed."""
 
     def __init__(self, *, jobs: int | None = None, unsafe: bool = False) -> None:
-        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, limits=LIMITS)
+        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, limits=LIMITS, preload=META_PRELOAD)
 
     def __enter__(self) -> Self:
         return self

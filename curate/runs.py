@@ -11,7 +11,7 @@ Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://g
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -20,7 +20,7 @@ from curate.records import Records, leave_out
 from curate.select import Rescue
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
-from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox, reason_of, workers_within_memory
 
 #: Two: the least that shows a network which mixes up the samples of a batch.
@@ -218,10 +218,14 @@ class RunChecker:
         return {"case": asdict(case), "prm": prm | {"batch": case.in_shape[0]}}
 
 
-def open_box(entries: list[str], *, jobs: int | None, unsafe: bool, limits: Limits) -> CachedSandbox:
+def open_box(
+    entries: list[str], *, jobs: int | None, unsafe: bool, limits: Limits, preload: Sequence[str] = PRELOAD
+) -> CachedSandbox:
     """A sandbox for networks; where a package was missing that is there now, its outcome is not used."""
     workers = workers_within_memory(jobs or available_cores(), limits)
-    return CachedSandbox(entries=entries, workers=workers, limits=limits, unsafe=unsafe, usable=_still_answers)
+    return CachedSandbox(
+        entries=entries, workers=workers, limits=limits, unsafe=unsafe, preload=preload, usable=_still_answers
+    )
 
 
 def _still_answers(_job: Job, outcome: Outcome) -> bool:

@@ -10,10 +10,9 @@ from typing import Any
 from extract.blocks import find_block, read_needs, read_rows
 from extract.results import at_least
 from extract.runtime import GIVEN, runtime_for
-from extract.validate import META_PRELOAD
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 
 ENTRY = "extract.probing.rebuilding:rebuild_block"

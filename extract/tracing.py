@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from extract.index import Index
-from extract.validate import META_PRELOAD, Pair, payload_of
-from lemur_core.sandbox import Job, Limits, Outcome, Status
+from extract.validate import Pair, payload_of
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 
 ENTRY = "extract.probing.tracing:trace_block"

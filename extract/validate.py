@@ -11,12 +11,11 @@ from extract.emit import Emitted
 from extract.index import Index
 from extract.modules import FOUNDATION
 from extract.results import at_least
-from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Level
 
 ENTRY = "extract.probing.entry:climb"
-META_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes")  # meta tensors need it, and it brings SymPy
 _BACK_OFF_SECONDS = 0.5
 _PASSING = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search meets its memory limit again
 
