@@ -273,6 +273,8 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
         graphs = counts["graphs"]
         text = f"of the kept traced, each a computation of its own; {graphs['distinct_up_to_widths']:,} up to widths"
         print(f"  {'graphs':<10} {graphs['kept']:>9,}  {text}")
+    elif manifest.parameters["profile"] == "strict":
+        print(f"  {'graphs':<10} {'-':>9}  not compared: two of the kept may compute the same")
     if "runs" in counts:
         runs = counts["runs"]
         text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"

@@ -58,7 +58,7 @@ def curate(
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),
-            parameters=_parameters(source, options),
+            parameters=_parameters(source, options, outcome),
             inputs=source.inputs(),
             parents=parents_of(source),
             counts=counts,
@@ -115,8 +115,9 @@ def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
     return {**outcome.details, **chat, "license": license_, "notes": outcome.notes}
 
 
-def _parameters(source: Source, options: CurateOptions) -> dict[str, Any]:
+def _parameters(source: Source, options: CurateOptions, outcome: Outcome) -> dict[str, Any]:
+    """By what was decided, so that the same can be asked for again; `graph` is off where nothing could be run."""
     chosen = asdict(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
-    chosen["check_runs"], chosen["graph"] = options.checks_runs, options.graphs
+    chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
     return {"source": source.name, **chosen}

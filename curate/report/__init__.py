@@ -40,7 +40,7 @@ def write_report(
         return [f"![{caption}](figures/{files[key]})", "", f"*{caption}*", ""]
 
     lines = [
-        *sections.head(name, facts, options, outcome.notes),
+        *sections.head(name, facts, options, outcome),
         *sections.funnel(facts, options),
         *figure("funnel"),
         *sections.stages(facts),

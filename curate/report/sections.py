@@ -13,6 +13,9 @@ from manifests.records import Agreement
 #: Rows of a table before the rest is folded into one.
 LONG_TABLE = 20
 
+#: Where no graphs are.
+NOT_COMPARED = "Graphs were not compared: two of them may compute the same."
+
 _STEPS = {
     "invalid": "invalid: no code, or not Python",
     "filter": "left out by an option",
@@ -31,8 +34,9 @@ def folded(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
     return [*rows[:limit], *rest]
 
 
-def head(name: str, facts: Facts, options: CurateOptions, notes: list[str]) -> list[str]:
+def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> list[str]:
     """What this is, the one-line result, the settings, and what could not be done as asked."""
+    compared, notes = outcome.graphs is not None, outcome.notes
     kept, codes = facts.codes["kept"], facts.codes.total()
     result = f"**{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}).**"
     result += (
@@ -43,14 +47,14 @@ def head(name: str, facts: Facts, options: CurateOptions, notes: list[str]) -> l
         result += (
             " No two kept records are near-duplicates, every removed one names a kept record that it is near to,"
             " and nothing close crosses the splits."
-            + (" No two of them compute the same, as far as they run." if options.graphs != "off" else "")
+            + (" No two of them compute the same, as far as they run." if compared else f" **{NOT_COMPARED}**")
         )
     settings = [
         f"profile `{options.profile}`",
         f"lexical Jaccard ≥ {options.lexical_threshold:g}",
         f"structural Jaccard ≥ {options.structural:g}",
         f"tokens `{options.tokens}`",
-        f"graphs `{options.graphs}`",
+        f"graphs `{options.graphs if compared else 'off'}`",
         f"seed {options.seed}",
     ]
     for label, prefixes in (("include", options.include), ("prefer", options.prefer)):

@@ -176,8 +176,13 @@ def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(GraphTracer, "trace", refuse)
     curate(MemorySource(rows()), tmp_path / "out", CurateOptions())
-    assert any("graphs were not compared" in note for note in read_manifest(tmp_path / "out").details["notes"])
-    assert "Graphs were not compared" in (tmp_path / "out" / "README.md").read_text()
+    manifest = read_manifest(tmp_path / "out")
+    assert any("graphs were not compared" in note for note in manifest.details["notes"])
+    assert (manifest.parameters["graph"], "graphs" in manifest.counts) == ("off", False)
+    for name in ("README.md", "report.md"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "Graphs were not compared: two of" in text
+        assert "No two of them compute the same" not in text
     assert all(check.ok for check in verify(tmp_path / "out", jobs=1))
     with pytest.raises(NoSandboxError):
         curate(MemorySource(rows()), tmp_path / "asked", CurateOptions(graph="survivors"))

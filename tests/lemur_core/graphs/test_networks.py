@@ -109,6 +109,8 @@ self.c = nn.Conv2d(8, 8, 3, padding=1)
 UNROLLED = chain(THREE, "x = self.a(x).relu()\nx = self.b(x).relu()\nx = self.c(x).relu()")
 ONE = "self.a = nn.Conv2d(8, 8, 3, padding=1)"
 TWO = ONE + "\nself.b = nn.Conv2d(8, 8, 3, padding=1)"
+TOWER = "self.s = nn.Sequential(nn.Conv2d({}, 1), nn.Conv2d({}, 1), nn.Conv2d({}, 1))"
+MAKE = "def make(kind):\n    return {'relu': nn.ReLU, 'tanh': nn.Tanh}[kind]()\n"
 GATED = chain(TWO, "x = x * torch.sigmoid(self.a(x.mean((2, 3), keepdim=True)))")
 
 SAME: dict[str, tuple[str, str]] = {
@@ -361,6 +363,35 @@ SAME: dict[str, tuple[str, str]] = {
         chain("self.register_buffer('k', torch.ones(2))", "x = x.relu()"),
         chain("", "x = x.relu()"),
     ),
+    "an unused constant of the file": (
+        chain("", "x = F.leaky_relu(x, SLOPE)", before="SLOPE = 0.1\n"),
+        chain("", "x = F.leaky_relu(x, SLOPE)", before="SLOPE, UNUSED = 0.1, 7\n"),
+    ),
+    "widths from the number of a loop": (
+        chain(TOWER.format("8, 8", "8, 16", "16, 24"), "x = self.s(x)", width="24"),
+        chain(
+            "self.s = nn.Sequential(*[nn.Conv2d(max(8, 8 * i), 8 * i + 8, 1) for i in range(3)])",
+            "x = self.s(x)",
+            width="24",
+        ),
+    ),
+    "a list that is written to": (
+        chain("self.s = nn.Conv2d(8, 16, 1)", "x = self.s(x)", width="16"),
+        chain("w = [8, 12]\nw[1] = 16\nself.s = nn.Conv2d(w[0], w[1], 1)", "x = self.s(x)", width="16"),
+    ),
+    "a default argument that every call overrides": pair(
+        chain("", "x = act(x, slope=0.1)", before=f"def act(x, slope={slope}):\n    return F.leaky_relu(x, slope)\n")
+        for slope in (0.1, 0.3)
+    ),
+    "an argument of an own function under another name, by place": (
+        chain("", "x = act(x, slope=0.1)", before="def act(x, slope):\n    return F.leaky_relu(x, slope)\n"),
+        chain("", "x = act(x, 0.1)", before="def act(x, steep):\n    return F.leaky_relu(x, steep)\n"),
+    ),
+    # arch_uid calls this one different; a sum has no order, so that only the names of the two branches differ
+    "activations that change places across a sum": pair(
+        chain(TWO, f"x = F.{one}(self.a(x)) + F.{other}(self.b(x))")
+        for one, other in (("elu", "gelu"), ("gelu", "elu"))
+    ),
 }
 
 SHIFTED = chain(ONE, "x = self.a(x) - x")
@@ -481,6 +512,34 @@ DIFFERENT: dict[str, tuple[str, str]] = {
         chain("", "x = torch.cat([x[:, :4], x[:, :4]], 1)"),
         chain("", "x = torch.cat([x[:, 4:], x[:, 4:]], 1)"),
     ),
+    "a constant of the file": pair(
+        chain("", "x = F.leaky_relu(x, SLOPE)", before=f"SLOPE = {slope}\n") for slope in (0.1, 0.01)
+    ),
+    "a list that is written to": pair(
+        chain(f"w = [8, 12]\n{line}self.s = nn.Conv2d(w[0], w[1], 1)", "x = self.s(x)", width=width)
+        for line, width in (("", "12"), ("w[1] = 16\n", "16"))
+    ),
+    "which helper is used": pair(
+        chain(
+            f"self.s = {name}(8)",
+            "x = self.s(x)",
+            before=f"{BLOCK}\n\nclass Other(nn.Conv2d):\n    def __init__(self, n):\n        super().__init__(n, n, 1)\n",
+        )
+        for name in ("Block", "Other")
+    ),
+    "what a helper function does": pair(
+        chain("self.act = make()", "x = self.act(x)", before=f"def make():\n    return nn.{act}()\n")
+        for act in ("ReLU", "LeakyReLU")
+    ),
+    "which argument a number is": pair(
+        chain(f"self.s = nn.AvgPool2d(kernel_size=2, {name})", "x = self.s(x)") for name in ("stride=1", "padding=1")
+    ),
+    "what a chained call is made of": pair(
+        chain(f"self.s = make({name!r}).to(device)", "x = self.s(x)", before=MAKE) for name in ("relu", "tanh")
+    ),
+    "activations that change places": pair(
+        chain(TWO, f"x = F.{other}(self.b(F.{one}(self.a(x))))") for one, other in (("elu", "gelu"), ("gelu", "elu"))
+    ),
 }
 
 WIDER: dict[str, tuple[str, str]] = {
@@ -495,7 +554,7 @@ WIDER: dict[str, tuple[str, str]] = {
 }
 
 #: What G1 does not tell besides: the values of constants and the borders of parts, which follow widths.
-HIDDEN_BY_WIDTHS = {"width", "values of a constant", "which half"}
+HIDDEN_BY_WIDTHS = {"width", "a list that is written to", "values of a constant", "which half"}
 
 _TRACE = """
 import json, sys
