@@ -9,7 +9,7 @@ from curate.corpus import Corpus
 from curate.graphs import Traced
 from curate.options import prefix_of
 from curate.runs import RunResult, category_left_out
-from curate.select import Verdict
+from lemur_core.similarity.selection import Verdict
 from manifests.conversations.conversation import Chat
 from manifests.records import SPLITS
 

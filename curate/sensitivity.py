@@ -20,7 +20,6 @@ from curate.features import FeatureTable
 from curate.options import CurateOptions
 from curate.records import Records, build_records
 from curate.rows import Source
-from curate.select import Verdict, select
 from curate.sources import parents_of
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UsageError, UserError
@@ -34,6 +33,7 @@ from lemur_core.similarity.index import (
 )
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
+from lemur_core.similarity.selection import Verdict, select
 from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 from manifests.tables import write_table
 

@@ -21,10 +21,11 @@ from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching
 from curate.outcome import Outcome
 from curate.records import Records, build_records
 from curate.runs import Check, choose_running
-from curate.select import Rescue, Select, Support, Verdict, rescue, select
+from curate.select import Rescue, Select, Support, rescue
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, linked_by_lsh, measure_recall
 from lemur_core.similarity.minhash import Banding, IntArray
+from lemur_core.similarity.selection import Verdict, select
 
 
 def leak_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:

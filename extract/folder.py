@@ -71,9 +71,10 @@ def write_extraction(
         describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
         watch.lap("write data set")
         files = {block: len(made) for block, made in made_from.items()}
-        structures = count_distinct([row.code for row in rows if row.code and at_least(row.level, "executed")])
-        watch.lap("structures")
-        write_report(folder, rows, files, facts, counts, structures, watch.measured())
+        executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
+        distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
+        watch.lap("distinct")
+        write_report(folder, rows, files, facts, counts, distinct, watch.measured())
         watch.lap("report")
         manifest = Manifest(
             kind=KIND,
@@ -88,7 +89,7 @@ def write_extraction(
                 ],
                 "unopened": dict(facts.unopened),
                 "notes": facts.notes,
-                "structures": asdict(structures),
+                "distinct": asdict(distinct),
                 **facts.details,
             },
             outputs=list_outputs(folder, {TABLE: len(rows), SPECS: len(specs), **tables}),

@@ -5,17 +5,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from extract.report_figures import draw_figures
 from extract.results import RunFacts, at_least, reached, wilson
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, shown, table
+from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
 from manifests.manifest import Manifest, Measured
 from manifests.provenance import without_source
 from manifests.records import LEVELS, Block, Level
-
-if TYPE_CHECKING:
-    from lemur_core.similarity.distinct import Distinct
 
 #: The rung that the paper calls "validated and executable".
 VALIDATED: Level = "executed"
@@ -39,7 +37,6 @@ _CAPTIONS = {
     "failures": "Classes that came no further, by category.",
     "sizes": "Lines of the closed files.",
 }
-_NO_TWO_NEAR = "no two near-duplicates (structural Jaccard >= 0.95)"
 _OF_CATEGORIES = "What a class is for is told from its names, by the rules in `extract/categories.py`."
 _SINGLE_BLOCKS = (
     "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
@@ -71,7 +68,7 @@ def write_report(
     files: Mapping[str, int],
     facts: RunFacts,
     counts: Mapping[str, Any],
-    structures: "Distinct",
+    distinct: Distinct,
     measured: Measured,
 ) -> None:
     """Write `report.md` and `figures/*.png` into `folder`; all but the section "This run" is the same in every run.
@@ -79,7 +76,7 @@ def write_report(
     Args:
         files: of how many files each block was made.
         counts: of `count_rows`.
-        structures: of the executed blocks.
+        distinct: of the executed blocks.
         measured: up to here.
     """
     drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.options.level))
@@ -87,7 +84,7 @@ def write_report(
         (_head(facts, counts), ""),
         (_rungs(facts, counts), ""),
         (_targets(facts, counts), ""),
-        (_distinct(structures), ""),
+        (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
         (_by_group("By source", "source", counts["sources"], facts), "sources"),
         (_unopened(facts), ""),
@@ -204,18 +201,22 @@ def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _distinct(structures: "Distinct") -> list[str]:
-    """How many of the executed blocks are structurally unique, beside the published figure."""
-    whole = structures.codes
-    if not whole:
+def _distinct(found: Distinct) -> list[str]:
+    """How many of the executed blocks are unique, by each stage of curation in turn, beside the published figure."""
+    if not found.codes:
         return []
     rows = [
-        ["executed blocks that call anything", count(whole), ""],
-        ["different fingerprints", count(structures.fingerprints), percent(structures.fingerprints, whole)],
-        [_NO_TWO_NEAR, count(structures.structures), percent(structures.structures, whole)],
+        [label, count(number), percent(number, found.codes)]
+        for label, number in (
+            ("executed blocks that can be compared", found.codes),
+            ("different but for comments and layout", found.exact),
+            (f"and no near text (Jaccard >= {LEXICAL:.2f})", found.lexical),
+            (f"and no near structure (Jaccard >= {STRUCTURAL:.2f})", found.structural),
+            ("and no other text of the same computation", found.graph),
+        )
     ]
-    lines = _section("Structurally unique", ["", "blocks", "%"], rows)
-    note = "Fingerprints and threshold are those of `lemur curate`, over the whole closed file."
+    lines = _section("Unique", ["", "blocks", "%"], rows)
+    note = "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
     return [*lines, f"{note} NN-RAG's paper counts 771 unique among 941 validated blocks (82 %).", ""]
 
 

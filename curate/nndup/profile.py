@@ -29,10 +29,10 @@ from curate.nndup.stages import (
 from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.records import row_scores
-from curate.select import Verdict
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.similarity.pool import map_codes
+from lemur_core.similarity.selection import Verdict
 
 
 def _witnessed(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.outcome import DUPLICATE_STAGES, Outcome
-from curate.select import Verdict
+from lemur_core.similarity.selection import Verdict
 
 #: What can become of a network or a code, in the order of the funnel.
 FATES = ("filter", *DUPLICATE_STAGES, "kept")

@@ -1,72 +1,103 @@
-"""How many of some codes are structurally distinct, by the fingerprints that curation compares."""
+"""How many of some codes are distinct, by the stages of curation: text, near text, near structure, computation."""
 
-import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.fingerprint import fingerprint
-from lemur_core.similarity.index import StructuralIndex
+from lemur_core.similarity.index import LexicalIndex, StructuralIndex
+from lemur_core.similarity.minhash import PERMUTATIONS, IntArray, banding_for
 from lemur_core.similarity.outline import outline_tree
 from lemur_core.similarity.pool import map_codes
+from lemur_core.similarity.selection import Verdict, select
+from lemur_core.similarity.views import Views, parse_code, views_of
 
-#: The structural threshold of profile `strict`.
-THRESHOLD = 0.95
+#: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.
+LEXICAL, STRUCTURAL = 0.90, 0.95
 _FEW = 32  # are done at once, without worker processes
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Counts over codes; each one includes those after it.
+    """How many of some codes stay after each stage, each after those before it.
 
     Attributes:
-        codes: that parse and call something.
-        fingerprints: different ones.
-        structures: that stay when each code goes that is near to one before it: no two have a Jaccard at the threshold.
+        codes: that can be compared.
+        exact: but for comments, docstrings and layout.
+        lexical: and no text near to one that stays.
+        structural: and no structure near to one that stays.
+        graph: and no computation that one that stays has, as far as that is known.
     """
 
     codes: int
-    fingerprints: int
-    structures: int
+    exact: int
+    lexical: int
+    structural: int
+    graph: int
 
 
-def count_distinct(codes: Sequence[str], *, threshold: float = THRESHOLD, jobs: int | None = None) -> Distinct:
-    """Count the structures among codes, in their order: the first of several near ones stays.
+def count_distinct(codes: Sequence[str], graphs: Sequence[str | None], *, jobs: int | None = None) -> Distinct:
+    """Count distinct codes as `lemur curate` decides by default, in their order: the first of several stays.
 
-    Args: threshold: Jaccard of fingerprints' elements from which two codes are near.
+    Args: graphs: what each code computes (G0); None where that is not known.
     """
-    digests: dict[bytes, int] = {}
-    elements: list[npt.NDArray[np.uint64]] = []
-    parsed = 0
-    for found in _structures(codes, jobs):
-        if isinstance(found, str) or not found[1]:
-            continue
-        parsed += 1
-        if digests.setdefault(found[0], len(digests)) == len(elements):
-            elements.append(np.frombuffer(found[1], np.uint64))
-    index = StructuralIndex(elements, threshold)
-    kept = 0
-    for item in range(len(elements)):
-        if index.nearest(item) is None:
-            index.keep(item, kept)
-            kept += 1
-    return Distinct(parsed, len(digests), kept)
+    known = {place: graph for place, graph in enumerate(graphs) if graph is not None}
+    left = [verdict.stage for verdict in decide(codes, known, jobs=jobs).values()]
+    counts = [len(left)]
+    for stage in ("exact", "lexical", "structural", "graph"):
+        counts.append(counts[-1] - left.count(stage))
+    return Distinct(*counts)
 
 
-def _structures(codes: Sequence[str], jobs: int | None) -> Iterator[tuple[bytes, bytes] | str]:
+def decide(codes: Sequence[str], graphs: Mapping[int, str], *, jobs: int | None = None) -> dict[int, Verdict]:
+    """What becomes of each code by its place, best first; those that cannot be compared are left out.
+
+    Args: graphs: what codes compute (G0), by place, as far as that is known.
+    """
+    views = {place: found for place, found in enumerate(_views(codes, jobs)) if isinstance(found, Views)}
+    table = _Table(len(codes), views)
+    lexical = LexicalIndex(table, LEXICAL, banding_for(LEXICAL))
+    return select(list(views), table, lexical, StructuralIndex(table.elements, STRUCTURAL), graphs)
+
+
+class _Table:
+    """Views by the place of their code: equal ones have equal numbers, -1 where there are none."""
+
+    def __init__(self, count: int, views: Mapping[int, Views]) -> None:
+        self.tree, _ = _numbered(count, {place: one.tree for place, one in views.items()})
+        self.shingle_set, sets = _numbered(count, {place: one.shingle_set for place, one in views.items()})
+        self.fingerprint, structures = _numbered(count, {place: one.fingerprint for place, one in views.items()})
+        self._shingles = [views[place].shingles for place in sets]
+        self.elements = [views[place].elements for place in structures]
+        signatures = [views[place].signature for place in sets]
+        self.signatures = np.array(signatures, np.uint32).reshape(-1, PERMUTATIONS)
+        self.set_sizes: IntArray = np.array([len(one) for one in self._shingles], np.int64)
+
+    def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
+        """The sorted distinct shingle hashes of one set."""
+        return self._shingles[shingle_set]
+
+
+def _numbered(count: int, digests: Mapping[int, bytes]) -> tuple[IntArray, list[int]]:
+    """A number for each digest by place, and of each number the first place."""
+    numbers: IntArray = np.full(count, -1, np.int64)
+    known: dict[bytes, int] = {}
+    first: list[int] = []
+    for place, digest in digests.items():
+        numbers[place] = known.setdefault(digest, len(known))
+        if len(first) < len(known):
+            first.append(place)
+    return numbers, first
+
+
+def _views(codes: Sequence[str], jobs: int | None) -> list[Views | str]:
     if len(codes) <= _FEW:
-        yield from map(_structure, codes)
-        return
-    for chunk in map_codes(_structure, ((str(place).encode(), code) for place, code in enumerate(codes)), jobs):
-        yield from (found for _, found in chunk)
+        return [_view(code) for code in codes]
+    given = ((str(place).encode(), code) for place, code in enumerate(codes))
+    return [found for chunk in map_codes(_view, given, jobs) for _, found in chunk]
 
 
-def _structure(code: str) -> tuple[bytes, bytes] | str:
-    """The digest of a code's fingerprint and its elements; or why it has none."""
-    try:
-        found = fingerprint(outline_tree(ast.parse(code)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return f"{type(error).__name__}: {error}"
-    return found.digest, found.elements.tobytes()
+def _view(code: str) -> Views | str:
+    tree = parse_code(code)
+    return tree if isinstance(tree, str) else views_of(code, outline_tree(tree))

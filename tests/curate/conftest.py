@@ -19,8 +19,8 @@ from curate.features import FeatureStore, code_features
 from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.rows import BATCH_ROWS, Source, to_batch
-from curate.select import Verdict
 from curate.strict import curate_strict
+from lemur_core.similarity.selection import Verdict
 from manifests.manifest import Input
 
 Row = dict[str, Any]

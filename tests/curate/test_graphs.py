@@ -14,9 +14,10 @@ from curate.explain import explain
 from curate.graphs import GraphTracer, Traced, choose_traced
 from curate.options import CurateOptions, Graphs
 from curate.pipeline import curate
-from curate.select import Rescue, Verdict
+from curate.select import Rescue
 from curate.verify import verify
 from lemur_core.files.errors import NoSandboxError, UsageError
+from lemur_core.similarity.selection import Verdict
 from manifests.manifest import read_manifest
 from tests.curate.conftest import MemorySource
 

@@ -18,9 +18,9 @@ from curate.options import CurateOptions
 from curate.outcome import Outcome, count_decisions
 from curate.pipeline import curate
 from curate.report import write_report
-from curate.select import Verdict
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
+from lemur_core.similarity.selection import Verdict
 
 Row = dict[str, Any]
 FIGURES = ("families", "funnel", "prefixes", "similarity")
