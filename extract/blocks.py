@@ -343,6 +343,7 @@ def lines_of(block: NamedBlock) -> list[str]:
         told.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
         told += _listed("with", _made_from(row, needs))
         told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
+        told += _listed("dynamic", row.dynamic.splitlines() if row.dynamic else ())
         told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
         told += _run(row.name, worked_of(row.arguments), row.observed)
     told += _listed("also", block.others)

@@ -5,17 +5,28 @@ somewhere in the file; it is put before all the same, where no cycle forbids it.
 """
 
 import functools
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from extract.discover import Found, class_of
 from extract.graph import Graph, Links, kept_blocks
 from extract.modules import Definition, Module
+from extract.standins import SOURCE_NAME
 from extract.symbols import Entry, Namespace, Node, Problem, Reason, Registered, Symbol
-from lemur_core.source.facts import AT_DEFINITION, CLASS
+from lemur_core.files.markdown import plural
+from lemur_core.source.facts import AT_DEFINITION, CLASS, Search
 
 MOST_STATEMENTS = 3_000
+_SURE_LETTERS = 3  # letters and digits that a computed string has for sure, when all names that it fits are meant
+_SEARCHES = {
+    "globals": "looks a name of its file up by a computed string",
+    "eval": "evaluates a computed string",
+    "import": "imports a module by a computed name",
+    "subclasses": "asks for all classes that derive from one",
+}
 
 NodeKey = tuple[str, str, int]  # source, path, number of the statement
 UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
@@ -48,6 +59,8 @@ class Closure:
     problems: dict[Problem, None] = field(default_factory=dict)
     requires: set[str] = field(default_factory=set)
     entries: Entries = field(default_factory=dict)  # what its registries hold, by the strings in it
+    dynamic: dict[str, None] = field(default_factory=dict)  # what it finds as it runs and cannot be known
+    found: dict[Symbol, str] = field(default_factory=dict)  # what it finds by strings, under these names
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -69,43 +82,137 @@ class Closure:
 
 def closure_of(root: Found, graph: Graph) -> Closure:
     """The closure of a class."""
-    closure = Closure(root, graph)
-    nodes: dict[NodeKey, Node] = {}
-    waiting: deque[Symbol] = deque([Definition(root.module, root.name)])
-    fresh: deque[Node] = deque()
-    while len(nodes) <= MOST_STATEMENTS:
-        if fresh:
-            node = fresh.popleft()
-            if node.key in nodes:
-                continue
-            nodes[node.key] = node
-            for links in graph.links_of(node):
-                closure.problems.update(dict.fromkeys(links.problems))
-                closure.requires |= links.requires
-                waiting += [link.symbol for link in links.links]
-                waiting += links.glue
-                waiting += [target for target in links.alias_links if target is not None]
-            fresh += _whole_try(node)
-        elif waiting:
-            symbol = waiting.popleft()
-            if symbol in closure.symbols:
-                continue
-            closure.symbols[symbol] = None
-            if isinstance(symbol, Namespace):
-                waiting += graph.items(symbol).values()
-            if isinstance(symbol, Definition):
-                fresh += graph.members(symbol)
-        else:
-            registered = _registered(closure, list(nodes.values()))
-            waiting += [entry.symbol for entry in registered if entry.symbol is not None]
-            fresh += [entry.node for entry in registered if entry.symbol is None and entry.node is not None]
-            if not registered:
-                break
-    else:
+    growth = _Growth(root, graph)
+    growth.take([Definition(root.module, root.name)])
+    growth.find_by_strings()
+    growth.fill_containers()
+    growth.find_by_strings()
+    closure = growth.closure
+    if len(growth.nodes) > MOST_STATEMENTS:
         problem = Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")
         closure.problems[problem] = None
-    closure.units = _Order(root, graph, list(nodes.values())).units_in_order()
+    order = graph.fillings.order(root.module) if growth.fillings else {}
+    closure.units = _Order(root, graph, list(growth.nodes.values()), growth.fillings, order).units_in_order()
     return closure
+
+
+class _Growth:
+    """A closure as it grows."""
+
+    def __init__(self, root: Found, graph: Graph) -> None:
+        self.closure = Closure(root, graph)
+        self.nodes: dict[NodeKey, Node] = {}
+        self.fillings: dict[Definition, list[Node]] = {}  # of each container, in the order in which they run
+        self._graph = graph
+
+    def take(self, symbols: Iterable[Symbol], nodes: Iterable[Node] = ()) -> None:
+        """Take in symbols and statements with all that they need; stops where that is too much."""
+        closure, graph = self.closure, self._graph
+        waiting: deque[Symbol] = deque(symbols)
+        fresh: deque[Node] = deque(nodes)
+        while len(self.nodes) <= MOST_STATEMENTS:
+            if fresh:
+                node = fresh.popleft()
+                before = self.nodes.get(node.key)
+                if before is not None and node.decorators <= before.decorators:
+                    continue
+                self.nodes[node.key] = node
+                for links in graph.links_of(node):
+                    closure.problems.update(dict.fromkeys(links.problems))
+                    closure.requires |= links.requires
+                    waiting += [link.symbol for link in links.links]
+                    waiting += links.glue
+                    waiting += [target for target in links.alias_links if target is not None]
+                fresh += _whole_try(node)
+            elif waiting:
+                symbol = waiting.popleft()
+                if symbol in closure.symbols:
+                    continue
+                closure.symbols[symbol] = None
+                if isinstance(symbol, Namespace):
+                    waiting += graph.items(symbol).values()
+                if isinstance(symbol, Definition):
+                    fresh += graph.members(symbol)
+            else:
+                registered = _registered(closure, list(self.nodes.values()))
+                waiting += [entry.symbol for entry in registered if entry.symbol is not None]
+                fresh += [entry.node for entry in registered if entry.symbol is None and entry.node is not None]
+                if not registered:
+                    break
+
+    def fill_containers(self) -> None:
+        """Take in what fills the containers of the closure, and those of what that needs.
+
+        An entry that cannot be taken in is left out, and `dynamic` of the closure says so.
+        """
+        done: set[Symbol] = set()
+        while not self.closure.problems and (symbols := [s for s in self.closure.symbols if s not in done]):
+            done.update(symbols)
+            for symbol in symbols:
+                if isinstance(symbol, Definition) and symbol.module.source.name != SOURCE_NAME:
+                    self._fill(symbol)
+
+    def find_by_strings(self) -> None:
+        """Take in what computed strings may name, as far as the closure's own strings and their constant parts tell."""
+        searching = [node for node in self.nodes.values() if node.statement.searches]
+        searching = [node for node in searching if node.module.source.name != SOURCE_NAME]
+        if not searching or self.closure.problems:
+            return
+        words = sorted({word for node in self.nodes.values() for word in self._graph.words(node)})
+        for node in searching:
+            for search in node.statement.searches:
+                self._find(node.module, search, words)
+
+    def _find(self, module: Module, search: Search, words: Sequence[str]) -> None:
+        pattern = re.compile(search.pattern)
+        sure = len(re.sub(r"\W|_", "", search.pattern)) >= _SURE_LETTERS
+        names = sorted(module.bound()) if sure else words
+        found = []
+        for name in names if search.kind in {"globals", "eval"} else ():
+            target = self._graph.library.lookup(module, name) if pattern.fullmatch(name) else None
+            if not isinstance(target, Definition):
+                continue
+            symbol = self._graph.symbol(target)
+            if symbol in self.closure.symbols or not self._try([symbol]):
+                self.closure.found[symbol] = name
+                found.append(name)
+        if not sure or search.kind not in {"globals", "eval"}:
+            told = f"{module.source.name} {module.file.path}:{search.line} {_SEARCHES[search.kind]}"
+            before = next((text for text in self.closure.dynamic if text.startswith(told)), "")  # of the first round
+            self.closure.dynamic.pop(before, None)
+            self.closure.dynamic[f"{told}; it has {', '.join(found)}" if found else told] = None
+
+    def _fill(self, container: Definition) -> None:
+        missing: dict[str, int] = {}
+        for found in self._graph.fillings.of(container, self.closure.root.module):
+            key = Node(found.module, found.statement).key
+            before = self.nodes[key].decorators if key in self.nodes else frozenset()
+            why = self._try([], [Node(found.module, found.statement, found.decorators | before)])
+            if why:
+                missing[why] = missing.get(why, 0) + 1
+            else:
+                self.fillings.setdefault(container, []).append(self.nodes[key])
+        for why, number in missing.items():
+            self.closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None
+
+    def _try(self, symbols: Sequence[Symbol], nodes: Sequence[Node] = ()) -> str:
+        """Take in symbols and statements, or leave everything as it was; why that, else empty."""
+        closure = self.closure
+        before = len(self.nodes), len(closure.symbols), len(closure.entries)
+        held = {node.key: self.nodes[node.key] for node in nodes if node.key in self.nodes}
+        requires = set(closure.requires)
+        self.take(symbols, nodes)
+        problem = next(iter(closure.problems), None)
+        if problem is None and len(self.nodes) <= MOST_STATEMENTS:
+            return ""
+        tables: tuple[dict[Any, Any], ...] = (self.nodes, closure.symbols, closure.entries)
+        for table, size in zip(tables, before, strict=True):
+            for key in list(table)[size:]:
+                del table[key]
+        self.nodes.update(held)
+        closure.requires = requires
+        closure.problems.clear()
+        return problem.detail if problem else f"with them it needs more than {MOST_STATEMENTS} statements"
 
 
 def _registered(closure: Closure, nodes: Sequence[Node]) -> list[Entry]:
@@ -137,8 +244,30 @@ def _whole_try(node: Node) -> Iterator[Node]:
 class _Order:
     """The units of a closure, and what must stand before what."""
 
-    def __init__(self, root: Found, graph: Graph, nodes: Sequence[Node]) -> None:
+    def __init__(
+        self,
+        root: Found,
+        graph: Graph,
+        nodes: Sequence[Node],
+        fillings: Mapping[Definition, Sequence[Node]],
+        order: Mapping[Module, int],
+    ) -> None:
         self._graph = graph
+        self._fillings = fillings
+        self._order = order
+        self._fills: dict[NodeKey, list[Definition]] = {}
+        for container, found in fillings.items():
+            for node in found:
+                self._fills.setdefault(node.key, []).append(container)
+        #: The statements that read a filled container as they run.
+        self._looking: dict[Definition, list[Node]] = {container: [] for container in fillings}
+        for node in nodes if fillings else ():
+            for links in graph.links_of(node):
+                for link in links.links:
+                    held = link.symbol if isinstance(link.symbol, Definition) else None
+                    now = link.use.when == AT_DEFINITION
+                    if now and held in self._looking and held not in self._fills.get(node.key, ()):
+                        self._looking[held].append(node)
         self._root = Definition(root.module, root.name)
         self._units: dict[UnitKey, Unit] = {}
         self._of_node: dict[NodeKey, UnitKey] = {}
@@ -178,6 +307,9 @@ class _Order:
                 for target in links.alias_links:
                     if isinstance(target, Definition):
                         before.extend(self._keys(node, target, True))
+            for container in self._fills.get(node.key, ()):
+                before += self._keys(node, container, True)
+                before += [self._of_node[r.key] for r in self._looking[container] if self._place(r) < self._place(node)]
             # Statements that bind or change one name stay in their order.
             for name in (*node.statement.binds, *node.statement.touches):
                 before += [self._of_node[k] for k in self._readers.get((id(node.module), name), ()) if k < node.key]
@@ -190,10 +322,17 @@ class _Order:
 
     def _keys(self, node: Node, symbol: Definition, now: bool) -> list[UnitKey]:
         members = [m for m in self._graph.members(symbol) if m.key in self._of_node]
-        if now and symbol.module is node.module:
-            earlier = [m for m in members if m.statement.number < node.statement.number]
-            members = earlier or [m for m in members if m.statement.number != node.statement.number]
-        return [self._of_node[m.key] for m in members]
+        fillings = self._fillings.get(symbol, ())
+        if now:
+            if symbol.module is node.module:
+                earlier = [m for m in members if m.statement.number < node.statement.number]
+                members = earlier or [m for m in members if m.statement.number != node.statement.number]
+            fillings = [m for m in fillings if self._place(m) < self._place(node)]
+        return [self._of_node[m.key] for m in (*members, *fillings)]
+
+    def _place(self, node: Node) -> tuple[int, int]:
+        """When a statement runs as the block's own file is imported."""
+        return self._order.get(node.module, len(self._order)), node.statement.number
 
     def _called(self) -> dict[UnitKey, list[UnitKey]]:
         """What the functions read that may be called while a unit runs, and those that they call in turn."""

@@ -30,6 +30,7 @@ class Emitted:
     resolutions: tuple[str, ...]  # where each name was found, how, and how sure that is
     undefined: tuple[str, ...] = ()
     fault: str = ""  # why it does not compile
+    dynamic: tuple[str, ...] = ()  # what it looks for as it runs and nobody can know before
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Emitter:
         renderer = Renderer(closure, names, self._texts)
         late = _needed_when_called(closure)
         pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
-        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure)
+        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure) + _asked_for(names, closure)
         requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
         head = [*_header(closure, names, renderer), *_future(closure, names, self._texts), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
@@ -71,7 +72,7 @@ class Emitter:
                 code = "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])
         except (SyntaxError, ValueError, RecursionError) as error:
             undefined, fault = (), str(error)
-        return Emitted(found, code, requires, files, resolutions, undefined, fault)
+        return Emitted(found, code, requires, files, resolutions, undefined, fault, tuple(sorted(closure.dynamic)))
 
 
 def _undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -163,6 +164,14 @@ def _namespaces(names: Names, closure: Closure) -> list[str]:
             types_ = names.of[Imported("types", "", False, "types")]
             texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
     return sorted(texts)
+
+
+def _asked_for(names: Names, closure: Closure) -> list[str]:
+    """The names that computed strings ask for, where the file has their definitions under other ones."""
+    taken = set(names.of.values())
+    asked = ((name, names.of[symbol]) for symbol, name in closure.found.items())
+    lines = [f"{name} = {given}" for name, given in asked if name != given and name not in taken]
+    return ["\n".join(sorted(lines))] if lines else []
 
 
 def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:

@@ -310,6 +310,7 @@ def _result(
         seconds=verdict.seconds if not verdict.reused else None,
         digest=module.source.digest,
         resolutions=emitted.resolutions if emitted else (),
+        dynamic="\n".join(emitted.dynamic) or None if emitted else None,
         arguments=verdict.arguments,
         observed=verdict.observed,
         graph=answer["graph"] if answer else None,

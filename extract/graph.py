@@ -3,10 +3,12 @@
 Computed once for each statement and shared by all blocks that need it.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from extract.discover import class_of, follow
+from extract.fillings import Fillings
 from extract.index import RUNTIME_NAMES
 from extract.modules import RUNTIME, Definition, External, Library, Missing, Module, Target
 from extract.requirements import is_required
@@ -48,7 +50,9 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
+from lemur_core.source.text import normalise
 
+_QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = (
     "aten",
     "prims",
@@ -83,9 +87,11 @@ class Graph:
     def __init__(self, library: Library, registries: Registries) -> None:
         self.library = library
         self.registries = registries
-        self._links: dict[tuple[int, int], Links] = {}
+        self.fillings = Fillings(library)
+        self._links: dict[tuple[int, int, frozenset[int]], Links] = {}
         self._block_links: dict[tuple[int, int], Links] = {}
         self._members: dict[Symbol, tuple[Node, ...]] = {}
+        self._texts: dict[Module, bytes] = {}
         self._touching: dict[int, dict[str, list[Statement]]] = {}
 
     # -- members -------------------------------------------------------------------------------------------------
@@ -122,11 +128,11 @@ class Graph:
 
     # -- links ---------------------------------------------------------------------------------------------------
 
-    def links(self, module: Module, statement: Statement) -> Links:
-        """The links of a statement."""
-        key = (id(module), statement.number)
+    def links(self, module: Module, statement: Statement, decorators: frozenset[int] = frozenset()) -> Links:
+        """The links of a statement, of whose decorators those at the given places stay whatever they do."""
+        key = (id(module), statement.number, decorators)
         if key not in self._links:
-            self._links[key] = self._link(module, statement)
+            self._links[key] = self._link(module, statement, decorators)
         return self._links[key]
 
     def block_links(self, module: Module, number: int) -> Links:
@@ -139,13 +145,21 @@ class Graph:
             self._block_links[key] = result
         return self._block_links[key]
 
+    def words(self, node: Node) -> Iterator[str]:
+        """The names that stand between quotes in a statement."""
+        module, statement = node.module, node.statement
+        if module not in self._texts:
+            self._texts[module] = normalise(module.source.read(module.file))
+        for found in _QUOTED.finditer(self._texts[module], statement.start, statement.end):
+            yield found[1].decode()
+
     def links_of(self, node: Node) -> Iterator[Links]:
         """The links of a statement and of the blocks kept around it."""
-        yield self.links(node.module, node.statement)
+        yield self.links(node.module, node.statement, node.decorators)
         for number in kept_blocks(node.module, node.statement):
             yield self.block_links(node.module, number)
 
-    def _link(self, module: Module, statement: Statement) -> Links:
+    def _link(self, module: Module, statement: Statement, kept: frozenset[int]) -> Links:
         result = Links()
         if statement.kind in {IMPORT, STAR}:
             self._link_import(module, statement, result)
@@ -160,7 +174,11 @@ class Graph:
                 if entry.is_global or entry.in_class:
                     result.alias_links.append(self.symbol(found))
         errors = {name for block, _ in statement.path for name in module.facts.blocks[block].errors}
-        result.dropped = [d for d in statement.decorators if self._drops(module, statement, d)]
+        result.dropped = [
+            decorator
+            for place, decorator in enumerate(statement.decorators)
+            if place not in kept and self._drops(module, statement, decorator)
+        ]
         for use in statement.uses:
             if any(d.start <= use.start < d.end for d in result.dropped):
                 continue

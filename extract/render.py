@@ -46,7 +46,7 @@ def choose_names(closure: Closure) -> Names:
     links = [(node, link) for node, found in closure.linked for link in found.links]
     symbols = _all_symbols(closure, nodes)
     hidden = _hidden(links)
-    pinned = {link.symbol for _, link in links if link.use.start < 0}
+    pinned = {*(link.symbol for _, link in links if link.use.start < 0), *closure.found}
     taken_words = _words(nodes)
     several = len({id(node.module) for node in nodes}) > 1
     root = closure.root
@@ -150,6 +150,7 @@ class Renderer:
         self.texts = texts
         self.dropped: list[str] = []  # decorators left out
         self.absent: set[str] = set()  # optional packages whose imports became errors
+        self._nodes = {(id(node.module), node.statement.number): node for node in closure.nodes}
 
     def unit(self, unit: Unit) -> str:
         """The text of one unit, at the left margin."""
@@ -223,7 +224,7 @@ class Renderer:
 
     def _statement(self, module: Module, statement: Statement) -> str:
         text = self.texts.of(module)
-        links = self.graph.links(module, statement)
+        links = self.graph.links(*self._nodes[id(module), statement.number])
         if statement.kind == IMPORT:
             return self._import(module, statement, links)
         edits = [

@@ -102,6 +102,7 @@ class Node(NamedTuple):
 
     module: Module
     statement: Statement
+    decorators: frozenset[int] = frozenset()  # places of those that fill a container of the block, and so stay
 
     @property
     def key(self) -> tuple[str, str, int]:

@@ -209,6 +209,9 @@ class Block(Record):
         default=None, description="that worked, as JSON: init, forward and method, values as Python expressions"
     )
     observed: str | None = Field(default=None, description="what was seen as it ran: an Observed record as JSON")
+    dynamic: str | None = Field(
+        default=None, description="what it looks for by strings, and what its tables lack: one thing a line"
+    )
     graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
     graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
 

@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 11
+FACTS_VERSION = 12
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -58,6 +58,23 @@ class Store(NamedTuple):
     end: int
 
 
+class Change(NamedTuple):
+    """One place that changes an object that it does not make: `TABLE["x"] = f`, `cls.kinds.append(f)`."""
+
+    chain: tuple[str, ...]  # global name and attributes; the first is "" for a method's own object, "*" for a parameter
+    how: str  # the method called on it; "[]" for an item, ".name" for an attribute ("." where its name is computed)
+    when: int  # AT_DEFINITION for what runs with the statement, else AT_CALL
+    method: str  # of the statement's class, in which it stands; "" elsewhere
+
+
+class Search(NamedTuple):
+    """One place that finds code by a computed string: `globals()[name]`, `eval(name)`, `import_module(f".{x}")`."""
+
+    kind: str  # "globals", "eval", "import" or "subclasses"
+    pattern: str  # regular expression of the strings that it may ask for, from their constant parts
+    line: int
+
+
 class Decorator(NamedTuple):
     """A decorator of a top-level class or function, or of a method."""
 
@@ -91,6 +108,8 @@ class Statement(NamedTuple):
     types: tuple[str, ...]  # string literals that name a class to build: dict(type="BN")
     shadows: tuple[str, ...]  # names bound in the scopes inside it
     registers: bool  # a decorator that returns what it is given, or makes one that does
+    changes: tuple[Change, ...] = ()
+    searches: tuple[Search, ...] = ()
 
 
 class Block(NamedTuple):

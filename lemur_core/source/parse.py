@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
+from lemur_core.source.changes import changes_of, searches_of
 from lemur_core.source.facts import (
     ASSIGN,
     CLASS,
@@ -155,6 +156,8 @@ class _Reader:
             types=tuple(dict.fromkeys(names.types)),
             shadows=names.shadows,
             registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
+            changes=(*(draft.changes if draft else ()), *changes_of(node)),
+            searches=(*(draft.searches if draft else ()), *searches_of(node)),
         )
         self.drafts.append((statement, names))
 

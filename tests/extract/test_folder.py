@@ -82,12 +82,12 @@ def test_the_columns_of_a_block() -> None:
     schema = arrow_schema(Block)
     assert schema.names[: len(names.split())] == names.split()
     assert schema.names[len(names.split()) :] == [
-        *("digest", "resolutions", "file", "arguments", "observed"),
+        *("digest", "resolutions", "file", "arguments", "observed", "dynamic"),
         *("graph", "graph_widths"),
     ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
-    text |= {"graph", "graph_widths"}
+    text |= {"dynamic", "graph", "graph_widths"}
     assert nullable == text | {"n_lines", "seconds"}
     for name in ("requires", "resolutions"):
         assert pa.types.is_list(schema.field(name).type)

@@ -149,7 +149,7 @@ def closed() -> Callable[..., str]:
 
 def run_block(code: str) -> dict[str, Any]:
     """The names of a block's file after it has run."""
-    module = ModuleType("block")
+    module = sys.modules["block"] = ModuleType("block")
     exec(compile(code, "block.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 

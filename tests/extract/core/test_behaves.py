@@ -576,19 +576,10 @@ CHANGES: dict[str, tuple[str, object]] = {
 }
 
 
-BROKEN = {
-    "a method whose result is bound": "only a call that stands alone is taken as a change",
-    "an update by a function": "a call that is given the object is not taken as a change of it",
-}
-
-
 _CLASS = "\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x): return TABLE\n"
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=BROKEN[n])) if n in BROKEN else n for n in CHANGES],
-)
+@pytest.mark.parametrize("case", CHANGES)
 @pytest.mark.parametrize("here", [True, False], ids=["same file", "imported"])
 def test_changes_of_a_constant(behaves: Behaves, case: str, here: bool) -> None:
     text, expected = CHANGES[case]

@@ -106,15 +106,9 @@ CASES: dict[str, tuple[str, str, object]] = {
         "own",
     ),
 }
-BROKEN = {
-    "a name of its own in a table": "the decorator that fills the table is left out, although the block reads the table",
-}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=BROKEN[n])) if n in BROKEN else n for n in CASES],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_strings_that_name_classes(behaves: Behaves, case: str) -> None:
     text, expression, expected = CASES[case]
     head = "from torch import nn\nfrom . import norms\nfrom .root import MODELS\n"

@@ -1,0 +1,195 @@
+"""What a statement changes beyond itself, and where it looks for code by strings: told from its text, nothing is run.
+
+`TABLE["x"] = f`, `cls.kinds.append(f)`, `_OF.setdefault(key, {})[kind] = f`, in functions, methods and at module level.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from lemur_core.source.facts import AT_CALL, AT_DEFINITION, Change, Search
+
+#: Methods by which containers are filled.
+FILLING = frozenset({
+    "add", "append", "appendleft", "extend", "insert", "register", "setdefault", "update", "__setitem__",
+})  # fmt: skip
+_PASSING = ("get", "setdefault")  # methods that hand out an object which a container holds
+_OWN, _GIVEN = "", "*"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_MOST_ALIASES = 8  # names for one object, each told from the one before
+
+
+class _Frame:
+    """The names of one function, and of which methods it is a part."""
+
+    def __init__(self, node: _Function, method: str, owner: str) -> None:
+        arguments = node.args
+        named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        self.given = {item.arg for item in (*named, arguments.vararg, arguments.kwarg) if item is not None}
+        self.method = method
+        self.own = named[0].arg if owner and named else None  # `self` or `cls`
+        self.owner = owner  # what that stands for: the class's name for class methods, "" for instances
+        self.aliases: dict[str, ast.expr] = {}
+        self.bound: set[str] = set()
+        shared: set[str] = set()
+        for item in _inside(node):
+            if isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Load):
+                self.bound.add(item.id)
+            elif isinstance(item, ast.Global | ast.Nonlocal):
+                shared.update(item.names)
+            elif isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self.bound.add(item.name)
+            if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
+                self.aliases[item.targets[0].id] = item.value
+        self.bound -= shared
+
+
+def changes_of(node: ast.stmt) -> tuple[Change, ...]:
+    """The changes that a statement of module level makes as it runs, and that its functions make when called."""
+    return tuple(dict.fromkeys(_changes(node, (), "", "")))
+
+
+def _changes(node: ast.AST, frames: tuple[_Frame, ...], kind: str, method: str) -> Iterator[Change]:
+    """Changes inside a node.
+
+    Args: frames: the functions around it. kind: the top-level class around it. method: of that class, around it.
+    """
+    if isinstance(node, ast.ClassDef):
+        kind = node.name if not frames and not kind else kind
+    elif isinstance(node, _FUNCTIONS):
+        named = "" if isinstance(node, ast.Lambda) else node.name
+        within = named if kind and not frames else method
+        frames = (*frames, _Frame(node, within, _owner(node, kind) if kind and not frames else ""))
+        method = within
+    else:
+        when = AT_CALL if frames else AT_DEFINITION
+        for place, how in _changed(node):
+            own = isinstance(place, ast.Name) and place.id in {frame.own for frame in frames}
+            # What an object keeps in attributes of its own concerns nobody else.
+            if not (how[0] == "." and own) and (chain := _resolve(place, frames)):
+                yield Change(chain, how, when, method)
+    for child in ast.iter_child_nodes(node):
+        yield from _changes(child, frames, kind, method)
+
+
+def _owner(node: _Function, kind: str) -> str:
+    """What a method's first argument stands for: the class, or an instance (told as `self`); "" for static methods."""
+    if isinstance(node, ast.Lambda):
+        return ""
+    marks = {item.id for item in node.decorator_list if isinstance(item, ast.Name)}
+    if "staticmethod" in marks:
+        return ""
+    return kind if "classmethod" in marks or node.name in {"__init_subclass__", "__class_getitem__"} else "self"
+
+
+def _changed(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """The expressions whose objects a node itself changes, and how."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        yield node.value, "[]"
+    elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        yield node.value, f".{node.attr}"
+    elif isinstance(node, ast.Call):
+        call = node.func
+        if isinstance(call, ast.Attribute) and call.attr in FILLING:
+            yield call.value, call.attr
+        elif isinstance(call, ast.Name) and call.id in {"setattr", "delattr"} and node.args:
+            yield node.args[0], "."
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value.func
+        if isinstance(call, ast.Attribute) and call.attr not in FILLING:
+            yield call.value, call.attr
+
+
+def _resolve(node: ast.expr, frames: tuple[_Frame, ...], depth: int = 0) -> tuple[str, ...]:
+    """Whose object an expression gives: a chain as in `Change`; empty where a function has made it itself."""
+    attributes: list[str] = []
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            attributes.clear()
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PASSING:
+            attributes.clear()
+            node = node.func.value
+        else:
+            return ()
+    rest = tuple(reversed(attributes))
+    for place in range(len(frames) - 1, -1, -1):
+        frame = frames[place]
+        if node.id == frame.own:
+            return (_OWN if frame.owner == "self" else frame.owner, *rest)
+        if node.id in frame.given:
+            return (_GIVEN, *rest)
+        if node.id in frame.bound:
+            value = frame.aliases.get(node.id)
+            if value is None or depth == _MOST_ALIASES:
+                return ()
+            inner = _resolve(value, frames[: place + 1], depth + 1)
+            return (*inner, *rest) if inner else ()
+    return (node.id, *rest)
+
+
+def _inside(node: _Function) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those inside inner functions and classes."""
+    waiting: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+    while waiting:
+        item = waiting.pop()
+        yield item
+        if not isinstance(item, (*_FUNCTIONS, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(item))
+
+
+# -- code found by strings -------------------------------------------------------------------------------------------
+
+
+def searches_of(node: ast.stmt) -> tuple[Search, ...]:
+    """Where a statement looks for code by strings that are not constants."""
+    found = []
+    for item in ast.walk(node):
+        kind, asked = _search(item)
+        if kind and (asked is None or not isinstance(asked, ast.Constant)):
+            found.append(Search(kind, ".*" if asked is None else _pattern(asked), getattr(item, "lineno", 0)))
+    return tuple(dict.fromkeys(found))
+
+
+def _search(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """What kind of search a node is, and the string that it asks for."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        return ("globals", node.slice) if _is_globals(node.value) else ("", None)
+    if not isinstance(node, ast.Call):
+        return "", None
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    asked = node.args[0] if node.args else None
+    if name == "get" and isinstance(node.func, ast.Attribute) and _is_globals(node.func.value):
+        return "globals", asked
+    if name == "getattr" and len(node.args) > 1 and _is_globals(node.args[0]):
+        return "globals", node.args[1]
+    if isinstance(node.func, ast.Name) and name in {"eval", "exec"}:
+        return "eval", asked
+    if name in {"import_module", "__import__"}:
+        return "import", asked
+    return ("subclasses", None) if name == "__subclasses__" else ("", None)
+
+
+def _is_globals(node: ast.expr) -> bool:
+    """Whether an expression gives the names of its own file: `globals()`, `sys.modules[__name__]`."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "globals"
+    named = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and node.slice.id == "__name__"
+    return named and isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules"
+
+
+def _pattern(node: ast.expr) -> str:
+    """A regular expression for the strings that an expression may give: its constant parts, anything between them."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.escape(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_pattern(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _pattern(node.left) + _pattern(node.right)
+    if isinstance(node, ast.IfExp):
+        return f"(?:{_pattern(node.body)}|{_pattern(node.orelse)})"
+    return ".*"
