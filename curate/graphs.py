@@ -25,7 +25,7 @@ from manifests.records import Agreement, GraphRow
 ENTRY = "lemur_core.graphs.network:trace_network"
 
 #: CPU seconds and memory decide, so that a busy machine changes nothing.
-LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30)
 
 #: Where all networks of a task are built alike: at the size at which most of LEMUR's were trained.
 _TRANSFORM = "norm_256"
