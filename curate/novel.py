@@ -3,7 +3,8 @@
 A network is known if the folder would not keep it beside what is there: by the thresholds of its manifest for text and
 structure, or because it computes what a record computes. It is traced as the folder's networks were. A rewritten
 network is like its record only with that record's hyperparameters, so where none are given, those of the nearest
-records are tried too.
+records are tried too. A block runs inside networks, so it is compared with each module of the network, the network
+itself among them.
 """
 
 import hashlib
@@ -29,17 +30,18 @@ from curate.runs import read_parameters
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.files.markdown import article, plural, ratio, shown
 from lemur_core.graphs.graph import FORM, TORCH, Graph, unpack
-from lemur_core.graphs.identity import similarity, subtrees
+from lemur_core.graphs.identity import identities_of, similarity, subtrees
+from lemur_core.graphs.notation import forms_of
+from lemur_core.graphs.parts import parts
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.tokens import Detail
 from manifests.manifest import Manifest, read_manifest
-from manifests.provenance import TABLE
+from manifests.provenance import SPECS, TABLE
 from manifests.records import Agreement
 
 #: Hyperparameters where none are given: those that LEMUR's trainer hands over, at their most frequent values.
 PRM: dict[str, Any] = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
 
-_Compared = tuple[float, Agreement]  # the share of the subtrees in common, and how two graphs agree
 _NEAREST = 5  # by each measure
 _TRIED = 3  # of the nearest by graph, with their hyperparameters
 
@@ -56,13 +58,43 @@ class Neighbour:
     structural: float
     graph: float | None  # share of the subtrees; None where either has no graph
     agreement: Agreement | None
+    part: str = ""  # the module of the file that was compared by graph; empty for the network itself
+    operations: int = 0  # nodes of that
     known: tuple[str, ...] = ()
 
     @property
-    def nearness(self) -> tuple[bool, bool, float, str]:
-        """Known ones first, then equal computations, then by the greatest similarity."""
+    def nearness(self) -> tuple[bool, bool, float, int, str]:
+        """Known ones first, then equal computations, then by the greatest similarity, the larger ones first."""
         measures = (self.lexical, self.structural, self.graph or 0.0)
-        return (not self.known, self.agreement not in ("same", "widths"), -max(measures), f"{self.name} {self.id}")
+        order = (-max(measures), -self.operations, f"{self.name} {self.id}")
+        return (not self.known, self.agreement not in ("same", "widths"), *order)
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """A computation: its identities, and what its similarity to others goes by."""
+
+    traced: Traced
+    labels: Counter[str]
+    operations: int
+    part: str = ""
+
+    def beside(self, other: "_Computed") -> "_Compared | None":
+        """How it compares with another one; None where that cannot be told."""
+        agreement = self.traced.agrees(other.traced)
+        if agreement is None:
+            return None
+        return _Compared(similarity(self.labels, other.labels), agreement, self.part, self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """How two computations compare: the share of the subtrees in common, and whether they agree."""
+
+    share: float
+    agreement: Agreement
+    part: str
+    operations: int
 
 
 @dataclass(slots=True)
@@ -73,7 +105,7 @@ class _File:
     code: str
     id: str
     traced: Traced
-    labels: Counter[str] | None = None  # of its graph in eval mode
+    computed: list[_Computed] = field(default_factory=list)  # the network, then its modules; none without a graph
     features: dict[Detail, Features] = field(default_factory=dict)
 
 
@@ -117,7 +149,7 @@ def novel(
     for detail in {_rules(manifest)["tokens"] for manifest in manifests.values()}:
         for file in files:
             _features(file, detail)  # first: what is no Python is refused before anything runs
-    graphs_in = [folder for folder in folders if (folder / "graphs.parquet").exists()]
+    graphs_in = [folder for folder, manifest in manifests.items() if _has_graphs(folder, manifest)]
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe) as tracer:
         if graphs_in:
@@ -130,8 +162,9 @@ def novel(
                 for file, near in zip(files, found, strict=True)
             ]
     for folder, manifest in manifests.items():
-        if manifest.kind == "snapshot" and folder not in graphs_in:
-            notes.append(f"{folder}: holds no graphs; its networks are compared by text and structure alone")
+        if folder not in graphs_in:
+            what = "networks" if manifest.kind == "snapshot" else "blocks"
+            notes.append(f"{folder}: holds no graphs; its {what} are compared by text and structure alone")
     return _told(files, found, notes)
 
 
@@ -177,9 +210,28 @@ def _trace(tracer: NetworkTracer, files: Sequence[_File], task: str, prm: Mappin
 
 
 def _take(file: _File, traced: Traced) -> None:
-    file.traced = traced
+    file.traced, file.computed = traced, []
     if traced.graph is not None:
-        file.labels = subtrees(Graph.from_json(unpack(traced.answer["eval"])))
+        forms = {
+            mode: Graph.from_json(unpack(traced.answer[mode])) for mode in ("eval", "train") if mode in traced.answer
+        }
+        file.computed = [_computed(traced.answer, forms["eval"]), *_modules(forms)]
+
+
+def _computed(identities: Mapping[str, Any], form: Graph, part: str = "") -> _Computed:
+    return _Computed(Traced(identities), subtrees(form), len(form.nodes), part)
+
+
+def _modules(forms: Mapping[str, Graph]) -> Iterator[_Computed]:
+    """What the modules of a network compute, of those that compute the same the first."""
+    by_mode = {mode: parts(form) for mode, form in forms.items()}
+    seen = set()
+    for path, part in by_mode["eval"].items():
+        own = {mode: found[path] for mode, found in by_mode.items() if path in found}
+        identities = identities_of(own)
+        if identities["graph"] not in seen:
+            seen.add(identities["graph"])
+            yield _computed(identities, part, path)
 
 
 # --- what they are compared with ----------------------------------------------------------------------------------
@@ -198,8 +250,9 @@ class _Known:
 class _Library:
     """The records or blocks of one folder with their features, and the rows of its graphs."""
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any], codes: Sequence[tuple[_Known, str]]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, manifest: Manifest, codes: Sequence[tuple[_Known, str]]) -> None:
+        parameters = _rules(manifest)
+        self.folder, self.of_blocks = folder, manifest.kind == "extraction"
         self.detail: Detail = parameters["tokens"]
         self.lexical, self.structural = parameters["lexical_threshold"], parameters["structural_threshold"]
         self.keeps_different = parameters.get("graph") == "keep-different"
@@ -214,7 +267,7 @@ class _Library:
         """
         try:
             codes = _records(folder, files) if manifest.kind == "snapshot" else _blocks(folder)
-            made = cls(folder, _rules(manifest), list(codes))
+            made = cls(folder, manifest, list(codes))
             made.read_features(jobs)
         except (OSError, KeyError, pa.ArrowException) as error:
             detail = str(error).splitlines()[0]
@@ -242,11 +295,16 @@ class _Library:
             found = [jaccard(features.elements, elements) for elements in table.elements]
         return np.array([*found, 0.0])[classes]  # -1, without features: the last
 
-    def graphs(self, ids: Collection[str]) -> Iterator[dict[str, Any]]:
-        """The graphs of these codes, of those that have one. Raises: UserError if they cannot be compared."""
+    def graphs(self, ids: Collection[str]) -> Iterator[tuple[str, _Computed]]:
+        """What these codes compute, by id, of those that have a graph. Raises: UserError if that cannot be compared."""
+        if self.of_blocks:
+            yield from _block_graphs(self.folder)
+            return
         columns = ["id", "graph", "graph_widths", "eval", "torch", "form"]
         few = list(ids) if len(ids) < len(self.known) else None
-        yield from (row for row in _graph_rows(self.folder, columns, few) if row["graph"] is not None)
+        for row in _graph_rows(self.folder, columns, few):
+            if row["graph"] is not None:
+                yield row["id"], _computed(row, Graph.from_json(json.loads(row["eval"])))
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -262,6 +320,26 @@ def _rules(manifest: Manifest) -> Mapping[str, Any]:
         return manifest.parameters
     options = CurateOptions()
     return asdict(options) | {"structural_threshold": options.structural}
+
+
+def _has_graphs(folder: Path, manifest: Manifest) -> bool:
+    if manifest.kind == "snapshot":
+        return (folder / "graphs.parquet").exists()
+    return bool(manifest.counts.get("graphs", {}).get("blocks"))
+
+
+def _block_graphs(folder: Path) -> Iterator[tuple[str, _Computed]]:
+    """What blocks compute, by the SHA-256 of their code, each with the arguments that it was traced with."""
+    with (folder / SPECS).open(encoding="utf-8") as lines:
+        for line in lines:
+            spec = json.loads(line)
+            if spec.get("algorithm") is None:
+                continue
+            try:
+                forms = forms_of(spec["algorithm"])
+            except ValueError as error:
+                raise UserError(f"{folder}: {spec['block']}: {error}; extract anew, or use that torch") from error
+            yield spec["code_sha256"], _computed(identities_of(forms), forms["eval"])
 
 
 def _graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -327,32 +405,38 @@ def _nearest(files: Sequence[_File], libraries: Sequence[_Library]) -> list[list
 def _nearest_in(file: _File, library: _Library, graphs: Mapping[str, _Compared]) -> list[Neighbour]:
     features = _features(file, library.detail)
     lexical, structural = (library.similar(measure, features) for measure in ("lexical", "structural"))
-    shares = np.array([graphs[known.id][0] if known.id in graphs else -1.0 for known in library.known])
+    compared = [graphs.get(known.id) for known in library.known]
+    shares = np.array([-1.0 if one is None else one.share for one in compared])
+    sizes = np.array([0 if one is None else one.operations for one in compared])
     chosen: set[int] = set()
     for measure in (lexical, structural, shares):
-        best = np.argsort(-measure, kind="stable")[:_NEAREST].tolist()
+        best = np.lexsort((-sizes, -measure))[:_NEAREST].tolist()
         chosen.update(place for place in best if measure[place] > 0)
     sure = (lexical >= library.lexical) | (structural >= library.structural)
     chosen.update(np.flatnonzero(sure).tolist())
-    chosen.update(
-        place for place, known in enumerate(library.known) if known.id in graphs and graphs[known.id][1] == "same"
-    )
+    chosen.update(place for place, one in enumerate(compared) if one is not None and one.agreement == "same")
     made = []
     for place in sorted(chosen):
         known = library.known[place]
-        share, agreement = graphs.get(known.id, (None, None))
-        one = Neighbour(
+        near = Neighbour(
             str(library.folder),
             known.name,
             known.id,
             known.removed_for,
             float(lexical[place]),
             float(structural[place]),
-            share,
-            agreement,
+            None,
+            None,
         )
-        made.append(_judged(file, one, library))
+        made.append(_judged(file, _with_graph(near, compared[place]), library))
     return made
+
+
+def _with_graph(near: Neighbour, found: _Compared | None) -> Neighbour:
+    """A neighbour with how it compares by graph."""
+    if found is None:
+        return replace(near, graph=None, agreement=None)
+    return replace(near, graph=found.share, agreement=found.agreement, part=found.part, operations=found.operations)
 
 
 def _judged(file: _File, one: Neighbour, library: _Library) -> Neighbour:
@@ -361,24 +445,34 @@ def _judged(file: _File, one: Neighbour, library: _Library) -> Neighbour:
     if not (library.keeps_different and one.agreement == "different"):
         stages += ["lexical"] if one.lexical >= library.lexical else []
         stages += ["structural"] if one.structural >= library.structural else []
-    stages += ["graph"] if one.agreement == "same" else []
+    stages += ["graph"] if one.agreement == "same" and not one.part else []
     return replace(one, known=tuple(stages))
 
 
 def _compared(files: Sequence[_File], library: _Library, ids: Collection[str]) -> list[dict[str, _Compared]]:
     """Of each file how it compares with those of these codes that have a graph, by id; each graph is read once."""
     found: list[dict[str, _Compared]] = [{} for _ in files]
-    if all(file.labels is None for file in files):
+    if not any(file.computed for file in files):
         return found
-    for row in library.graphs(ids):
-        if row["id"] not in ids:
+    for id_, other in library.graphs(ids):
+        if id_ not in ids:
             continue
-        labels = subtrees(Graph.from_json(json.loads(row["eval"])))
         for file, known in zip(files, found, strict=True):
-            agreement = file.traced.agrees(Traced(row))
-            if agreement is not None and file.labels is not None:
-                known[row["id"]] = similarity(file.labels, labels), agreement
+            own = file.computed if library.of_blocks else file.computed[:1]
+            likely = (one for one in own if one.traced.widths == other.traced.widths or _may_be_near(one, other))
+            best = max(filter(None, (one.beside(other) for one in likely)), key=_closeness, default=None)
+            if best is not None and (id_ not in known or _closeness(best) > _closeness(known[id_])):
+                known[id_] = best
     return found
+
+
+def _may_be_near(one: _Computed, other: _Computed) -> bool:
+    """Whether the sizes of two computations allow that they have half of their subtrees in common."""
+    return not one.part or 2 * min(one.operations, other.operations) >= max(one.operations, other.operations)
+
+
+def _closeness(found: _Compared) -> tuple[bool, bool, float, int]:
+    return found.agreement == "same", found.agreement == "widths", found.share, found.operations
 
 
 def _with_their_parameters(
@@ -388,9 +482,8 @@ def _with_their_parameters(
     prms = {(str(library.folder), known.id): known.prm for library in libraries for known in library.known}
     read = file.traced.answer.get("prm_read", ())
     tried: dict[int, dict[str, Any]] = {}
-    by_graph = sorted(
-        (place for place, one in enumerate(near) if one.graph), key=lambda place: -(near[place].graph or 0)
-    )
+    records = [place for place, one in enumerate(near) if one.graph and prms[one.folder, one.id] is not None]
+    by_graph = sorted(records, key=lambda place: -(near[place].graph or 0))
     for place in by_graph[:_TRIED]:
         own = read_parameters(prms[near[place].folder, near[place].id])
         given = given_of(task, DATASETS[task], own)
@@ -402,10 +495,9 @@ def _with_their_parameters(
         other = _File(file.path, file.code, file.id, file.traced)
         _take(other, traced)
         for library in libraries:
-            if str(library.folder) == near[place].folder and other.labels is not None:
+            if str(library.folder) == near[place].folder and other.computed:
                 known = _compared([other], library, {near[place].id})[0]
-                share, agreement = known.get(near[place].id, (None, None))
-                again[place] = _judged(file, replace(near[place], graph=share, agreement=agreement), library)
+                again[place] = _judged(file, _with_graph(near[place], known.get(near[place].id)), library)
     return sorted(again, key=lambda one: (*one.nearness, one.folder))
 
 
@@ -449,7 +541,7 @@ def _verdict(file: _File, near: Sequence[Neighbour], *, known: bool) -> list[str
         text = f"{', '.join(_HOW[stage] for stage in near[0].known)}: {near[0].name}"
     else:
         text = f"nearest is {near[0].name}"
-    alone = "" if file.labels is not None else f"; judged by text and structure alone: {file.traced.error}"
+    alone = "" if file.computed else f"; judged by text and structure alone: {file.traced.error}"
     lines = [f"{'known' if known else 'novel'}  {file.path}: {text}{alone}"]
     if near:
         lines.append(f"  {'text':>5}  {'structure':>9}  {'graph':>5}  ")
@@ -457,6 +549,7 @@ def _verdict(file: _File, near: Sequence[Neighbour], *, known: bool) -> list[str
         share = "-" if one.graph is None else ratio(one.graph)
         same = {"same": "the same", "widths": "same up to widths"}.get(one.agreement or "", "")
         removed = f", removed for {one.stands_for_it}" if one.stands_for_it else ""
+        removed += f"; by the file's {one.part}" if one.part else ""
         lines.append(
             f"  {ratio(one.lexical):>5}  {ratio(one.structural):>9}  {share:>5}  {same:<18}{one.name}"
             f" ({one.folder}{removed})"

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from extract.specs import SPECS
 from extract.specs.make import Worked, worked_of
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, shown
@@ -24,7 +23,7 @@ from manifests.conversations.verify import find_conversation
 from manifests.kinds import Link, Traced, lines_text
 from manifests.licenses import is_permissive
 from manifests.manifest import Manifest, read_manifest
-from manifests.provenance import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE
 from manifests.records import Block, Observed
 
 KIND = "extraction"

@@ -15,7 +15,6 @@ from extract.report import write_report
 from extract.requirements import requirements_text, runtime_versions
 from extract.results import COLUMNS, Options, Result, RunFacts, at_least, count_rows
 from extract.sources import Source
-from extract.specs import SPECS
 from extract.specs.make import write_specs
 from extract.specs.splits import Place, place_specs, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
@@ -26,7 +25,7 @@ from lemur_core.similarity.text import tokens_of
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
-from manifests.provenance import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow, arrow_schema
 from manifests.tables import Configs, card_yaml, offered_tables, write_table
 

@@ -16,10 +16,10 @@ from shlex import quote
 from typing import Any
 
 from extract.categories import words_of
-from extract.specs import SPECS
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, shown
+from manifests.provenance import SPECS
 
 #: Of the index's columns, by how much a hit in each counts.
 COLUMNS = {"names": 10.0, "category": 4.0, "place": 3.0, "shape": 3.0, "layers": 2.0, "about": 1.0}

@@ -23,7 +23,6 @@ from extract.chat.verbalization import LAYERS
 from extract.folder import CONFIGS
 from extract.modules import FOUNDATION
 from extract.results import COLUMNS, at_least, count_rows
-from extract.specs import SPECS
 from extract.specs.algorithm import algorithm_faults
 from extract.specs.make import read_lines
 from extract.specs.splits import TABLES as SPEC_TABLES
@@ -34,7 +33,7 @@ from manifests.conversations.conversation import DROPS, TABLES
 from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
 from manifests.kinds import FolderKind
 from manifests.manifest import Manifest
-from manifests.provenance import REQUIREMENTS, TABLE
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE
 from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
 from manifests.swhid import Swhid
 from manifests.tables import rows_by_split

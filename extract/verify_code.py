@@ -21,7 +21,6 @@ from extract.folder import code_paths
 from extract.modules import RUNTIME
 from extract.requirements import distributions_of, imported_names
 from extract.results import at_least
-from extract.specs import SPECS
 from extract.specs.make import SHARED, line_faults, read_lines
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
@@ -29,7 +28,7 @@ from lemur_core.source.undefined import undefined_names
 from manifests.checks import Check, check_table, found_check
 from manifests.conversations.conversation import TABLES
 from manifests.conversations.verify import chat_rows, contents, has_chat
-from manifests.provenance import TABLE
+from manifests.provenance import SPECS, TABLE
 from manifests.records import SpecChatRow
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")

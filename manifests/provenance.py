@@ -13,7 +13,7 @@ from lemur_core.files.errors import UserError
 from manifests.licenses import NOASSERTION, is_permissive
 
 #: The files of an extraction folder that say so.
-TABLE, REQUIREMENTS = "blocks.parquet", "required_repos.json"
+TABLE, SPECS, REQUIREMENTS = "blocks.parquet", "specs.jsonl", "required_repos.json"
 
 #: How an error ends that came from a line of a block's file, and what it ends with where that line is not shown.
 QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"

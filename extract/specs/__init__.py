@@ -1,4 +1,1 @@
 """Neutral specs: what a block is and does, told as facts of its design and never in the words of its source."""
-
-#: Name of the file of specs in an extraction folder.
-SPECS = "specs.jsonl"

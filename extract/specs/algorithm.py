@@ -9,7 +9,7 @@ from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.layouts import told_layout
 from lemur_core.graphs.motifs import Told, tell
-from lemur_core.graphs.notation import from_notation, to_notation
+from lemur_core.graphs.notation import forms_of, to_notation
 from manifests.records import Algorithm, Spec
 
 _SHORT = 240  # characters of sentences that a summary takes whole
@@ -42,25 +42,12 @@ def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
     )
 
 
-def forms_of(algorithm: Algorithm) -> dict[str, Graph]:
-    """The graphs by mode, as they were traced.
-
-    Raises: ValueError if they are of another form, of another torch, or none.
-    """
-    forms = {"eval": from_notation(algorithm.eval)}
-    if algorithm.train is not None:
-        forms["train"] = from_notation(algorithm.train)
-    elif algorithm.train_error is None:
-        forms["train"] = forms["eval"]
-    return forms
-
-
 def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     """What is wrong with what a spec says that its block computes. Args: graph_widths: of the table."""
     if spec.algorithm is None:
         return
     try:
-        forms = forms_of(spec.algorithm)
+        forms = forms_of(dict(spec.algorithm))
         stated = identities_of(forms)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         yield f"its graph cannot be read: {error}"
@@ -78,7 +65,7 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
 
 def layout_of(algorithm: Algorithm) -> str | None:
     """The layout of the first input, a letter for each dimension, where the graph tells it."""
-    form = forms_of(algorithm)["eval"]
+    form = forms_of(dict(algorithm))["eval"]
     first = (place for place, node in enumerate(form.nodes) if node.op == "input" and node.get("number") == 0)
     return next((told_layout(form, place) for place in first), None)
 

@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from extract.specs import SPECS
 from extract.specs.algorithm import algorithm_of, layout_of
 from extract.specs.behaviour import Behaviour, behaviour_of, neutral_case, summary_of
 from extract.specs.notation import value_of_text
 from extract.specs.outline import Outline, outline_of
 from lemur_core.files.progress import progress
 from lemur_core.similarity.text import tokens_of
+from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments
 
 #: Tokens in a row that would be a passage of the source.

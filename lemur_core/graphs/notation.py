@@ -54,6 +54,19 @@ def from_notation(stored: Mapping[str, Any]) -> Graph:
         raise ValueError(f"not a graph: {type(error).__name__}: {error}") from error
 
 
+def forms_of(algorithm: Mapping[str, Any]) -> dict[str, Graph]:
+    """The graphs by mode of what a spec states as `algorithm`: its `eval`, `train` and `train_error`.
+
+    Raises: ValueError if they are of another form, of another torch, or none.
+    """
+    forms = {"eval": from_notation(algorithm["eval"])}
+    if algorithm["train"] is not None:
+        forms["train"] = from_notation(algorithm["train"])
+    elif algorithm["train_error"] is None:
+        forms["train"] = forms["eval"]
+    return forms
+
+
 def _ref(ref: Ref) -> str:
     return f"%{ref.node}.{ref.output}" if ref.output else f"%{ref.node}"
 

@@ -16,6 +16,10 @@ from curate.novel import novel
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.sources import open_source
+from extract.index import Index
+from extract.results import Result, code_columns
+from extract.tracing import trace_all
+from extract.validate import Pair
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.records import GraphRow, arrow_schema
 
@@ -244,3 +248,86 @@ def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> 
     pq.write_table(made, path)
     with pytest.raises(UserError, match=r"its graphs are form 1 of torch 1\.0, here is form 1 of torch "):
         novel([file(REWRITTEN)], [snapshot])
+
+
+GATE = """import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, width, reduced):
+        super().__init__()
+        self.down = nn.Conv2d(width, reduced, 1)
+        self.up = nn.Conv2d(reduced, width, 1)
+
+    def forward(self, image):
+        return image * torch.sigmoid(self.up(torch.relu(self.down(image.mean((2, 3), keepdim=True)))))
+"""
+
+#: A network that holds the gate in other words, and with other widths.
+GATED = """
+import torch.nn.functional as F
+from torch.nn import Conv2d, Linear, Module
+
+
+class Squeezed(Module):
+    def __init__(self):
+        super().__init__()
+        self.ups = Conv2d(6, 8, 1)
+        self.downs = Conv2d(8, 6, 1)
+
+    def forward(self, given):
+        found = F.adaptive_avg_pool2d(given, 1)
+        return self.ups(F.relu(self.downs(found))).sigmoid() * given
+
+
+class Net(Module):
+    def __init__(self, shape, classes, prm, device):
+        super().__init__()
+        self.first, self.body, self.last = Conv2d(shape[1], 8, 3), Squeezed(), Linear(8, *classes)
+
+    def forward(self, images):
+        return self.last(self.body(self.first(images).tanh()).mean((2, 3)))
+"""
+
+
+@pytest.mark.slow
+def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Callable[[str], Path]) -> None:
+    arguments = {
+        "init": {"args": ["64"], "kwargs": {"reduced": "8"}},
+        "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
+    }
+    with Index(tmp_path / "facts.sqlite") as index:
+        (traced,) = trace_all([Pair("gate", "Gate", GATE, "", (), (), arguments)], index, jobs=1)
+    assert traced.answer is not None, traced.error
+    made = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py"))
+    of = made["source"](tmp_path, "alpha@1.0")
+    columns = {"graph": traced.answer["graph"], "graph_widths": traced.answer["graph_widths"]}
+    columns |= code_columns(GATE) | {"error_kind": None, "error": None, "arguments": json.dumps(arguments)}
+    row = made["block"](of, "Gate", "backward", observed=json.dumps({"cases": []}), **columns)
+    made["write"](tmp_path / "blocks", [Result(row, (), traced.answer)], [of], level="backward")
+
+    found = novel([file(GATED)], [tmp_path / "blocks"])
+    (told,) = found.facts["files"]
+    (nearest,) = told["nearest"]
+    assert (told["verdict"], nearest["agreement"], nearest["part"], nearest["graph"]) == (
+        "novel",
+        "widths",
+        "body",
+        1.0,
+    )
+    assert found.lines[2].endswith("by the file's body)")
+    assert found.facts["notes"] == []
+
+    (told,) = novel([file(GATED.replace(".sigmoid()", ".tanh()"))], [tmp_path / "blocks"]).facts["files"]
+    assert (told["nearest"][0]["agreement"], told["nearest"][0]["part"]) == ("different", "body")
+    assert 0.3 < told["nearest"][0]["graph"] < 1
+
+    (told,) = novel([file(GATE)], [tmp_path / "blocks"]).facts["files"]
+    assert (told["verdict"], told["nearest"][0]["graph"]) == ("known", None)
+    assert told["error"].startswith("no_net: ")
+
+    specs = tmp_path / "blocks" / "specs.jsonl"
+    specs.write_text(specs.read_text().replace('"form": 1', '"form": 0'))
+    with pytest.raises(UserError, match=r"alpha\.blocks\.Gate: form 0 of torch .*; extract anew, or use that torch"):
+        novel([file(GATED)], [tmp_path / "blocks"])

@@ -11,11 +11,12 @@ import pytest
 
 from extract.index import Index
 from extract.results import Result, code_columns
-from extract.specs.algorithm import algorithm_of, forms_of
+from extract.specs.algorithm import algorithm_of
 from extract.tracing import Traced, trace_all
 from extract.validate import Pair
 from extract.verify import check_graphs, verify
 from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.notation import forms_of
 from manifests.manifest import read_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Spec
@@ -116,7 +117,7 @@ def test_what_is_told_of_a_run(traced: dict[str, Traced]) -> None:
     assert found["dead_classes"] == ["Kernel"]
     assert found["unused_parameters"] == ["dead.bias", "dead.weight"]
     algorithm = algorithm_of(found, ["image"])
-    forms = forms_of(algorithm)
+    forms = forms_of(dict(algorithm))
     assert identities_of(forms)["graph"] == found["graph"]
     by_op = {op: [n.scope for n in forms["eval"].nodes if n.op == op] for op in ("input", "parameter")}
     assert by_op["input"] == ["image"]
