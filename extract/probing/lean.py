@@ -1,0 +1,286 @@
+"""Inside the sandbox: which lines of a block run with the arguments that are known to work, and what comes of them."""
+
+import copy
+import gc
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from extract.probe import MODULE_NAME, hide, load
+from extract.probing.attempts import AttemptError, Namespace, attempt, differentiate, fill_unset, seed_all, unset_is_nan
+from extract.probing.entry import compile_nothing, namespace
+from extract.probing.fidelity import digest
+from extract.probing.forwarding import ForwardCall, evaluate
+from extract.probing.inputs import change_nested, flatten, has_shape
+from lemur_core.sandbox.foreign import one_line
+
+_SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
+_SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
+_FILE = f"{MODULE_NAME}.py"
+
+Inputs = tuple[list[Any], dict[str, Any]]
+
+
+def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
+    """Run one block in every way that is known to work, and say what of its file ran.
+
+    Args:
+        payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
+            `extract.probing.fidelity.sign_block`; `sizes`, for each further call the shapes of its tensors.
+
+    Returns: `{"error"}`, or `lines` that ran, `entered` functions (first line and name), `classes` of which there were
+        instances (first line), `bound`: methods that stand for another one of a base ("Class.method"), and
+        `signature`, that of `sign_lean`.
+    """
+    _prepare(payload)
+    watch = _Watch()
+    scripts = "jit" in payload["code"]  # what TorchScript compiles does not run line by line
+    if scripts:
+        torch.jit._state.disable()
+    try:
+        with watch.watching():
+            cls, names = _loaded(payload)
+            watch.begin_use()
+            found = _exercised(cls, payload, names, watch.look)
+        bound = sorted(_standing_for_others())
+        if scripts:
+            torch.jit._state.enable()
+            found = _exercised(*_again(payload))
+    except AttemptError as failure:
+        return {"error": failure.message}
+    return {
+        "lines": sorted(watch.lines),
+        "entered": sorted([line, name] for line, name in watch.entered),
+        "used": sorted([line, name] for line, name in watch.used),
+        "classes": sorted(watch.classes),
+        "bound": bound,
+        "signature": found,
+    }
+
+
+def sign_lean(payload: dict[str, Any]) -> dict[str, Any]:
+    """What comes of a block in every way that is known to work.
+
+    Args: payload: as for `watch_block`.
+
+    Returns: `{"error", "stops"}`, or `steps`: for each a digest of all tensors, or the type of its error; and `stops`:
+        for each error its type, its lines in the file, innermost first, and the name that was not there.
+    """
+    _prepare(payload)
+    try:
+        cls, payload, names = _again(payload)
+        return _exercised(cls, payload, names)
+    except AttemptError as failure:
+        return {"error": failure.message, "stops": [_stop(failure)]}
+
+
+def _prepare(payload: Mapping[str, Any]) -> None:
+    compile_nothing()
+    sys.path += payload["folders"]
+    hide(payload["origin"])
+
+
+def _again(payload: dict[str, Any]) -> tuple[type[nn.Module], dict[str, Any], Namespace]:
+    cls, names = _loaded(payload)
+    return cls, payload, names
+
+
+def _loaded(payload: Mapping[str, Any]) -> tuple[type[nn.Module], Namespace]:
+    module = attempt(partial(load, payload["code"]), _SECONDS)
+    cls = getattr(module, payload["name"], None)
+    if not isinstance(cls, type):
+        raise AttemptError(NameError(f"the file defines no class {payload['name']}", name=payload["name"]))
+    return cls, namespace(vars(module), payload["companions"])
+
+
+# -- what is done with a block -----------------------------------------------------------------------------------------
+
+
+def _exercised(
+    cls: type[nn.Module], payload: Mapping[str, Any], names: Namespace, look: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Construct, print, save and load, then forward and backward in eval and train mode, at every size."""
+    init, forward = payload["arguments"]["init"], payload["arguments"]["forward"]
+    called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
+    steps: dict[str, str] = {}
+    stops: list[dict[str, Any]] = []
+
+    def step(name: str, action: Callable[[], str]) -> None:
+        try:
+            steps[name] = attempt(action, _SECONDS)
+        except AttemptError as failure:
+            steps[name] = f"raises {type(failure.cause).__name__}"
+            stops.append({"step": name, **_stop(failure)})
+
+    def construct() -> Any:
+        args = [names.value(text) for text in init["args"]]
+        kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
+        seed_all()
+        return cls(*args, **kwargs)
+
+    seed_all()
+    with unset_is_nan():
+        module: nn.Module = attempt(construct, _SECONDS)
+    fill_unset(module)
+    step("state", lambda: _state(module))
+    step("repr", lambda: hashlib.sha256(one_line(repr(module), 10**7).encode()).hexdigest())
+    step("load", lambda: str(module.load_state_dict(copy.deepcopy(module.state_dict()))))
+    for number, shapes in enumerate([None, *payload["sizes"]]):
+
+        def inputs(shapes: Any = shapes) -> Inputs:
+            seed_all()
+            given = evaluate(called, names)
+            return given if shapes is None else _resized(given, shapes)
+
+        for mode in ("eval", "train"):
+            module.train(mode == "train")
+            if mode == "eval":
+                step(f"eval without gradients, inputs {number}", partial(_forward, module, inputs))
+            step(f"{mode}, inputs {number}", partial(_both, module, inputs))
+            step(f"state after {mode}, inputs {number}", lambda: _state(module))
+    look()
+    return {"steps": steps, "stops": stops}
+
+
+def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
+    args, kwargs = inputs()
+    seed_all()
+    with torch.no_grad():
+        return digest(module(*args, **kwargs))
+
+
+def _both(module: nn.Module, inputs: Callable[[], Inputs]) -> str:
+    """The digest of the outputs and of all gradients; where there are none, the reason."""
+    module.zero_grad(set_to_none=True)
+    args, kwargs = inputs()
+    leaves = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    args, kwargs = change_nested([args, kwargs], lambda t: t * 1 if t.requires_grad else t)  # may be written to
+    seed_all()
+    with torch.enable_grad():
+        output = module(*args, **kwargs)
+    found = digest(output)
+    seed_all()
+    try:
+        differentiate(module, output, leaves)
+    except ValueError as error:
+        return f"{found}, {error}"
+    gradients = [t.grad for t in (*module.parameters(), *leaves)]
+    missing = [number for number, gradient in enumerate(gradients) if gradient is None]
+    return f"{found}, {digest([gradient for gradient in gradients if gradient is not None])}, none of {missing}"
+
+
+def _state(module: nn.Module) -> str:
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), **module.state_dict(keep_vars=True)}
+    kept = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    names = [f"{name} {has_shape(value)} {value.requires_grad}" for name, value in kept.items()]
+    return hashlib.sha256(f"{names} {digest(list(kept.values()))}".encode()).hexdigest()
+
+
+def _resized(given: Inputs, shapes: list[list[int]]) -> Inputs:
+    """The same inputs in other shapes: their elements again and again."""
+    wanted = iter(shapes)
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        shape = tuple(next(wanted, tensor.shape))
+        if tuple(tensor.shape) == shape or not tensor.numel():
+            return tensor
+        count = int(torch.Size(shape).numel())
+        return tensor.reshape(-1)[torch.arange(count) % tensor.numel()].reshape(shape)
+
+    args, kwargs = change_nested([given[0], given[1]], change)
+    return args, kwargs
+
+
+def _stop(failure: AttemptError) -> dict[str, Any]:
+    cause = failure.cause
+    name = getattr(cause, "name", None) if isinstance(cause, NameError | AttributeError | ImportError) else None
+    if isinstance(cause, KeyError) and cause.args:
+        name = str(cause.args[0])
+    message = f"{type(cause).__name__}: {one_line(failure.message, 200)}"
+    return {"message": message, "lines": list(failure.numbers[::-1]), "name": name}
+
+
+# -- what ran ----------------------------------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Notes which lines of the block's file run."""
+
+    def __init__(self) -> None:
+        self.lines: set[int] = set()
+        self.entered: set[tuple[int, str]] = set()
+        self.used: set[tuple[int, str]] = set()  # entered after the file's own statements had run
+        self.classes: set[str] = set()  # of which there were objects
+        self._left: dict[CodeType, set[int]] = {}
+        self._using = False
+
+    def begin_use(self) -> None:
+        """From now on the block is used."""
+        self._using = True
+
+    def look(self) -> None:
+        """Note the file's classes of which there are objects."""
+        kinds = {type(item) for item in gc.get_objects()}
+        self.classes |= {kind.__qualname__ for kind in kinds if getattr(kind, "__module__", "") == MODULE_NAME}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the lines of this thread, in which autograd runs backward on the CPU, too."""
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        code = frame.f_code
+        left = self._left.get(code)
+        if left is None:
+            if not code.co_filename.endswith(_FILE):
+                left = set()
+            else:
+                left = {line for _, _, line in code.co_lines() if line is not None} - {frame.f_lineno}
+            self._left[code] = left
+        if code.co_filename.endswith(_FILE):
+            name = (code.co_firstlineno, code.co_name)
+            self.entered.add(name)
+            if self._using:
+                self.used.add(name)
+        return self._line if left else None
+
+    def _line(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            line = frame.f_lineno
+            self.lines.add(line)
+            self._left[frame.f_code].discard(line)
+        return self._line
+
+
+def _standing_for_others() -> Iterator[str]:
+    """Names in the file's classes that, were they not there, would be found in another class."""
+    found: set[str] = set()
+    waiting = [value for value in vars(sys.modules[MODULE_NAME]).values() if isinstance(value, type)]
+    seen: set[type] = set()
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen or kind.__module__ != MODULE_NAME:
+            continue
+        seen.add(kind)
+        waiting += [value for value in vars(kind).values() if isinstance(value, type)]
+        order = kind.__mro__
+        for place, owner in enumerate(order):
+            if owner.__module__ == MODULE_NAME:
+                later = [vars(other) for other in order[place + 1 :]]
+                found |= {f"{owner.__qualname__}.{name}" for name in vars(owner) if any(name in o for o in later)}
+    yield from found
