@@ -23,7 +23,7 @@ from manifests.conversations.verify import find_conversation
 from manifests.kinds import Link, Traced, lines_text
 from manifests.licenses import is_permissive
 from manifests.manifest import Manifest, read_manifest
-from manifests.provenance import REQUIREMENTS, SPECS, TABLE
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE, lean_path
 from manifests.records import Block, Observed
 
 KIND = "extraction"
@@ -344,6 +344,11 @@ def lines_of(block: NamedBlock) -> list[str]:
         told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
         told += _listed("dynamic", row.dynamic.splitlines() if row.dynamic else ())
         told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
+        if row.lean_lines is not None:
+            wanted = ", ".join(row.lean_requires) or "nothing"
+            told.append(("lean", f"{lean_path(row.file or '')} ({plural(row.lean_lines, 'line')}), requires {wanted}"))
+        elif row.lean_error is not None:
+            told.append(("lean", f"none: {row.lean_error}"))
         told += _run(row.name, worked_of(row.arguments), row.observed)
     told += _listed("also", block.others)
     return [shown(f"{label:<10}{text}") for label, text in told]

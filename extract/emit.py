@@ -2,8 +2,8 @@
 
 import ast
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from extract.closure import Closure, Unit, closure_of
 from extract.discover import Found
@@ -31,6 +31,7 @@ class Emitted:
     undefined: tuple[str, ...] = ()
     fault: str = ""  # why it does not compile
     dynamic: tuple[str, ...] = ()  # what it looks for as it runs and nobody can know before
+    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # (source, path) of each name that it defines
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,18 @@ class Emitter:
                 code = "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])
         except (SyntaxError, ValueError, RecursionError) as error:
             undefined, fault = (), str(error)
-        return Emitted(found, code, requires, files, resolutions, undefined, fault, tuple(sorted(closure.dynamic)))
+        dynamic = tuple(sorted(closure.dynamic))
+        places = _places(closure, names)
+        return Emitted(found, code, requires, files, resolutions, undefined, fault, dynamic, places)
+
+
+def _places(closure: Closure, names: Names) -> dict[str, tuple[str, str]]:
+    """Which file each name of a block's file was defined in."""
+    return {
+        names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
+        for node in closure.nodes
+        for name in (*node.statement.binds, *node.statement.late)
+    }
 
 
 def _undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:

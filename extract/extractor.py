@@ -17,11 +17,13 @@ from extract.emit import Emitted, Emitter, Unresolved
 from extract.folder import write_extraction
 from extract.hints import HintFinder, Hints
 from extract.index import RUNTIME_NAMES, Index
+from extract.lean import LeanFile, lean_all, lean_columns, lean_file
 from extract.modules import Library, Module
 from extract.requirements import distributions_of
 from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
+from extract.standins import standin_source
 from extract.tracing import Traced, trace_all
 from extract.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
 from lemur_core.files.errors import UserError
@@ -169,9 +171,12 @@ class BlockExtractor:
         self.watch.lap("compare")
         traced = self._trace(emitted, verdicts)
         self.watch.lap("trace")
+        lean = self._lean(emitted, verdicts)
+        self.watch.lap("lean")
         for found in selected.found:
             outcome, block = outcomes[found.block], found.block
-            yield _result(found, outcome, verdicts.get(block), compared.get(block), traced.get(block))
+            verdict = verdicts.get(block)
+            yield _result(found, outcome, verdict, compared.get(block), traced.get(block), lean.get(block))
 
     def _distributions(self, source: Source) -> set[str]:
         """Under which names a source could be asked for: never installed, since it is an origin."""
@@ -257,6 +262,31 @@ class BlockExtractor:
         self.facts.details["no_graph"] = by_size(reasons)
         return found
 
+    def _lean(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, LeanFile | str]:
+        """The blocks that run forward cut to what they reach, or why there is no such form."""
+        running = {item.found.block: item for item in emitted if at_least(verdicts[item.found.block].level, "forward")}
+        licenses = {source.name: source.license for source in (standin_source(), *self.facts.sources)}
+        work = []
+        for block, item in running.items():
+            observed = json.loads(verdicts[block].observed or "{}")
+            work.append((self._pair(item, verdicts[block], {}), observed))
+        found: dict[str, LeanFile | str] = {}
+        with progress("lean", len(work), "blocks") as advance:
+            for one in lean_all(
+                work, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
+            ):
+                item = running[one.block]
+                arguments = json.loads(verdicts[one.block].arguments or "{}")
+                module = item.found.module
+                root = module.source.name, module.file.path
+                found[one.block] = (
+                    one.error or ""
+                    if one.lean is None
+                    else lean_file(one.lean, item.code, arguments, root, item.places, licenses)
+                )
+                advance(1)
+        return found
+
     def _pair(self, item: Emitted, verdict: Verdict, folders: Mapping[str, tuple[Path, ...]]) -> Pair:
         assert verdict.arguments is not None
         module = item.found.module
@@ -280,6 +310,7 @@ def _result(
     verdict: Verdict | None,
     compared: Comparison | None,
     traced: Traced | None,
+    lean: LeanFile | str | None,
 ) -> Result:
     module = found.module
     statement = module.facts.statements[found.facts.statement]
@@ -313,6 +344,7 @@ def _result(
         dynamic="\n".join(emitted.dynamic) or None if emitted else None,
         arguments=verdict.arguments,
         observed=verdict.observed,
+        **lean_columns(lean),
         graph=answer["graph"] if answer else None,
         graph_widths=answer["graph_widths"] if answer else None,
     )

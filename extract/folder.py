@@ -25,7 +25,7 @@ from lemur_core.similarity.text import tokens_of
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
-from manifests.provenance import REQUIREMENTS, SPECS, TABLE
+from manifests.provenance import FULL, REQUIREMENTS, SPECS, TABLE, lean_path
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow, arrow_schema
 from manifests.tables import Configs, card_yaml, offered_tables, write_table
 
@@ -114,7 +114,7 @@ def code_paths(blocks: Iterable[str]) -> dict[str, str]:
         taken = names.setdefault(source, set())
         name = _unique(qualname, block, taken)
         taken.add(name.lower())
-        paths[block] = f"blocks/{folders[source]}/{name}.py"
+        paths[block] = f"{FULL}{folders[source]}/{name}.py"
     return paths
 
 
@@ -138,6 +138,10 @@ def _write_code(folder: Path, rows: Iterable[Block]) -> None:
             path = folder / row.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(row.code, encoding="utf-8", newline="\n")
+        if row.file is not None and row.lean_code is not None:
+            path = folder / lean_path(row.file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(row.lean_code, encoding="utf-8", newline="\n")
 
 
 def _bytes_of(source: Source) -> int:

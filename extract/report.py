@@ -91,6 +91,7 @@ def write_report(
         (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
         (_failures(failures_of(rows), counts["blocks"]), "failures"),
         (_sizes(rows, files), "sizes"),
+        (_lean(rows, counts), ""),
         (_licences(counts), ""),
         (_fidelity(counts), ""),
         (_this_run(facts, rows, measured), ""),
@@ -292,6 +293,29 @@ def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
         for label, values in (("lines of a closed file", lengths), ("files that it was made from", made))
     ]
     return _section("Size", ["", "least", "median", "90 %", "most"], cells)
+
+
+def _lean(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
+    """How many blocks that run have a lean form, how large these are, and why the others have none."""
+    found, running = counts["lean"], counts["reached"]["forward"]
+    if not found["blocks"]:
+        return []
+    known = [row for row in rows if row.lean_lines is not None]
+    cells = []
+    for label, lengths in (
+        ("lines of a lean form", sorted(row.lean_lines or 0 for row in known)),
+        ("lines of the same blocks in full", sorted(row.n_lines or 0 for row in known)),
+    ):
+        places = (count(lengths[min(len(lengths) - 1, int(place * len(lengths)))]) for place in (0, 0.5, 0.9, 1))
+        cells.append([label, *places, f"{sum(lengths) / len(lengths):,.0f}"])
+    reasons = Counter(row.lean_error.partition(":")[0] for row in rows if row.lean_error is not None)
+    told = "; ".join(f"{plain(reason)} ({count(number)})" for reason, number in reasons.most_common())
+    intro = (
+        f"{count(found['blocks'])} of {plural(running, 'block')} that run forward have a lean form"
+        f" ({percent(found['blocks'], running)}): cut to what the arguments reach, and equal in every bit there."
+        + (f" Of the others: {told}." if told else "")
+    )
+    return _section("Lean forms", ["", "least", "median", "90 %", "most", "mean"], cells, intro=intro)
 
 
 def _licences(counts: Mapping[str, Any]) -> list[str]:

@@ -32,6 +32,8 @@ COLUMNS = (
     "error_kind",
     "fidelity",
     "n_lines",
+    "lean_lines",
+    "lean_error",
     "license",
 )
 
@@ -124,6 +126,7 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
         "licenses": by_size(Counter(row["license"] for row in rows)),
         "graphs": _graphs(rows),
         "lines": sum(row["n_lines"] or 0 for row in rows),
+        "lean": _lean(rows),
     }
     if targets is not None:
         found["targets"] = count_targets(rows, targets)
@@ -135,6 +138,17 @@ def _graphs(rows: Sequence[Row]) -> dict[str, int]:
     known = [row for row in rows if row["graph"] is not None]
     distinct = {name: len({row[name] for row in known}) for name in ("graph", "graph_widths")}
     return {"blocks": len(known), "distinct": distinct["graph"], "distinct_widths": distinct["graph_widths"]}
+
+
+def _lean(rows: Sequence[Row]) -> dict[str, int]:
+    """How many blocks have a lean form, their lines in full and lean, and how many that run have none."""
+    known = [row for row in rows if row["lean_lines"] is not None]
+    return {
+        "blocks": len(known),
+        "without": sum(row["lean_error"] is not None for row in rows),
+        "lines": sum(row["lean_lines"] for row in known),
+        "full_lines": sum(row["n_lines"] for row in known),
+    }
 
 
 def reached(levels: Mapping[str, int]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from extract.chat.draft import guarded_text, repeats
 from extract.folder import code_paths
+from extract.lean.header import requires_of
 from extract.modules import RUNTIME
 from extract.requirements import distributions_of, imported_names
 from extract.results import at_least
@@ -28,12 +29,14 @@ from lemur_core.source.undefined import undefined_names
 from manifests.checks import Check, check_table, found_check
 from manifests.conversations.conversation import TABLES
 from manifests.conversations.verify import chat_rows, contents, has_chat
-from manifests.provenance import SPECS, TABLE
+from manifests.licenses import is_permissive
+from manifests.provenance import SPECS, TABLE, lean_path
 from manifests.records import SpecChatRow
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
 _FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
-_CODE_COLUMNS = tuple({*SHARED, "error_kind", "requires", "code", "n_lines"})
+_LEAN = ("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "lean_error")
+_CODE_COLUMNS = tuple({*SHARED, *_LEAN, "error_kind", "requires", "code", "n_lines"})
 _BATCH = 40  # blocks a worker is given at once
 _FEW = 60  # blocks; below it, starting processes costs more than it saves
 
@@ -44,6 +47,7 @@ _OF_CODE = {
     "undefined names": "files, none by pyflakes",
     "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
     "headers": "files name their block and licence",
+    "lean forms": "files, of each what the table says of its lean form",
     "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
     "chat code": "files, of which no conversation repeats a passage, but where the file is the answer",
 }
@@ -121,7 +125,7 @@ def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
             for row in rows:
                 row["texts"] = texts.guarded.get(row["block"], [])
                 row["answer"] = texts.codes.get(row["block"])
-            there = [row for row in rows if row["code"] is not None]
+            there = [row for row in rows if row["code"] is not None or row["lean_sha256"] is not None]
             if there:
                 yield there
 
@@ -130,8 +134,11 @@ def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], rows: Sequ
     """How many blocks these are, and what is wrong with their files, by check."""
     found: Faults = {name: [] for name in _OF_CODE}
     for row in rows:
-        for name, fault in _file_faults(folder, row, packages[row["source"]]):
-            found[name].append(f"{row['block']}: {fault}")
+        own = packages[row["source"]]
+        if row["code"] is not None:
+            for name, fault in _file_faults(folder, row, own):
+                found[name].append(f"{row['block']}: {fault}")
+        found["lean forms"] += [f"{row['block']}: {fault}" for fault in _lean_faults(folder, row, own)]
     return len(rows), found
 
 
@@ -165,6 +172,40 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
     if row["error_kind"] is None or at_least(row["level"], "compiled"):  # else that may be the reason
         yield from (("undefined names", fault) for fault in undefined_names(tree).values())
     yield from (("imports", fault) for fault in import_faults(tree, row["requires"], own))
+
+
+def _lean_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
+    code, stated = row["lean_code"], row["lean_sha256"]
+    if stated is None:
+        if at_least(row["level"], "forward") != (row["lean_error"] is not None) or code is not None:
+            yield "has no lean form, and no reason why, or the other way round"
+        return
+    if code is None:
+        if is_permissive(row["lean_license"]):
+            yield "its lean form is missing, though its licence lets it be passed on"
+        return
+    if row["lean_error"] is not None:
+        yield "has a lean form, and a reason why not"
+    data: bytes = code.encode()
+    path = folder / lean_path(row["file"])
+    if not path.is_file() or path.read_bytes() != data:
+        yield f"{lean_path(row['file'])} is not its lean form"
+    if hashlib.sha256(data).hexdigest() != stated or code.count("\n") != row["lean_lines"]:
+        yield "lean_sha256 or lean_lines is not that of its lean form"
+    head = _header(code)
+    if (head.get("Block"), head.get("Licence")) != (row["block"], row["lean_license"]):
+        yield "the header of its lean form names another block or licence"
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        yield f"its lean form does not parse: {error}"
+        return
+    if not any(isinstance(node, ast.ClassDef) and node.name == row["name"] for node in ast.walk(tree)):
+        yield "its lean form does not define it"
+    yield from (f"lean form: {fault}" for fault in undefined_names(tree).values())
+    yield from (f"lean form: {fault}" for fault in import_faults(tree, row["lean_requires"], own))
+    if list(requires_of(code)) != list(row["lean_requires"]):
+        yield f"its lean form needs {', '.join(requires_of(code)) or 'nothing'}, not what lean_requires says"
 
 
 def _header(code: str) -> dict[str, str]:

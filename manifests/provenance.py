@@ -14,9 +14,16 @@ from manifests.licenses import NOASSERTION, is_permissive
 
 #: The files of an extraction folder that say so.
 TABLE, SPECS, REQUIREMENTS = "blocks.parquet", "specs.jsonl", "required_repos.json"
+#: Its folders of code: closed files, and their lean forms.
+FULL, LEAN = "blocks/", "lean/"
 
 #: How an error ends that came from a line of a block's file, and what it ends with where that line is not shown.
 QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"
+
+
+def lean_path(file: str) -> str:
+    """Where the lean form of a block lies, from where its closed file does."""
+    return LEAN + file.removeprefix(FULL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,11 +209,21 @@ class Block(Record):
         default=None, description="that worked, as JSON: init, forward and method, values as Python expressions"
     )
     observed: str | None = Field(default=None, description="what was seen as it ran: an Observed record as JSON")
+    lean_code: str | None = Field(
+        default=None, description="the closed file cut to what its arguments reach; null where there is no lean form"
+    )
+    lean_sha256: Sha256 | None = Field(default=None, description="SHA-256 of lean_code, UTF-8")
+    lean_lines: int | None = Field(default=None, ge=0, description="lines of lean_code")
+    lean_requires: tuple[str, ...] = Field(
+        default=(), description="PEP 508: what lean_code imports beside the standard library and the declared runtime"
+    )
+    lean_license: str | None = Field(default=None, description="SPDX expression of all sources that lean_code is from")
     dynamic: str | None = Field(
         default=None, description="what it looks for by strings, and what its tables lack: one thing a line"
     )
     graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
     graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
+    lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean form")
 
 
 class Case(Record):

@@ -292,11 +292,9 @@ class CutFinder:
         text = f"{indent}def __init__(self, *_, **__):\n{indent}    {stop(node.name)}\n"
         for one in node.body:
             if isinstance(one, _FUNCTIONS) or _is_docstring(one):
-                line = first_line(one)
-                while self._is_blank_or_comment(line - 1):
-                    line -= 1
-                end = self._lines.start(last_line(one) + 1)
-                yield Cut("class", self._lines.start(line), end, "" if _is_docstring(one) else text, node.name)
+                start, end = self._lines.start(self._first_with_comments(one)), self._lines.start(last_line(one) + 1)
+                told = "" if _is_docstring(one) else text
+                yield Cut("class", start, end if told else self._after_blank(end), told, node.name)
                 text = text if _is_docstring(one) else ""
 
     def _on_own_line(self, node: ast.stmt) -> bool:

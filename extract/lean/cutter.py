@@ -24,6 +24,11 @@ _REFLECTIVE = frozenset({"dir", "getmembers", "vars"})
 _DUNDER = re.compile(r"__\w+__")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)\s", re.MULTILINE)
 _END = re.compile(rb"\s*,[ \t]*(?:#[^\n]*)?\n")  # of an entry
+#: Where the lack of a name of the module may be taken for an answer.
+_ASKS = re.compile(
+    rb"\bglobals\(\)(?!\s*\[)|\b(?:vars|dir|locals)\(\)|\bhasattr\(\s*sys\.modules"
+    rb"|\bgetattr\(\s*sys\.modules\[[^\]]*\]\s*,[^,()]*,|\bin\s+sys\.modules"
+)
 _SENTINEL = re.compile(r" *#@(\d+)@$")
 
 
@@ -39,14 +44,14 @@ class Lean:
         stops: by line of `text`, the cut that stands there.
         named: by name (of a definition, a method, a key), the cuts that took it away.
         cut: what was cut, by kind, with labels.
-        kept: offsets in the full file at which the statements begin that stayed.
+        names: what the statements that stayed define.
     """
 
     text: str
     stops: dict[int, int]
     named: dict[str, list[int]]
     cut: dict[str, list[str]]
-    kept: tuple[int, ...]
+    names: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -256,7 +261,8 @@ class Cutter:
         """The names that what stays needs, each cut made that can be."""
         live: set[str] = set()
         done: set[int] = set()
-        waiting = [self._name, *(name for unit in self._units if unit.entered for name in unit.binds)]
+        wanted = (unit for unit in self._units if unit.entered or unit.start in spared)
+        waiting = [self._name, *(name for unit in wanted for name in unit.binds)]
         while True:
             while waiting:
                 name = waiting.pop()
@@ -268,8 +274,11 @@ class Cutter:
                 return live
             for unit in fresh:
                 done.add(unit.start)
-                waiting += unit.binds
+                waiting += unit.binds if unit.kind != IMPORT else ()
                 gone = list(self._possible(unit, removed, spared, ()))
+                for asked in _ASKS.finditer(self.text, unit.start, unit.end):
+                    if not any(cut.start <= asked.start() < cut.end for cut in gone):
+                        waiting += (name for other in self._units if other.kind != IMPORT for name in other.binds)
                 for use in unit.uses:
                     if self._is_needed(use, gone) and use.name in self._binding:
                         waiting.append(use.name)
@@ -371,7 +380,7 @@ class Cutter:
         imports: list[Import] = []
         pieces: list[str] = []
         numbered: list[Cut] = []
-        kept: list[int] = []
+        kept: set[str] = set()
         before = ""
         for unit in self._units:
             if unit.start not in active:
@@ -387,7 +396,7 @@ class Cutter:
             text = apply(self.text, unit.start, unit.end, edits).strip("\n").rstrip()
             stubbed = any(cut.kind == "class" for cut in active[unit.start])
             kind = "stub" if stubbed else unit.kind
-            kept.append(unit.start)
+            kept |= {*unit.binds, *unit.touches}
             if pieces:
                 close = before == kind and kind in {"stub", ASSIGN}
                 pieces.append(("\n\n" if text.startswith("#") else "\n") if close else "\n\n\n")
@@ -403,7 +412,7 @@ class Cutter:
             added = ["", "# Named by annotations only.", *placeholders]
             text = "\n".join([*lines, *added, "", "", body, ""])
             text, stops = _unmarked(text, numbered)
-        return Lean(text, stops, *self._told(numbered, active), tuple(kept))
+        return Lean(text, stops, *self._told(numbered, active), frozenset(kept))
 
     def _for_effect(self, body: str) -> Iterator[Import]:
         """Packages that the full form imports for their compiled operators alone."""
@@ -440,14 +449,15 @@ class Cutter:
             key = re.findall(r"\w+", one.label)[-1:]
             for name in key if one.kind in {"method", "entry", "class"} else ():
                 named.setdefault(name, []).append(one.start)
-        gone = [
-            name
-            for unit in self._units
-            if unit.start not in active and unit.kind in {CLASS, FUNCTION}
-            for name in unit.binds
-        ]
+        there = {name for unit in self._units if unit.start in active for name in unit.binds}
+        absent = [unit for unit in self._units if unit.start not in active and unit.kind != IMPORT]
+        for unit in absent:
+            for name in unit.binds:
+                named.setdefault(name, []).append(unit.start)
+        definitions = (unit for unit in absent if unit.kind in {CLASS, FUNCTION})
+        gone = dict.fromkeys(name for unit in definitions for name in unit.binds if name not in there)
         if gone:
-            cut["definition"] = gone
+            cut["definition"] = list(gone)
         return named, cut
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from extract.lean.cuts import Watched
 from extract.lean.cutter import Cutter, Lean
-from extract.validate import META_PRELOAD, Pair, payload_of
-from lemur_core.sandbox import Job, Limits, Outcome, Status
+from extract.validate import Pair, payload_of
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox, Store
 
 WATCH = "extract.probing.lean:watch_block"

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
+from manifests.provenance import FULL, LEAN
 from manifests.publish.patterns import SECRETS, Hit, Shape, own_folders, path_shapes
 
 _ROWS = 2_000  # at once, so that a column of long codes stays small in memory
@@ -99,9 +100,8 @@ def _pack(column: str, first_row: int, values: pa.Array) -> Texts:
     return Texts(column, first_row, data[start:end].to_pybytes() if end > start else b"", ends - start)
 
 
-#: Where other people's code stands: columns of tables, and the folder of files in an extraction.
-_FOREIGN_COLUMNS = frozenset({"code", "nn_code", "prm", "messages"})
-_FOREIGN_FOLDER = "blocks/"
+#: Where other people's code stands: columns of tables; the folders of an extraction's files do, too.
+_FOREIGN_COLUMNS = frozenset({"code", "lean_code", "nn_code", "prm", "messages"})
 _SECRET_SHOWN = 4  # characters
 _DIGEST = re.compile(r"[0-9a-f]{12}")
 _FEW = 3
@@ -186,7 +186,7 @@ def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collectio
 
 
 def _in_bytes(name: str, data: bytes, shapes: Sequence[Shape]) -> Iterator[Finding]:
-    foreign, binary = name.startswith(_FOREIGN_FOLDER), b"\0" in data
+    foreign, binary = name.startswith((FULL, LEAN)), b"\0" in data
     for hit in _hits(data, shapes):
         where = f"byte {hit.at}" if binary else f"line {data.count(10, 0, hit.at) + 1}"  # 10 is the line feed
         yield _finding(name, where, hit, foreign=foreign)

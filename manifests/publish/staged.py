@@ -23,7 +23,16 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.licenses import NOASSERTION, is_permissive, licenses_of_code
 from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
-from manifests.provenance import LINE, QUOTED_LINE, TABLE, barred, barred_blocks, inlined_blocks, read_parts
+from manifests.provenance import (
+    LINE,
+    QUOTED_LINE,
+    TABLE,
+    barred,
+    barred_blocks,
+    inlined_blocks,
+    lean_path,
+    read_parts,
+)
 from manifests.records import TrainingRecord
 from manifests.tables import CROISSANT
 
@@ -198,17 +207,25 @@ def _write_spec_table(source: Path, target: Path, without: Collection[str]) -> b
 
 
 def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]) -> set[str]:
-    """The table without the code of some blocks, whole or as a line in an error; and the files in which it lies."""
+    """The table without the code of some blocks, whole or as a line in an error; and the files in which it lies.
+
+    The lean form of such a block stays where its own licence lets it.
+    """
     gone: set[str] = set()
     names = pa.array(sorted(without), pa.string())
     with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
         for batch in file.iter_batches(batch_size=_ROWS):
             table = pa.Table.from_batches([batch])
             out = pc.is_in(table["block"], value_set=names)
+            free = pa.array([is_permissive(name or NOASSERTION) for name in table["lean_license"].to_pylist()])
+            lean_out = pc.and_(out, pc.invert(free))
             gone.update(name for name in table["file"].filter(out).to_pylist() if name is not None)
+            lean = (name for name in table["file"].filter(lean_out).to_pylist() if name is not None)
+            gone.update(lean_path(name) for name in lean)
             bare = pc.replace_substring_regex(table["error"], QUOTED_LINE, LINE)
-            for name, column in (("code", pa.scalar(None, pa.string())), ("error", bare)):
+            nothing = pa.scalar(None, pa.string())
+            for name, where, column in (("code", out, nothing), ("lean_code", lean_out, nothing), ("error", out, bare)):
                 place = table.schema.get_field_index(name)
-                table = table.set_column(place, table.schema.field(place), pc.if_else(out, column, table[name]))
+                table = table.set_column(place, table.schema.field(place), pc.if_else(where, column, table[name]))
             writer.write_table(table)
     return gone

@@ -82,14 +82,15 @@ def test_the_columns_of_a_block() -> None:
     schema = arrow_schema(Block)
     assert schema.names[: len(names.split())] == names.split()
     assert schema.names[len(names.split()) :] == [
-        *("digest", "resolutions", "file", "arguments", "observed", "dynamic"),
-        *("graph", "graph_widths"),
+        *("digest", "resolutions", "file", "arguments", "observed"),
+        *("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "dynamic"),
+        *("graph", "graph_widths", "lean_error"),
     ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
-    text |= {"dynamic", "graph", "graph_widths"}
-    assert nullable == text | {"n_lines", "seconds"}
-    for name in ("requires", "resolutions"):
+    text |= {"dynamic", "graph", "graph_widths", "lean_code", "lean_sha256", "lean_license", "lean_error"}
+    assert nullable == text | {"n_lines", "seconds", "lean_lines"}
+    for name in ("requires", "resolutions", "lean_requires"):
         assert pa.types.is_list(schema.field(name).type)
         assert schema.field(name).type.value_type == pa.string()
     assert schema.field("start_line").type == schema.field("n_lines").type == pa.int64()

@@ -23,6 +23,8 @@ def row(name: str = "Scale", source: str = "alpha@1.0", level: str = "executed",
         "error_kind": None,
         "fidelity": None,
         "n_lines": 10,
+        "lean_lines": None,
+        "lean_error": None,
         "license": "MIT",
     }
     return made | changes

@@ -34,6 +34,7 @@ CHECKS += [
     "undefined names",
     "imports",
     "headers",
+    "lean forms",
     "specs",
     "schema SpecRow",
     "spec splits",

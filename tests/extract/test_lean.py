@@ -1,0 +1,449 @@
+"""Lean forms: what is cut, what stays, that nothing cut is ever taken for something else, and what a folder says."""
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extract.index import Index
+from extract.lean import LeanFile, lean_all, lean_columns, lean_file
+from extract.lean.header import requires_of
+from extract.lean.stage import Leaned, sizes_of
+from extract.results import Result
+from extract.validate import Pair
+from extract.verify import verify
+from manifests.publish.staged import staged
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+
+FULL = '''# Gate, from alpha@1.0
+#
+# Block:   alpha@1.0::alpha.blocks.Gate
+# Licence: MIT
+# With definitions from:
+#   alpha@1.0 alpha/parts.py (MIT)
+#   beta@1.0 beta/parts.py (GPL-3.0-only)
+# Changed: imports resolved and definitions brought together; also:
+#   renamed swish -> swish_2
+
+from typing import Optional, overload
+
+import networkx
+import torch
+from torch import nn
+
+# Named by annotations only.
+Config = object
+
+
+# Never made.
+class Swish(nn.Module):
+    """Swish."""
+
+    def __init__(self, inplace=False):
+        super().__init__()
+
+    def forward(self, x):
+        return swish_2(x)
+
+
+def swish_2(x):
+    return x * torch.sigmoid(x)
+
+
+class Hard(nn.Module):
+    slope = 6
+
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        return x.clamp(0, 6)
+
+
+class Soft(nn.Module):
+    def forward(self, x):
+        """Softly."""
+        return torch.tanh(x)
+
+
+_NORMS = {"batch": nn.BatchNorm2d, "swish": Swish}
+_ACTS = dict(
+    soft=Soft,
+    swish=Swish,
+    relu=nn.ReLU,
+)
+_RARE = dict(
+    hard=Hard,
+    swish=Swish,
+)
+
+
+def rare(name):
+    if name in _RARE:
+        return _RARE[name]()
+    return _ACTS[name]()
+
+
+@overload
+def double(x: int) -> int: ...
+@overload
+def double(x: float) -> float: ...
+def double(x):
+    return x + x
+
+
+def by_graph(x):
+    """With another package."""
+    x = networkx.Graph(x)
+    x = networkx.to_dict_of_dicts(x)
+    return x
+
+
+def guarded(x, fail):
+    try:
+        if fail:
+            x = by_graph(x)
+            x = x + 1
+            x = x + 2
+        return x
+    except Exception:
+        return x * 0
+
+
+class Gate(nn.Module):
+    """A gate."""
+
+    def __init__(self, width: int, config: Optional[Config] = None, act="soft", deep=False, hard=None, fail=False):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 1)
+        self.drop = nn.Dropout(0.5)
+        self.act = rare(act)
+        self.fail = fail
+        self.hard = hard
+        if isinstance(self.act, Hard):
+            self.limit = Hard.slope
+        if deep:
+            # Three of them.
+            self.more = nn.Sequential(
+                nn.Conv2d(width, width, 1),
+                nn.Conv2d(width, width, 1),
+            )
+        elif hard == 1:
+            self.more = Hard()
+        else:
+            self.more = nn.Identity()
+
+    def extra_repr(self):
+        return f"fail={self.fail}"
+
+    def __len__(self):
+        n = 3
+        n = n + 1
+        n = n + 1
+        return n
+
+    def reset_classifier(self, n):
+        self.n = n
+        self.m = n
+        self.k = n
+
+    @torch.jit.ignore
+    def named(self):
+        a = 1
+        b = 2
+        return a + b
+
+    def forward(self, x):
+        if not hasattr(self, "named"):
+            raise ValueError("no")
+        x = self.drop(self.more(self.act(self.conv(x))))
+        if x.dim() == 3:
+            raise ValueError("three dimensions")
+        return double(guarded(x, self.fail))
+
+
+torch.set_printoptions(precision=4)
+'''
+LEAN = '''from typing import Optional
+
+import torch
+from torch import nn
+
+# Named by annotations only.
+Config = object
+
+
+class Hard(nn.Module):
+    slope = 6
+
+    def __init__(self, *_, **__):
+        raise NotImplementedError("left out of the lean form: Hard")
+
+
+class Soft(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+_ACTS = dict(
+    soft=Soft,
+    relu=nn.ReLU,
+)
+_RARE = dict(
+    hard=...,
+    swish=...,
+)
+
+
+def rare(name):
+    if name in _RARE:
+        raise NotImplementedError("left out of the lean form: rare, if name in _RARE")
+    return _ACTS[name]()
+
+
+def double(x):
+    return x + x
+
+
+def guarded(x, fail):
+    try:
+        if fail:
+            raise NotImplementedError("left out of the lean form: guarded, if fail")
+        return x
+    except Exception:
+        raise NotImplementedError("left out of the lean form: guarded, except")
+
+
+class Gate(nn.Module):
+    """A gate."""
+
+    def __init__(self, width: int, config: Optional[Config] = None, act="soft", deep=False, hard=None, fail=False):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 1)
+        self.drop = nn.Dropout(0.5)
+        self.act = rare(act)
+        self.fail = fail
+        self.hard = hard
+        if isinstance(self.act, Hard):
+            self.limit = Hard.slope
+        if deep:
+            raise NotImplementedError("left out of the lean form: Gate.__init__, if deep")
+        elif hard == 1:
+            self.more = Hard()
+        else:
+            self.more = nn.Identity()
+
+    def extra_repr(self):
+        return f"fail={self.fail}"
+
+    def __len__(self):
+        raise NotImplementedError("left out of the lean form: Gate.__len__")
+
+    @torch.jit.ignore
+    def named(self):
+        raise NotImplementedError("left out of the lean form: Gate.named")
+
+    def forward(self, x):
+        if not hasattr(self, "named"):
+            raise ValueError("no")
+        x = self.drop(self.more(self.act(self.conv(x))))
+        if x.dim() == 3:
+            raise ValueError("three dimensions")
+        return double(guarded(x, self.fail))
+
+
+torch.set_printoptions(precision=4)
+'''
+ARGUMENTS = {
+    "init": {"args": ["8"], "kwargs": {}},
+    "forward": {"args": ["torch.randn(2, 8, 6, 6)"], "kwargs": {}},
+}
+OBSERVED = {"cases": [{"inputs": {"*0": "float32 2x8x6x6"}}, {"inputs": {"*0": "float32 3x8x12x12"}}]}
+#: Draws from memory that nobody wrote to, in every run anew.
+CHANGES = """import os
+
+import torch
+
+
+class Gate(torch.nn.Module):
+    def forward(self, x):
+        return x + int.from_bytes(os.urandom(2), "big")
+"""
+#: Looks for a class by a computed name, and takes its lack for an answer.
+ASKS = """import torch
+from torch import nn
+
+
+class Extra(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+class Gate(nn.Module):
+    def __init__(self, name="ex"):
+        super().__init__()
+        found = globals().get(name.title())
+        self.more = nn.Identity() if found is None else found()
+
+    def forward(self, x):
+        return self.more(x)
+"""
+FAILS = "from torch import nn\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
+
+
+def pair(block: str, code: str, arguments: dict[str, Any]) -> tuple[Pair, dict[str, Any]]:
+    return Pair(block, "Gate", code, "", (), (), arguments), OBSERVED
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
+    plain = {"init": {"args": [], "kwargs": {}}, "forward": ARGUMENTS["forward"]}
+    pairs = [pair("gate", FULL, ARGUMENTS), pair("asks", ASKS, plain), pair("changes", CHANGES, plain), pair("unmade", FAILS, ARGUMENTS)]
+    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+        return {one.block: one for one in lean_all(pairs, index, jobs=1)}
+
+
+def test_what_stays(found: dict[str, Leaned]) -> None:
+    lean = found["gate"].lean
+    assert lean is not None, found["gate"].error
+    assert lean.text.strip() == LEAN.strip()
+    assert lean.cut["method"] == ["Gate.reset_classifier"]
+    assert set(lean.cut["definition"]) == {"Swish", "swish_2", "by_graph"}
+
+
+def test_what_is_asked_for_by_a_string_is_there(found: dict[str, Leaned]) -> None:
+    lean = found["asks"].lean
+    assert lean is not None
+    with pytest.raises(NotImplementedError, match="left out of the lean form: Extra"):
+        run(lean.text, "extra")
+
+
+def test_no_lean_form_without_proof(found: dict[str, Leaned]) -> None:
+    assert found["changes"].lean is None
+    assert (found["changes"].error or "").startswith("not as the full form: eval")
+    assert found["unmade"].lean is None
+    assert (found["unmade"].error or "").startswith("does not run again: TypeError")
+
+
+def run(code: str, *arguments: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    names: dict[str, Any] = {"__name__": "block"}
+    exec(compile(code, "block.py", "exec"), names)
+    torch.manual_seed(0)
+    gate: Callable[[torch.Tensor], torch.Tensor] = names["Gate"](*arguments)
+    return gate
+
+
+@given(
+    st.sampled_from(["soft", "swish", "relu", "hard"]),
+    st.booleans(),
+    st.sampled_from([None, 1, 2]),
+    st.booleans(),
+    st.sampled_from([(2, 8, 6, 6), (8, 5, 5)]),
+)
+def test_never_another_result(act: str, deep: bool, hard: int | None, fail: bool, shape: tuple[int, ...]) -> None:
+    """Whatever it is given, a lean form does what the full one does, or stops."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+    def of(code: str) -> torch.Tensor | BaseException:
+        try:
+            gate = run(code, 8, None, act, deep, hard, fail)
+            torch.manual_seed(2)
+            return gate(x)
+        except Exception as error:  # noqa: BLE001
+            return error
+
+    full, lean = of(FULL), of(LEAN)
+    if isinstance(lean, NotImplementedError):
+        assert "left out of the lean form" in str(lean)
+    elif isinstance(lean, KeyError):
+        assert act == "swish"
+    elif isinstance(lean, BaseException):
+        assert type(lean) is type(full)
+    else:
+        assert isinstance(full, torch.Tensor)
+        assert torch.equal(full, lean)
+
+
+def test_a_file_says_what_it_is_good_for(found: dict[str, Leaned]) -> None:
+    lean = found["gate"].lean
+    assert lean is not None
+    root, parts, other = (
+        ("alpha@1.0", "alpha/blocks.py"),
+        ("alpha@1.0", "alpha/parts.py"),
+        ("beta@1.0", "beta/parts.py"),
+    )
+    places = {"Gate": root, "rare": parts, "swish_2": other}
+    file = lean_file(lean, FULL, ARGUMENTS, root, places, {"alpha@1.0": "MIT", "beta@1.0": "GPL-3.0-only"})
+    assert (file.license, file.requires) == ("MIT", ())
+    head = file.code.partition("\n\n")[0]
+    assert "#   alpha@1.0 alpha/parts.py (MIT)" in head
+    assert "beta" not in head
+    assert "swish_2 " not in head.partition("# Cut:")[0]
+    assert "construction with (8) and forward(torch.randn(2, 8, 6, 6))" in " ".join(head.replace("#  ", "").split())
+    assert "definitions Swish, swish_2, by_graph" in " ".join(head.replace("#  ", "").split())
+    assert all(len(line) <= 120 for line in head.split("\n"))
+
+
+def test_requirements_are_the_imports() -> None:
+    assert requires_of("import os\nimport torch\n\n\ndef f():\n    from cv2 import x\n    import yaml\n") == (
+        "PyYAML",
+        "opencv-python",
+    )
+
+
+def test_sizes_are_those_that_were_seen_to_work() -> None:
+    assert sizes_of(OBSERVED) == [[[3, 8, 12, 12]]]
+    assert sizes_of({"cases": [{"inputs": {"x": "float32 2"}}, {"inputs": {"x": "3"}}]}) == []
+
+
+# --- in a folder -----------------------------------------------------------------------------------------------------
+
+
+def results(folder: Path, lean: LeanFile) -> list[Result]:
+    of = made.source(folder, "beta@1.0")
+    row = made.block(of, "Made", level="backward", error_kind=None, error=None, **lean_columns(lean))
+    return [Result(row.model_copy(update={"lean_error": None}), ((of.name, "beta/blocks.py"),))]
+
+
+def written(folder: Path, license_: str) -> Path:
+    of = made.source(folder, "beta@1.0")
+    code = made.code_of("beta@1.0::beta.blocks.Made", license_)
+    rows = results(folder, LeanFile(code, (), license_))
+    made.write(folder / "out", rows, [of], level="backward")
+    return folder / "out"
+
+
+def faults(folder: Path) -> str:
+    return "\n".join(str(check) for check in verify(folder, jobs=1) if not check.ok)
+
+
+def test_a_folder_with_lean_forms_is_verified(tmp_path: Path) -> None:
+    out = written(tmp_path, "GPL-3.0-only")
+    assert (out / "lean" / "beta@1.0" / "beta.blocks.Made.py").is_file()
+    assert not faults(out)
+    report = (out / "report.md").read_text()
+    assert "1 of 1 block that run forward have a lean form" in report
+    counts = json.loads((out / "manifest.json").read_text())["counts"]
+    assert counts["lean"] == {"blocks": 1, "without": 0, "lines": 10, "full_lines": 10}
+    (out / "lean" / "beta@1.0" / "beta.blocks.Made.py").write_text("import torch\n")
+    assert "is not its lean form" in faults(out)
+
+
+@pytest.mark.parametrize("license_", ["GPL-3.0-only", "MIT"])
+def test_publishing_goes_by_the_lean_licence_where_the_full_code_stays_out(tmp_path: Path, license_: str) -> None:
+    out = written(tmp_path, license_)
+    with staged(out) as ready:
+        (row,) = pq.read_table(ready.files["blocks.parquet"]).to_pylist()
+        assert row["code"] is None
+        assert (row["lean_code"] is not None) == (license_ == "MIT")
+        assert ("lean/beta@1.0/beta.blocks.Made.py" in ready.files) == (license_ == "MIT")
+        assert "blocks/beta@1.0/beta.blocks.Made.py" not in ready.files
