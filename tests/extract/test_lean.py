@@ -307,7 +307,12 @@ def pair(block: str, code: str, arguments: dict[str, Any]) -> tuple[Pair, dict[s
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
     plain = {"init": {"args": [], "kwargs": {}}, "forward": ARGUMENTS["forward"]}
-    pairs = [pair("gate", FULL, ARGUMENTS), pair("asks", ASKS, plain), pair("changes", CHANGES, plain), pair("unmade", FAILS, ARGUMENTS)]
+    pairs = [
+        pair("gate", FULL, ARGUMENTS),
+        pair("asks", ASKS, plain),
+        pair("changes", CHANGES, plain),
+        pair("unmade", FAILS, ARGUMENTS),
+    ]
     with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
         return {one.block: one for one in lean_all(pairs, index, jobs=1)}
 
