@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extract.report_figures import draw_figures
+from extract.report_figures import draw_figures, draw_graphs
 from extract.results import RunFacts, at_least, reached, wilson
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, shown, table
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
@@ -70,22 +70,28 @@ def write_report(
     counts: Mapping[str, Any],
     distinct: Distinct,
     measured: Measured,
+    traced: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Write `report.md` and `figures/*.png` into `folder`; all but the section "This run" is the same in every run.
+    """Write `report.md` and `figures/*` into `folder`; all but the section "This run" is the same in every run.
 
     Args:
         files: of how many files each block was made.
         counts: of `count_rows`.
         distinct: of the executed blocks.
         measured: up to here.
+        traced: by block, what `extract.probing.tracing.trace_block` answered.
     """
     drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.options.level))
+    graphs = draw_graphs(folder / "figures", rows, traced)
+    drawn |= {name: f"{name}.svg" for name in graphs}
+    captions = _CAPTIONS | graphs
     sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
         (_head(facts, counts), ""),
         (_rungs(facts, counts), ""),
         (_targets(facts, counts), ""),
         (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
+        *(([], name) for name in graphs),
         (_by_group("By source", "source", counts["sources"], facts), "sources"),
         (_unopened(facts), ""),
         (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
@@ -102,7 +108,7 @@ def write_report(
         lines += section
         if figure in drawn:
             number += 1
-            caption = f"Figure {number}. {_CAPTIONS[figure]}"
+            caption = f"Figure {number}. {captions[figure]}"
             lines += [f"![{caption}](figures/{drawn[figure]})", "", f"*{caption}*", ""]
     lines += ["## Single blocks", "", *_SINGLE_BLOCKS]
     (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from extract.results import at_least
 from lemur_core.files.figures import BLUE, INK, bar_axes, label_bars, save_figure
-from lemur_core.files.markdown import count, percent, plural, shown
+from lemur_core.files.markdown import code_span, count, percent, plural, shown
+from lemur_core.graphs.graph import LEAVES, Graph, unpack
+from manifests.licenses import is_permissive
 from manifests.records import LEVELS, Block, Level
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ _ABOVE = ("#A9CDE4", "#6DADD3", "#2F8BC0", "#005A8C")
 _WIDTH = 8.0  # inches
 _BARS = 30
 _LABEL = 34  # characters
+_BOXES = 24  # of a graph; larger ones are folded
 
 
 def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any], goal: Level) -> dict[str, str]:
@@ -44,6 +47,37 @@ def draw_figures(folder: Path, rows: Sequence[Block], counts: Mapping[str, Any],
     for name, draw in drawn.items():
         save_figure(folder / f"{name}.png", draw)
     return {name: f"{name}.png" for name in drawn}
+
+
+def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Draw what some blocks compute into `folder`, of those alone whose licence lets that be passed on.
+
+    Args: traced: by block, what `extract.probing.tracing.trace_block` answered.
+
+    Returns: the captions by figure: `graph_common`, `graph_median`.
+    """
+    forms = {
+        row.block: Graph.from_json(unpack(traced[row.block]["eval"]))
+        for row in rows
+        if row.block in traced and is_permissive(row.license)
+    }
+    if not forms:
+        return {}
+    from lemur_core.graphs.picture import draw
+
+    sizes = {block: sum(node.op not in LEAVES for node in form.nodes) for block, form in forms.items()}
+    shared = Counter(traced[block]["graph"] for block in forms)
+    often = min(forms, key=lambda block: (-shared[traced[block]["graph"]], -sizes[block], block))
+    middle = sorted(forms, key=lambda block: (sizes[block], block))[len(forms) // 2]
+    chosen = {}
+    if shared[traced[often]["graph"]] > 1:
+        number = count(shared[traced[often]["graph"]])
+        chosen["graph_common"] = (often, f"What {number} blocks compute, {code_span(often, 120)} among them.")
+    operations = plural(sizes[middle], "operation")
+    chosen["graph_median"] = (middle, f"A block of middling size ({operations}): {code_span(middle, 120)}.")
+    for name, (block, _) in chosen.items():
+        draw(forms[block], folder / f"{name}.svg", block.rpartition("::")[2], _BOXES)
+    return {name: caption for name, (_, caption) in chosen.items()}
 
 
 def rung_colors(levels: Sequence[Level], goal: Level) -> dict[Level, str]:

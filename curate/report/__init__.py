@@ -9,6 +9,7 @@ from curate.outcome import Outcome
 from curate.report import records, sections
 from curate.report.facts import gather_facts
 from curate.report.figures import draw_figures
+from curate.report.graphs import draw_graphs
 from curate.snapshot import chat_section
 
 _CAPTIONS = {
@@ -22,7 +23,7 @@ _CAPTIONS = {
 def write_report(
     folder: Path, corpus: Corpus, outcome: Outcome, counts: dict[str, Any], options: CurateOptions, name: str
 ) -> None:
-    """Write `report.md` and `figures/*.png` into `folder`; the same outcome gives the same bytes.
+    """Write `report.md` and `figures/*` into `folder`; the same outcome gives the same bytes.
 
     Args:
         counts: of `curate.outcome.count_decisions`.
@@ -31,12 +32,15 @@ def write_report(
     thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
     facts = gather_facts(corpus, outcome, thresholds)
     files = draw_figures(folder / "figures", facts, thresholds)
+    graphs = draw_graphs(folder / "figures", corpus, facts, outcome)
+    files |= {key: f"{key}.svg" for key in graphs}
+    captions = _CAPTIONS | graphs
     numbers = {figure: place for place, figure in enumerate(files, start=1)}
 
     def figure(key: str) -> list[str]:
         if key not in files:
             return []
-        caption = f"Figure {numbers[key]}. {_CAPTIONS[key]}"
+        caption = f"Figure {numbers[key]}. {captions[key]}"
         return [f"![{caption}](figures/{files[key]})", "", f"*{caption}*", ""]
 
     lines = [
@@ -55,6 +59,7 @@ def write_report(
         *records.rescued(facts),
         *records.pretrained(facts, corpus),
         *sections.graphs(facts, outcome, counts),
+        *(line for key in graphs for line in figure(key)),
         *records.runs(facts, corpus, outcome, counts),
         *chat_section(outcome.chat),
         *records.largest_groups(facts),

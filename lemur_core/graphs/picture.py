@@ -50,18 +50,19 @@ class Box:
     kind: str
 
 
-def draw(graph: Graph, path: Path, title: str) -> int:
+def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
     """Draw a graph into an SVG file, the same bytes for the same graph.
 
     Args:
         title: above the picture.
+        limit: boxes, beside inputs and outputs.
 
-    Returns: the number of boxes, inputs and outputs included; at most `MAX_BOXES` beside these.
+    Returns: the number of boxes, inputs and outputs included.
     Raises: UsageError if the file is not called so.
     """
     if path.suffix != ".svg":
         raise UsageError(f"{path}: pictures of graphs are SVG; give a name that ends in .svg")
-    made = boxes(graph)
+    made = boxes(graph, limit)
     save_figure(path, lambda figure: _Picture(made).draw(figure, title))
     return len(made)
 
@@ -69,15 +70,15 @@ def draw(graph: Graph, path: Path, title: str) -> int:
 # --- what is drawn ------------------------------------------------------------------------------------------------
 
 
-def boxes(graph: Graph) -> list[Box]:
+def boxes(graph: Graph, limit: int = MAX_BOXES) -> list[Box]:
     """The boxes of a graph, each after those that it reads.
 
-    Above `MAX_BOXES` operations, those that run one after another in one module are one box, for the largest depth of
+    Above so many operations, those that run one after another in one module are one box, for the largest depth of
     modules that leaves few enough; where modules do not help, as many as are needed in turn.
     """
     wanted = _reaching(graph)
     computing = [place for place in wanted if graph.nodes[place].op not in LEAVES]
-    groups = _groups(graph, computing)
+    groups = _groups(graph, computing, limit)
     made: list[Box] = []
     box_of: dict[int, int] = {}
     given = [place for place in wanted if graph.nodes[place].op == "input"]
@@ -108,8 +109,8 @@ def _reaching(graph: Graph) -> list[int]:
     return sorted(wanted)
 
 
-def _groups(graph: Graph, places: Sequence[int]) -> list[list[int]]:
-    if len(places) <= MAX_BOXES:
+def _groups(graph: Graph, places: Sequence[int], limit: int) -> list[list[int]]:
+    if len(places) <= limit:
         return [[place] for place in places]
     scopes = [graph.nodes[place].scope.split(".") for place in places]
     for depth in range(max(map(len, scopes)), 0, -1):
@@ -122,9 +123,9 @@ def _groups(graph: Graph, places: Sequence[int]) -> list[list[int]]:
             else:
                 found.append([place])
             before = inside
-        if len(found) <= MAX_BOXES:
+        if len(found) <= limit:
             return found
-    each = -(-len(places) // MAX_BOXES)
+    each = -(-len(places) // limit)
     return [list(places[start : start + each]) for start in range(0, len(places), each)]
 
 

@@ -160,6 +160,20 @@ def test_explain_tells_how_two_graphs_differ(folders: dict[Graphs, Path]) -> Non
     assert "never runs: Unused" in "\n".join(told.lines)
 
 
+def test_the_report_shows_graphs(folders: dict[Graphs, Path], tmp_path: Path) -> None:
+    found = folders["survivors"]
+    report = (found / "report.md").read_text()
+    assert "Two texts, one computation: `b-by-hand` was removed for " in report
+    assert "](figures/graph_twins.svg)" in report
+    listed = {output.path for output in read_manifest(found).outputs}
+    drawn = sorted((found / "figures").glob("*.svg"))
+    assert {f"figures/{path.name}" for path in drawn} <= listed
+    assert not list((folders["off"] / "figures").glob("*.svg"))
+    curate(MemorySource(rows()), tmp_path / "again", CurateOptions(lexical_threshold=1.0, structural_threshold=1.0))
+    for path in drawn:
+        assert (tmp_path / "again" / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
 def test_a_changed_graph_is_found(folders: dict[Graphs, Path], tmp_path: Path) -> None:
     folder = tmp_path / "changed"
     curate(MemorySource(rows()), folder, CurateOptions(lexical_threshold=1.0, structural_threshold=1.0))
