@@ -19,6 +19,7 @@ from extract.probing.inputs import flatten, has_shape
 
 SEED = 0
 _MOST_LINES = 20
+_MOST_FRAMES = 4  # that tell how far an attempt came
 
 
 class AttemptError(Exception):
@@ -26,7 +27,7 @@ class AttemptError(Exception):
 
     Attributes:
         cause: what was raised.
-        progress: how many submodules had finished, and the line that the outermost frame of the block had reached.
+        progress: how many submodules had finished, and the lines that the block's frames had reached, outermost first.
         lines: source lines of the block's frames, outermost first.
         numbers: of these lines.
     """
@@ -41,7 +42,12 @@ class AttemptError(Exception):
         ]
         self.lines = tuple(_statement(frame) for frame in frames)
         self.numbers = tuple(frame.lineno or 0 for frame in frames)
-        self.progress = (finished, self.numbers[0] if self.numbers else 0)
+        self.progress = (finished, *(self.numbers[:_MOST_FRAMES] or (0,)))
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """`progress` for a heap: the smaller, the further it came."""
+        return tuple(-place for place in (*self.progress, *(0,) * _MOST_FRAMES)[: _MOST_FRAMES + 1])
 
     @property
     def message(self) -> str:

@@ -36,6 +36,9 @@ from extract.probing.values import (
 )
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_LACKING = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
+_LAYERS = ("nn.Identity()", "[nn.Identity()]", "F.relu")
+_FILLED = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for a sequence that is empty by default
 _TRIES = 80  # of arguments for what is required
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
 TOO_LARGE = 300_000_000
@@ -124,6 +127,7 @@ class Constructor:
     def plans(self) -> Iterator[Constructed]:
         """Modules built in different ways, the likeliest first; each can be tried with inputs."""
         seen: set[Arguments] = set()
+        came = False
         for arguments in self._ways():
             if self.spent:
                 return
@@ -131,10 +135,14 @@ class Constructor:
                 seen.add(arguments)
                 try:
                     yield self.make(arguments)
+                    came = True
                 except AttemptError as failure:
                     self._remember(failure, arguments)
-        if self.required:
-            yield from self._repaired(seen)
+        if not self.required:
+            if came:
+                return
+            seen.discard(Arguments(kwargs=tuple(self._small().items())))  # its failure is what is repaired
+        yield from self._repaired(seen)
 
     def _ways(self) -> Iterator[Arguments]:
         """Arguments to try as they are: examples, small defaults, calls of the corpus."""
@@ -153,7 +161,7 @@ class Constructor:
         counter = itertools.count()
         choices = {name: self._choices(name) for name in self.required}
         heap: list[tuple[tuple[int, ...], int, dict[str, int], dict[str, str]]] = []
-        heapq.heappush(heap, ((0, 0), next(counter), dict.fromkeys(choices, 0), self._small()))
+        heapq.heappush(heap, ((0,), next(counter), dict.fromkeys(choices, 0), self._small()))
         while heap and tries > 0 and not self.spent:
             _, _, picks, extra = heapq.heappop(heap)
             texts = {name: choices[name][place] for name, place in picks.items()}
@@ -166,9 +174,8 @@ class Constructor:
                 yield self._make_traced(arguments)
             except AttemptError as failure:
                 self._remember(failure, arguments)
-                rank = (-failure.progress[0], -failure.progress[1])
                 for fresh_picks, fresh_extra in self._changes(failure, picks, choices, extra):
-                    heapq.heappush(heap, (rank, next(counter), fresh_picks, fresh_extra))
+                    heapq.heappush(heap, (failure.rank, next(counter), fresh_picks, fresh_extra))
             else:
                 return  # another choice would fail alike
 
@@ -187,8 +194,9 @@ class Constructor:
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)
+        layers = _LAYERS if "object is not callable" in str(failure.cause) else ()  # what turned out to be called
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
-            for text in self._choices(name)[:6]:
+            for text in (*layers, *self._choices(name)[:6]):
                 if text == before.get(name) or self.spent:
                     continue
                 kwargs = _ordered(self.parameters, {**before, name: text}).kwargs
@@ -226,22 +234,35 @@ class Constructor:
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         words += _WORD.findall(str(failure.cause))
+        lacking = re.findall(r"'(\w+)'", str(failure.cause)) if _LACKING.search(str(failure.cause)) else []
+        if lacking and any(
+            p.kind is p.VAR_KEYWORD for p in self.parameters.values()
+        ):  # what a base wants to be passed on
+            wanted = [name for name in lacking if name not in self.parameters and name not in extra]
+            if wanted:
+                yield dict(picks), {**extra, **{name: self._choices(name)[0] for name in wanted}}
         named = [word for word in dict.fromkeys(words) if word in picks]
-        for name in named + [name for name in picks if name not in named]:
-            for place in range(len(choices[name])):
-                if place != picks[name] and (place > picks[name] or name in named):
-                    yield {**picks, name: place}, dict(extra)
-        optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks and w not in extra]
-        for name in optional[:3]:
-            if not is_variadic(self.parameters[name]):
-                for text in self._choices(name)[:4]:
-                    yield dict(picks), {**extra, name: text}
+        optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks]
+        optional = [name for name in optional if not is_variadic(self.parameters[name])]
+        passed_on = [w for w in dict.fromkeys(words) if w in extra and w not in self.parameters]
+        for name in named:
+            yield from (({**picks, name: place}, dict(extra)) for place in _others(choices[name], picks[name]))
+        for name in [*optional[:3], *passed_on]:
+            yield from (
+                (dict(picks), {**extra, name: text}) for text in self._choices(name)[:4] if extra.get(name) != text
+            )
+        for name in [name for name in picks if name not in named]:
+            for place in range(picks[name] + 1, len(choices[name])):
+                yield {**picks, name: place}, dict(extra)
         if extra:
             yield dict(picks), {}
 
     def _choices(self, name: str) -> tuple[str, ...]:
         found: list[str] = list(self._companions().get(name, ()))
-        for text in candidates(name, self.parameters[name].annotation):
+        parameter = self.parameters.get(name)
+        if parameter is not None and parameter.default in ((), []):
+            found += _FILLED
+        for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
             found += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(found))
 
@@ -270,6 +291,10 @@ def instances(name: str, cls: Any) -> list[str]:
     parameters = parameters_of(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in required(parameters)}
     return [call_of(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
+
+
+def _others(choices: Sequence[str], place: int) -> Iterator[int]:
+    return (other for other in range(len(choices)) if other != place)
 
 
 def confirm(constructor: Constructor, arguments: Arguments) -> nn.Module:

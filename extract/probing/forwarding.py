@@ -20,6 +20,7 @@ from extract.probing.inputs import (
     Literal,
     Tensor,
     Value,
+    annotated,
     change_nested,
     flatten,
     graph_main,
@@ -29,6 +30,7 @@ from extract.probing.inputs import (
     layouts,
     like_main,
     main_values,
+    meaning,
     required,
     tensors_in,
 )
@@ -84,7 +86,7 @@ class Forward:
         loss = is_loss(list(self.parameters), type(self.built.module).__name__)
         counter = itertools.count()
         starts = iter(self._starts(layers, loss))
-        heap: list[tuple[tuple[int, int], int, Inputs]] = []
+        heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
         for turn in range(_TRIES):
             if self.budget.forwards <= 0 or self.budget.late():
@@ -106,10 +108,9 @@ class Forward:
                 yield called
                 continue
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
-            rank = (-failure.progress[0], -failure.progress[1])
             fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
             for item in itertools.islice(fresh, _REPAIRS):
-                heapq.heappush(heap, (rank, next(counter), item))
+                heapq.heappush(heap, (failure.rank, next(counter), item))
 
     def _starts(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
         """Inputs to begin with, one for each layout and number of channels."""
@@ -139,7 +140,7 @@ class Forward:
                     main = given.get(names[0], main)
                     tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
                     choices = [
-                        [given[name]] if name in given else like_main(name, tensor, loss=loss) for name in names[1:]
+                        [given[name]] if name in given else self._values(name, tensor, loss=loss) for name in names[1:]
                     ]
                     choices = [
                         self._documented_first(values, documented.get(name))
@@ -150,6 +151,13 @@ class Forward:
                     if loss or len(choices) == 1:
                         for alternative in choices[0][1:3] if choices else ():
                             yield ((names[0], main), (names[1], alternative), *likeliest[1:])
+
+    def _values(self, name: str, main: Tensor, *, loss: bool) -> list[Value]:
+        """Values for a further argument: what its annotation says, then what its name does."""
+        parameter = self.parameters.get(name)
+        said = annotated(spelled(parameter.annotation), main) if parameter is not None else []
+        named = like_main(name, main, loss=loss)
+        return [*named, *said] if meaning(name) is not None else [*said, *named]
 
     def _companions(self, names: Sequence[str]) -> dict[str, Value]:
         """Objects for arguments that take an instance of a class of the corpus."""

@@ -4,6 +4,7 @@ What to try follows from the arguments' names, the documented shapes, and the la
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 #: What the numbers in a tensor are for.
-FLOAT, INDEX, MASK, POSITIVE = "float", "index", "mask", "positive"
+FLOAT, INDEX, MASK, POSITIVE, BYTE = "float", "index", "mask", "positive", "byte"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Tensor:
             return f"torch.randint(0, {self.below}, {shape})"
         if self.kind == MASK:
             return f"torch.ones({shape}, dtype=torch.bool)"
+        if self.kind == BYTE:
+            return f"torch.randint(0, 256, {shape}, dtype=torch.uint8)"
         if self.kind == POSITIVE:
             return f"torch.rand({shape})"
         return f"torch.randn({shape})"
@@ -269,6 +272,37 @@ def is_loss(arguments: Sequence[str], class_name: str) -> bool:
     """Whether forward compares a prediction with a target."""
     named = any(_TARGETS.fullmatch(name) for name in arguments)
     return named or class_name.lower().endswith(("loss", "criterion"))
+
+
+#: What annotations say of a further argument, by the main input, in the order in which they are looked for.
+_ANNOTATED: tuple[tuple[str, Callable[[Tensor], tuple[Value, ...]]], ...] = (
+    (r"(tuple|size)\[(int,?){2}\]", lambda main: (Literal(str(_sides(main, 2))),)),
+    (r"(tuple|size)\[(int,?){3}\]", lambda main: (Literal(str(_sides(main, 3))),)),
+    (r"(list|sequence|tuple|iterable)\[(int,?(\.\.\.)?)\]", lambda main: (Literal(str(list(_sides(main, 2)))),)),
+    (r"(list|sequence|tuple|iterable)\[(str,?(\.\.\.)?)\]", lambda _: (Literal("['0', '1', '2']"),)),
+    (
+        r"(list|sequence|tuple|iterable)\[(tensor,?(\.\.\.)?)\]",
+        lambda main: (pyramid(main.shape[1], 3, main.shape[-1]) if len(main.shape) == 4 else Items((main, main)),),
+    ),
+    (r"int", lambda _: (Literal("4"), Literal("1"))),
+    (r"bool", lambda _: (Literal("False"), Literal("True"))),
+    (r"callable.*|.*module(list)?", lambda _: (Literal("nn.Identity()"),)),
+)
+
+
+def annotated(annotation: str, main: Tensor) -> list[Value]:
+    """Values that an annotation asks for; none where it says nothing, or a tensor."""
+    plain = re.sub(r"\b(torch|typing|nn|t|collections\.abc)\.|\s|['\"]", "", annotation).lower()
+    plain = re.sub(r"optional\[(.*)\]$", r"\1", plain).removesuffix("|none")
+    return next((list(make(main)) for pattern, make in _ANNOTATED if re.fullmatch(pattern, plain)), [])
+
+
+def _sides(main: Tensor, number: int) -> tuple[int, ...]:
+    """The sizes of a map whose positions are the tokens of the main input: as square as can be, the last ones first."""
+    if len(main.shape) != 3:
+        return main.shape[-number:] if len(main.shape) > number else (4,) * number
+    side = max(math.isqrt(main.shape[1]), 1)
+    return (*(1,) * (number - 2), side, max(main.shape[1] // side, 1))
 
 
 def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:

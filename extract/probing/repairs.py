@@ -22,6 +22,7 @@ import torch
 from extract.probe import MODULE_NAME
 from extract.probing.attempts import AttemptError
 from extract.probing.inputs import (
+    BYTE,
     FLOAT,
     INDEX,
     MASK,
@@ -130,6 +131,24 @@ def stated_sizes(at: FailedCall) -> Iterator[Inputs]:
     for pattern, have, want in SIZES:
         if match := re.search(pattern, at.text):
             yield from resized(at, int(match[have]), int(match[want]))
+
+
+def shares(at: FailedCall) -> Iterator[Inputs]:
+    """Sizes that are a part or a sum of what stood in the inputs: heads, halves, `x[:2]` beside `x[2:]`, pieces."""
+    sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
+    for pattern, have, want in SIZES:
+        if match := re.search(pattern, at.text):
+            part = int(match[have])
+            for size in sorted(size for size in sizes if size > 2 and size != part):
+                wanted, rest = divmod(size * int(match[want]), max(part, 1))
+                if not rest and part and not (size % part and part % size):
+                    yield from resized(at, size, wanted)
+    if match := re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", at.text):
+        whole = int(match[1]) + int(match[2])
+        if whole in sizes:
+            yield from resized(at, whole, 2 * min(int(match[1]), int(match[2])))
+    if match := re.search(r"sum exactly to (\d+) .*got split_sizes=\[([\d, ]+)\]", at.text):
+        yield from resized(at, int(match[1]), sum(map(int, match[2].split(","))))
 
 
 def resized(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
@@ -356,6 +375,7 @@ def missing(at: FailedCall) -> Iterator[Inputs]:
 
 #: Words of messages about types of numbers, and the kind that they ask for.
 KINDS: tuple[tuple[str, str], ...] = (
+    (r"uint8", BYTE),
     (r"long|int64|indices|one_hot|integer|'index'|int ", INDEX),
     (r"float|long|bool|complex", FLOAT),
     (r"bool|mask|byte", MASK),
@@ -386,9 +406,10 @@ def _indices(tensor: Tensor, rank: int) -> Tensor | None:
 
 def lists(at: FailedCall) -> Iterator[Inputs]:
     """Where a tensor stands for a list, or a list has the wrong length."""
-    if not re.search(
-        r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in ", f"{at.text} {at.line}"
-    ):
+    short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # what is left of a tensor that was looped over
+    looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
+    told = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
+    if not looped and not re.search(told, f"{at.text} {at.line}"):
         return
     for name in at.implicated()[:3]:
         value = dict(at.inputs)[name]
@@ -398,6 +419,30 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
             longer = _falling((*value.values, value.values[-1]))
             for values in (longer, value.values[:-1] or value.values, _falling((*longer, longer[-1]))):
                 yield with_value(at.inputs, name, replace(value, values=values))
+
+
+def unlisted(at: FailedCall) -> Iterator[Inputs]:
+    """Where a list stands for a tensor: its first one."""
+    match = re.search(r"'(list|tuple)' object has no attribute '(\w+)'|must be (Tensor), not (list|tuple)", at.text)
+    if match and hasattr(torch.Tensor, match[2] or "shape"):
+        for name in at.implicated():
+            value = dict(at.inputs)[name]
+            if isinstance(value, Items):
+                yield with_value(at.inputs, name, value.values[0])
+
+
+_CALLED = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?\(")
+
+
+def callables(at: FailedCall) -> Iterator[Inputs]:
+    """Arguments that turn out to be called: a layer, or a list of layers, that returns what it is given."""
+    if not re.search(r"object is not callable", at.text):
+        return
+    given = dict(at.inputs)
+    for called in _CALLED.finditer(at.line):
+        if called[1] in given:
+            layer = "[nn.Identity() for _ in range(8)]" if called[2] else "nn.Identity()"
+            yield with_value(at.inputs, called[1], Literal(layer))
 
 
 def _lists_of(value: Tensor, layers: Layers) -> Iterator[Value]:
@@ -445,6 +490,9 @@ def _with_fields(at: FailedCall, name: str, keys: Sequence[str], *, attributes: 
 #: The likeliest first.
 RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
     stated_sizes,
+    unlisted,
+    shares,
+    callables,
     ranks,
     missing,
     kinds,

@@ -20,7 +20,7 @@ from typing import Literal
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lemur_core.files.errors import UserError
-from manifests.licenses import find_license, license_of_fields
+from manifests.licenses import NOASSERTION, find_license, license_of_fields
 from manifests.swhid import blob_sha1, directory_swhid
 
 Kind = Literal["package", "git", "folder"]
@@ -282,14 +282,15 @@ def is_text(path: str) -> bool:
         return bool(_LICENSE_NAME.fullmatch(name)) or name in ("PKG-INFO", "pyproject.toml", "requirements.txt")
     if parts[0].endswith(".dist-info"):
         return name == "METADATA" or bool(_LICENSE_NAME.fullmatch(name))
-    return path in _REQUIREMENT_FILES or (parts[-2].endswith(".egg-info") and name == "requires.txt")
+    required = path in _REQUIREMENT_FILES or (parts[-2].endswith(".egg-info") and name == "requires.txt")
+    return required or _in_licenses(path)
 
 
 def read_facts(texts: Mapping[str, bytes]) -> Facts:
     """Name, version, licence and requirements, from the best text that states each."""
     decoded = {path: data[:_MAX_TEXT_BYTES].decode("utf-8", "replace") for path, data in sorted(texts.items())}
-    licenses = [text for path, text in decoded.items() if _LICENSE_NAME.fullmatch(PurePosixPath(path).name)]
     project = _read_pyproject(decoded.get("pyproject.toml", ""))
+    licenses = [text for path, text in decoded.items() if _is_license(path, project)]
     header = next((text for path, text in decoded.items() if PurePosixPath(path).name in ("METADATA", "PKG-INFO")), "")
     fields = email.parser.Parser(policy=email.policy.compat32).parsestr(header, headersonly=True)
     stated = license_of_fields(
@@ -297,6 +298,8 @@ def read_facts(texts: Mapping[str, bytes]) -> Facts:
         str(fields.get("License", "")),
         [value.removeprefix("License ::").strip() for value in map(str, fields.get_all("Classifier", []))],
     )
+    if stated == NOASSERTION:
+        stated = _stated_license(project)
     requires = tuple(str(value) for value in fields.get_all("Requires-Dist", []))
     return Facts(
         str(fields.get("Name", "")),
@@ -312,6 +315,36 @@ def _read_pyproject(text: str) -> dict[str, object]:
     except tomllib.TOMLDecodeError:  # a foreign file that is none of our business
         return {}
     return project if isinstance(project, dict) else {}
+
+
+def _stated_license(project: Mapping[str, object]) -> str:
+    """The licence that a project table states: an SPDX expression (PEP 639), else a table's text, else classifiers."""
+    given, classifiers = project.get("license"), project.get("classifiers")
+    table = given if isinstance(given, dict) else {}
+    named = [str(value) for value in classifiers] if isinstance(classifiers, list) else []
+    return license_of_fields(
+        given if isinstance(given, str) else "",
+        str(table.get("text", "")),
+        [value.removeprefix("License ::").strip() for value in named if value.startswith("License ::")],
+    )
+
+
+def _is_license(path: str, project: Mapping[str, object]) -> bool:
+    """Whether a text is a licence of the project: one that `license-files` names, where it does, else any so called."""
+    listed, given = project.get("license-files"), project.get("license")
+    patterns = [str(item) for item in listed] if isinstance(listed, list) else []
+    if isinstance(given, dict) and "file" in given:
+        patterns.append(str(given["file"]))
+    named = [pattern for pattern in patterns if PurePosixPath(path).match(pattern)]
+    if patterns and ".dist-info/" not in path:
+        return bool(named)
+    return bool(_LICENSE_NAME.fullmatch(PurePosixPath(path).name)) or _in_licenses(path)
+
+
+def _in_licenses(path: str) -> bool:
+    """Whether a file lies where texts of licences are kept by their SPDX ids: `LICENSES/MIT.txt`."""
+    folder, _, name = path.rpartition("/")
+    return folder.upper() in {"LICENSES", "LICENCES"} and PurePosixPath(name).suffix in {"", ".txt", ".md"}
 
 
 def _requirements(project: Mapping[str, object], texts: Mapping[str, str]) -> tuple[str, ...]:

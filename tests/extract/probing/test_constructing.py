@@ -34,6 +34,33 @@ class A(nn.Module):
 
 
 @pytest.mark.parametrize(
+    ("base", "body"),
+    [
+        ("nn.Conv2d", "super().__init__(*args, **kwargs)"),
+        ("Base", "super().__init__(**kwargs)"),
+        ("Base", "super().__init__(width=4, **kwargs)"),
+    ],
+)
+def test_arguments_that_are_passed_on(constructor: MakeConstructor, base: str, body: str) -> None:
+    """`*args, **kwargs`: what the constructor of a base says that it lacks is given by name."""
+    made = constructor(f"""
+class Base(nn.Module):
+    def __init__(self, dim, *, num_heads, width=2):
+        super().__init__()
+        self.a = nn.MultiheadAttention(dim, num_heads)
+
+class A({base}):
+    def __init__(self, *args, **kwargs):
+        {body}
+
+    def forward(self, x):
+        return x
+""")
+    wanted = {"dim", "num_heads"} if base == "Base" else {"in_channels", "out_channels", "kernel_size"}
+    assert set(dict(first(made).kwargs)) == wanted
+
+
+@pytest.mark.parametrize(
     ("signature", "body", "kwargs"),
     [
         ("", "pass", {}),
@@ -53,6 +80,8 @@ class A(nn.Module):
         ("*args, **kwargs", "pass", {}),
         ("embed_dim=768, depth=12", "self.a = nn.Linear(embed_dim, depth)", {"embed_dim": "32", "depth": "2"}),
         ("num_classes: int", "assert num_classes == 4", {"num_classes": "4"}),
+        ("anchors=()", "self.a = nn.Linear(len(anchors[0]), 2)", {"anchors": "[[4, 4, 8, 8], [8, 8, 16, 16]]"}),
+        ("norm_layer=None", "self.a = nn.Sequential(norm_layer(4))", {"norm_layer": "nn.LayerNorm"}),
     ],
 )
 def test_arguments_by_name(constructor: MakeConstructor, signature: str, body: str, kwargs: dict[str, str]) -> None:

@@ -24,6 +24,7 @@ from extract.probing.inputs import (
     Literal,
     Tensor,
     Value,
+    annotated,
     change_tensors,
     flatten,
     is_loss,
@@ -294,3 +295,23 @@ def test_the_main_input_of_an_embedding() -> None:
 )
 def test_is_loss(arguments: list[str], name: str, loss: bool) -> None:
     assert is_loss(arguments, name) == loss
+
+
+@pytest.mark.parametrize(
+    ("annotation", "shape", "expected"),
+    [
+        ("Tuple[int, int, int]", (2, 16, 32), "(1, 4, 4)"),
+        ("tuple[int, int] | None", (2, 12, 32), "(3, 4)"),
+        ("Optional[typing.Tuple[int, int]]", (2, 8, 24, 24), "(24, 24)"),
+        ("List[int]", (2, 16, 32), "[4, 4]"),
+        ("typing.List[str]", (2, 8, 4, 4), "['0', '1', '2']"),
+        ("List[torch.Tensor]", (2, 8), "[torch.randn((2, 8)), torch.randn((2, 8))]"),
+        ("nn.ModuleList", (2, 8), "nn.Identity()"),
+        ("bool", (2, 8), "False"),
+        ("torch.Tensor", (2, 8), None),
+        ("", (2, 8), None),
+    ],
+)
+def test_what_annotations_say(annotation: str, shape: tuple[int, ...], expected: str | None) -> None:
+    found = annotated(annotation, Tensor(shape))
+    assert (found[0].expression() if found else None) == expected

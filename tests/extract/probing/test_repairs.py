@@ -48,6 +48,24 @@ def layer(text: str) -> str:
 
 #: Which failure, the block, the inputs that fail, and how early a repair that works must stand.
 CASES: tuple[tuple[str, str, Inputs, int], ...] = (
+    (
+        "a half of the channels",
+        module("return self.layer(x.chunk(2, 1)[0])", "self.layer = nn.Conv2d(32, 8, 1)"),
+        (("x", IMAGE),),
+        4,
+    ),
+    ("two corners of a box", module("return x[..., 2:] - x[..., :2]"), (("x", ROWS),), 2),
+    ("pieces of a split", module("return torch.split(x, [8, 16], dim=1)[0]"), (("x", IMAGE),), 2),
+    ("bytes", module("if x.dtype != torch.uint8:\n    raise TypeError('Only torch.uint8 images')\nreturn x"), (("x", IMAGE),), 4),
+    ("a list for a tensor", module("return x.transpose(0, 1)"), (("x", Items((IMAGE, IMAGE))),), 1),
+    ("a loop over maps", module("return [f.flatten(2) @ f.shape[3] if 0 else f.size()[3] * f for f in x]"), (("x", IMAGE),), 60),
+    ("an argument that is called", module("return f(x)", arguments="x, f"), (("x", ROWS), ("f", ROWS)), 1),
+    (
+        "a list of arguments that are called",
+        module("return f[1](x)", arguments="x, f"),
+        (("x", ROWS), ("f", ROWS)),
+        1,
+    ),
     ("channels of a convolution", layer("nn.Conv2d(3, 8, 3)"), (("x", IMAGE),), 1),
     ("channels of a 1-D convolution", layer("nn.Conv1d(8, 8, 3)"), (("x", Tensor((2, 32, 16))),), 1),
     ("channels of a transposed convolution", layer("nn.ConvTranspose2d(12, 8, 3)"), (("x", IMAGE),), 4),

@@ -106,6 +106,28 @@ Requires-Dist: not a header, but the description
             {"requirements.txt": b"-r requirements/runtime.txt", "requirements/runtime.txt": b"numpy"},
             Facts("", "", "NOASSERTION", ("numpy",)),
         ),
+        ({"pyproject.toml": b'[project]\nlicense = "MIT"'}, Facts("", "", "MIT", ())),
+        (
+            {
+                "pyproject.toml": b'[project]\nlicense = "mit or apache-2.0"\nlicense-files = ["LICEN[CS]E*"]',
+                "LICENSE": MIT,
+            },
+            Facts("", "", "MIT OR Apache-2.0", ()),
+        ),
+        ({"pyproject.toml": b'[project]\nlicense = {text = "BSD 3-Clause"}'}, Facts("", "", "BSD-3-Clause", ())),
+        (
+            {"pyproject.toml": b'[project]\nclassifiers = ["License :: OSI Approved :: MIT License"]'},
+            Facts("", "", "MIT", ()),
+        ),
+        (
+            {
+                "pyproject.toml": b'[project]\nlicense-files = ["LICENSES/*"]',
+                "LICENSES/MIT.txt": MIT,
+                "COPYING": b"GNU General Public License version 3, basic permissions",
+            },
+            Facts("", "", "MIT", ()),
+        ),
+        ({"pyproject.toml": b'[project]\nlicense = "no such"', "LICENSE": MIT}, Facts("", "", "MIT", ())),
         ({"pyproject.toml": b"not = [toml", "LICENSE": b"\xff\xfe"}, Facts("", "", "NOASSERTION", ())),
         ({"pyproject.toml": b"project = 3"}, Facts("", "", "NOASSERTION", ())),
         ({}, Facts("", "", "NOASSERTION", ())),
@@ -120,6 +142,7 @@ def test_texts_to_read() -> None:
         "LICENSE LICENCE.txt LICENSE-APACHE COPYING.LESSER UNLICENSE x-1.dist-info/METADATA PKG-INFO pyproject.toml"
     )
     wanted += " x-1.dist-info/licenses/LICENSE x.egg-info/requires.txt requirements.txt requirements/runtime.txt"
+    wanted += " LICENSES/MIT.txt"
     others = "license.py licenses sub/LICENSE x-1.dist-info/RECORD sub/x-1.dist-info/METADATA sub/pyproject.toml"
     assert [path for path in f"{wanted} {others} requirements/tests.txt".split() if is_text(path)] == wanted.split()
 
