@@ -22,6 +22,7 @@ _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (
 class LevelName(StrEnum):
     """The rungs that blocks can be taken to."""
 
+    discovered = "discovered"
     emitted = "emitted"
     parsed = "parsed"
     compiled = "compiled"

@@ -148,15 +148,25 @@ class BlockExtractor:
         """The blocks of several classes, in the order of the sources; names that nothing has are left out."""
         return list(self.extract(select(self.warm_index_once(), Selection(names=tuple(names)))))
 
-    def extract_blocks_from_file(self, path: Path | str) -> list[Result]:
+    def extract_blocks_from_file(
+        self, path: Path | str, *, limit: int | None = None, start_from: str | None = None
+    ) -> list[Result]:
         """The blocks that a JSON list names.
 
-        Raises: UserError if the file is not a JSON list of names.
+        Args:
+            limit: at most so many.
+            start_from: leave out what comes before this name.
+
+        Raises: UserError if the file is not a JSON list of names, or `start_from` is not among them.
         """
-        return self.extract_multiple_blocks(read_names(Path(path)))
+        wanted = Selection(names=read_names(Path(path)), limit=limit, start_from=start_from)
+        return list(self.extract(select(self.warm_index_once(), wanted)))
 
     def extract(self, selected: Selected) -> Iterator[Result]:
         """Emit and validate the selected classes; results in their order."""
+        if self.options.level == "discovered":
+            yield from (_result(found, None, Verdict("discovered"), None, None, None) for found in selected.found)
+            return
         outcomes: dict[str, Emitted | Unresolved] = {}
         with progress("emit", len(selected.found), "blocks") as advance:
             for found in selected.found:

@@ -1,6 +1,7 @@
 """The extraction folder: closed files, their table, specs, what they need, a report, and a manifest, written last."""
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from lemur_core.similarity.text import tokens_of
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.licenses import is_permissive
 from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
-from manifests.provenance import FULL, REQUIREMENTS, SPECS, TABLE, lean_path
+from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, lean_path
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow, arrow_schema
 from manifests.tables import Configs, card_yaml, offered_tables, write_table
 
@@ -61,6 +62,8 @@ def write_extraction(
         made_from = {result.row.block: result.closure_files for result in results}
         text = requirements_text(rows, made_from, facts.sources)
         (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
+        if facts.options.level == "discovered":
+            (folder / NAMES).write_text(names_text(rows), encoding="utf-8", newline="\n")
         watch.lap("write tables")
         traced = {result.row.block: result.traced for result in results if result.traced is not None}
         specs = write_specs(folder / SPECS, rows, traced)
@@ -96,6 +99,12 @@ def write_extraction(
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+def names_text(rows: Sequence[Block]) -> str:
+    """The JSON list by which `--names` finds these classes again: bare names where one class has it, else block ids."""
+    times = Counter(row.name for row in rows)
+    return json.dumps([row.name if times[row.name] == 1 else row.block for row in rows], indent=1) + "\n"
 
 
 def code_paths(blocks: Iterable[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from manifests.licenses import NOASSERTION, is_permissive
 
 #: The files of an extraction folder that say so.
 TABLE, SPECS, REQUIREMENTS = "blocks.parquet", "specs.jsonl", "required_repos.json"
+NAMES = "nn_block_names.json"  # of a run that only discovers: a list for `--names`
 #: Its folders of code: closed files, and their lean forms.
 FULL, LEAN = "blocks/", "lean/"
 

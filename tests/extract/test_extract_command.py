@@ -240,6 +240,19 @@ def test_scope_needs_no_new_index(folder: Path, cache: Path, extracted: Path) ->
     assert rows_of(folder / "gates")["Gate"]["level"] == "compiled"
 
 
+def test_names_that_are_only_listed_are_found_again(folder: Path, cache: Path, extracted: Path) -> None:
+    done = lemur(folder, cache, "extract", "--source", "./mylib", "--level", "discovered", "--out", "listed")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(folder / "listed")
+    assert {row["level"] for row in rows.values()} == {"discovered"}
+    names = folder / "listed" / "nn_block_names.json"
+    assert json.loads(names.read_text()) == list(rows)
+    done = lemur(folder, cache, "extract", "--source", "./mylib", "--names", str(names), "--start-from", "Block",
+                 "--limit", "2", "--level", "emitted", "--out", "again")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert list(rows_of(folder / "again")) == list(rows)[list(rows).index("Block") :][:2]
+
+
 @pytest.mark.slow
 def test_interrupt_leaves_no_half_folder(folder: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(tmp_path / "cold")}
