@@ -316,7 +316,7 @@ class BlockExtractor:
 
 def _result(
     found: Found,
-    outcome: Emitted | Unresolved,
+    outcome: Emitted | Unresolved | None,
     verdict: Verdict | None,
     compared: Comparison | None,
     traced: Traced | None,
