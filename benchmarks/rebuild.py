@@ -1,4 +1,4 @@
-"""How many blocks can be written anew from what they compute, and how many of these are equal to their originals.
+"""How many blocks can be written anew from their specs alone, and how many of these are equal to their originals.
 
     python -m benchmarks.rebuild DIR [EVERY] [FIRST]
 
@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from extract.blocks import read_rows
-from extract.rebuild import COLUMNS, Outcomes, rebuild_rows
+from extract.rebuild import Rewritten, rebuild_rows, specs_in
 from extract.results import at_least
 
 
@@ -24,45 +24,46 @@ def main() -> None:
     parser.add_argument("every", nargs="?", type=int, default=10)
     parser.add_argument("first", nargs="?", type=int, default=0)
     given = parser.parse_args()
-    rows = [row for row in read_rows(given.folder, COLUMNS) if at_least(row["level"], "forward")]
-    rows = sorted(rows, key=lambda row: str(row["block"]))[given.first :: given.every]
+    rows = read_rows(given.folder, ("block", "level", "start_line", "end_line"))
+    rows = sorted((row for row in rows if at_least(row["level"], "forward")), key=lambda row: str(row["block"]))
+    rows = rows[given.first :: given.every]
     lengths = {row["block"]: row["end_line"] - row["start_line"] + 1 for row in rows}
-    outcomes = list(rebuild_rows(given.folder, rows))
-    written = [one for one in outcomes if "source" in one.found]
-    equal = [one for one in outcomes if one.step == "equal"]
-    bits = sum(bool(one.found["bits"]) for one in equal)
+    specs = specs_in(given.folder, lengths)
+    outcomes = {one.block: one for one in rebuild_rows(given.folder, specs)}
+    written = [one for one in outcomes.values() if "source" in one.found]
+    equal = [one for one in written if one.step == "equal"]
+    stated = sum(spec.algorithm is not None and spec.algorithm.rebuilds is True for spec in specs)
     free = sum(bool(one.found["free"]) for one in equal)
     ratios = sorted(_lines(one) / lengths[one.block] for one in written)
     print(f"sample        {len(rows)} blocks that run forward: every {given.every}th from number {given.first} on")
-    print(f"rebuilt       {len(written)} ({_share(written, rows)})")
-    print(f"equal         {len(equal)} ({_share(equal, written)} of these), {bits} in every bit")
-    print(f"other sizes   {free} of the equal ones also at sizes that were never traced")
+    print(f"rebuilt       {len(written)} ({_share(len(written), len(rows))})")
+    print(f"equal         {len(equal)} ({_share(len(equal), len(written))} of these),", end=" ")
+    print(f"{sum(bool(one.found['bits']) for one in equal)} in every bit; {stated} specs say so")
+    print(
+        f"same graph    {sum(bool(one.found['same_graph']) for one in written)} compute the graph of their spec again"
+    )
+    print(f"other sizes   {free} of the equal ones take other sizes,", end=" ")
+    print(f"{sum(bool(one.found['proved_free']) for one in equal)} were compared at some that were never traced")
     if ratios:
         above = sum(ratio > 2 for ratio in ratios)
         print(
             f"lines         {statistics.median(ratios):.2f} of the class's in the median; {above} above twice as many"
         )
-    for cause, count in Counter(_kind(one) for one in outcomes if one.step != "equal").most_common():
+    causes = {row["block"]: "its spec has no graph" for row in rows}
+    causes |= {one.block: one.kind for one in outcomes.values()}
+    missed = {block: cause for block, cause in causes.items() if cause != "equal"}
+    for cause, count in Counter(missed.values()).most_common():
         print(f"miss          {count} {cause}")
-    for one in sorted(outcomes, key=lambda one: one.block):
-        if one.step != "equal":
-            print(f"  {one.block}: {one.cause[:200]}")
+    for block in sorted(missed):
+        print(f"  {block}: {outcomes[block].cause[:200] if block in outcomes else missed[block]}")
 
 
-def _share(some: list[Outcomes], of: list[Outcomes] | list[dict[str, object]]) -> str:
-    return f"{100 * len(some) / max(len(of), 1):.1f} %"
+def _share(some: int, of: int) -> str:
+    return f"{100 * some / max(of, 1):.1f} %"
 
 
-def _lines(one: Outcomes) -> int:
+def _lines(one: Rewritten) -> int:
     return sum(bool(line.strip()) and not line.startswith("#") for line in str(one.found["source"]).splitlines())
-
-
-def _kind(one: Outcomes) -> str:
-    """A cause, as a kind of causes."""
-    kinds = {"failed": "ended in the sandbox", "defined": "could not be traced", "rebuilt": "not equal"}
-    if one.step == "traced":
-        return "an operation without public form" if "operation" in one.cause else "what no graph holds"
-    return kinds[one.step]
 
 
 if __name__ == "__main__":

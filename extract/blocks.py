@@ -19,6 +19,7 @@ from extract.specs.make import Worked, worked_of
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, shown
 from lemur_core.graphs.notation import from_notation
+from lemur_core.graphs.symbolic import at
 from manifests.conversations.verify import find_conversation
 from manifests.kinds import Link, Traced, lines_text
 from manifests.licenses import is_permissive
@@ -314,8 +315,8 @@ def draw_block(folder: Path, wanted: str, path: Path) -> str:
     if algorithm is None:
         raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
     try:
-        graph = from_notation(algorithm["eval"])
-    except ValueError as error:
+        graph = at(from_notation(algorithm["eval"], algorithm["sizes"]))
+    except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{block}: its graph cannot be read: {error}; extract it again") from error
     from lemur_core.graphs.picture import draw
 

@@ -187,15 +187,20 @@ def rebuild(
             show_default=False,
         ),
     ],
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write.", show_default=False)],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--in", metavar="DIR", help="An extraction folder; not needed for a spec alone.", show_default=False
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
-    """Write a block anew from what it computes alone, and prove that it is equal: outputs, gradients, buffers."""
+    """Write a block anew from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
     from extract.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))

@@ -19,10 +19,14 @@ from extract.hints import HintFinder, Hints
 from extract.index import RUNTIME_NAMES, Index
 from extract.lean import LeanFile, lean_all, lean_columns, lean_file
 from extract.modules import Library, Module
+from extract.rebuild import Original, Rewritten, count_rewritten, rebuild_all
 from extract.requirements import distributions_of
 from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
+from extract.specs.algorithm import judged, stored_of
+from extract.specs.make import positional_names
+from extract.specs.outline import outline_of
 from extract.standins import standin_source
 from extract.tracing import Traced, trace_all
 from extract.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
@@ -181,12 +185,14 @@ class BlockExtractor:
         self.watch.lap("compare")
         traced = self._trace(emitted, verdicts)
         self.watch.lap("trace")
+        answers = self._rebuild(emitted, verdicts, traced)
+        self.watch.lap("rebuild")
         lean = self._lean(emitted, verdicts)
         self.watch.lap("lean")
         for found in selected.found:
             outcome, block = outcomes[found.block], found.block
             verdict = verdicts.get(block)
-            yield _result(found, outcome, verdict, compared.get(block), traced.get(block), lean.get(block))
+            yield _result(found, outcome, verdict, compared.get(block), answers.get(block), lean.get(block))
 
     def _distributions(self, source: Source) -> set[str]:
         """Under which names a source could be asked for: never installed, since it is an origin."""
@@ -297,6 +303,38 @@ class BlockExtractor:
                 advance(1)
         return found
 
+    def _rebuild(
+        self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict], traced: Mapping[str, Traced]
+    ) -> dict[str, Mapping[str, Any]]:
+        """What was traced, with whether the blocks can be written anew from it, proved beside the originals."""
+        answers = {block: one.answer for block, one in traced.items() if one.answer is not None}
+        items = [item for item in emitted if item.found.block in answers]
+        specs = [self._original(item, verdicts[item.found.block], answers[item.found.block]) for item in items]
+        found: list[Rewritten] = []
+        with progress("rebuild", len(specs), "blocks") as advance:
+            for one in rebuild_all(
+                specs, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
+            ):
+                found.append(one)
+                advance(1)
+        self.facts.details["rebuilt"] = count_rewritten(found)
+        self.facts.details["not_rebuilt"] = by_size(Counter(one.kind for one in found if one.rebuilds is not True))
+        return {one.block: judged(answers[one.block], one.rebuilds, one.found.get("sizes_fail")) for one in found}
+
+    def _original(self, item: Emitted, verdict: Verdict, answer: Mapping[str, Any]) -> Original:
+        found = item.found
+        statement = found.module.facts.statements[found.facts.statement]
+        about = {
+            "name": found.name,
+            "path": found.module.file.path,
+            "start_line": statement.line,
+            "end_line": statement.end_line,
+            "license": found.module.source.license,
+        }
+        names = positional_names(outline_of(item.code).method(found.name, "forward"))
+        pair = self._pair(item, verdict, {})
+        return Original(found.block, stored_of(answer, names), answer["graph"], about, pair)
+
     def _pair(self, item: Emitted, verdict: Verdict, folders: Mapping[str, tuple[Path, ...]]) -> Pair:
         assert verdict.arguments is not None
         module = item.found.module
@@ -319,7 +357,7 @@ def _result(
     outcome: Emitted | Unresolved | None,
     verdict: Verdict | None,
     compared: Comparison | None,
-    traced: Traced | None,
+    answer: Mapping[str, Any] | None,
     lean: LeanFile | str | None,
 ) -> Result:
     module = found.module
@@ -330,7 +368,6 @@ def _result(
     if isinstance(outcome, Unresolved):
         verdict = Verdict("discovered", str(outcome.reason), outcome.detail)
     assert verdict is not None
-    answer = traced.answer if traced is not None else None
     row = Block(
         block=found.block,
         name=found.name,

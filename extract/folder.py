@@ -271,6 +271,10 @@ def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:
         f" group is in one split: {plural(len(groups), 'group')}, the largest of {count(max(groups.values()))}. The"
         " table `blocks` is one split; column `block` joins it with these.",
         "",
+        f"{count(sum(spec.algorithm is not None for spec in specs))} tell what their block computes; of"
+        f" {count(sum(s.algorithm is not None and s.algorithm.rebuilds is True for s in specs))} a module was written"
+        " from the spec alone and proved equal to it, outputs, gradients and buffers (`lemur rebuild`).",
+        "",
         f"{count(sum(bool(spec.cases) for spec in specs))} were seen to run forward,"
         f" {count(sum(spec.parameters is not None for spec in specs))} to be constructed. Summaries have a median of"
         f" {lengths[(len(lengths) - 1) // 2]} tokens.",

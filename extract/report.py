@@ -227,6 +227,18 @@ def _distinct(found: Distinct) -> list[str]:
     return [*lines, f"{note} NN-RAG's paper counts 771 unique among 941 validated blocks (82 %).", ""]
 
 
+def _rebuilt(found: Mapping[str, int] | None, traced: int) -> list[list[str]]:
+    """How many specs give back their block."""
+    if found is None:
+        return []
+    told = (
+        ("written from their specs", "written"),
+        ("of these equal to the original", "equal"),
+        ("of these equal at sizes that were never traced", "other_sizes"),
+    )
+    return [[what, count(found[name]), percent(found[name], traced)] for what, name in told]
+
+
 def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
     """How many of the blocks that run were traced, and how many different computations there are."""
     found, running = counts["graphs"], counts["reached"]["forward"]
@@ -238,17 +250,19 @@ def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
         ["with a graph", count(traced), percent(traced, running)],
         ["different graphs", count(found["distinct"]), percent(found["distinct"], traced)],
         ["different up to widths", count(found["distinct_widths"]), percent(found["distinct_widths"], traced)],
+        *_rebuilt(facts.details.get("rebuilt"), traced),
     ]
     lines = _section("What they compute", ["", "blocks", "%"], rows)
     lines += [
         "Equal graphs are the same computation in eval and in train mode; docs/graphs.md tells how it is had.",
         "",
     ]
-    reasons = list(facts.details.get("no_graph", {}).items())
-    if reasons:
-        more = f"; and {count(len(reasons) - _NAMED)} further reasons" if len(reasons) > _NAMED else ""
-        told = "; ".join(f"{count(number)}: {plain(why)}" for why, number in reasons[:_NAMED])
-        lines += [f"No graph: {told}{more}.", ""]
+    for what, name in (("No graph", "no_graph"), ("Not rebuilt", "not_rebuilt")):
+        reasons = list(facts.details.get(name, {}).items())
+        if reasons:
+            more = f"; and {count(len(reasons) - _NAMED)} further reasons" if len(reasons) > _NAMED else ""
+            told = "; ".join(f"{count(number)}: {plain(why)}" for why, number in reasons[:_NAMED])
+            lines += [f"{what}: {told}{more}.", ""]
     return lines
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from extract.results import at_least
 from lemur_core.files.figures import BLUE, INK, bar_axes, label_bars, save_figure
 from lemur_core.files.markdown import code_span, count, percent, plural, shown
-from lemur_core.graphs.graph import LEAVES, Graph, unpack
+from lemur_core.graphs.graph import LEAVES
+from lemur_core.graphs.notation import forms_of
 from manifests.licenses import is_permissive
 from manifests.records import LEVELS, Block, Level
 
@@ -57,7 +58,7 @@ def draw_graphs(folder: Path, rows: Sequence[Block], traced: Mapping[str, Mappin
     Returns: the captions by figure: `graph_common`, `graph_median`.
     """
     forms = {
-        row.block: Graph.from_json(unpack(traced[row.block]["eval"]))
+        row.block: forms_of(traced[row.block])["eval"]
         for row in rows
         if row.block in traced and is_permissive(row.license)
     }

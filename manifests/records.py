@@ -277,8 +277,18 @@ class Algorithm(Record):
     reads_values: bool = Field(description="Python saw a value on the way: another input might go another way")
     unused_parameters: tuple[str, ...] = Field(description="parameters that no result depends on")
     train_error: str | None = Field(description="why there is no graph of train mode")
-    eval: dict[str, Any] = Field(description="the graph of eval mode: form, torch, nodes, outputs, writes")
-    train: dict[str, Any] | None = Field(description="that of train mode; null where it is the same, or there is none")
+    sizes: dict[str, tuple[int | float, ...]] = Field(
+        description="of the inputs that are free, by letter: the values it was traced at, its own first; and numbers"
+        " U1, U2, ... for which there is no formula"
+    )
+    fixed: str | None = Field(description="why no size is free, where none is")
+    rebuilds: Literal[True] | str | None = Field(
+        description="written from this alone it is proved equal; why not; null where that was not tried"
+    )
+    eval: dict[str, Any] = Field(description="the graph of eval mode: form, torch, operations, nodes, outputs, writes")
+    train: dict[str, Any] | None = Field(
+        description="how that of train mode differs; null where it is the same, or there is none"
+    )
 
 
 class Spec(Record):

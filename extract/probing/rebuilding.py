@@ -1,198 +1,259 @@
-"""Inside the sandbox: one block traced, written anew from its graph alone, and compared with the original."""
+"""Inside the sandbox: a block written anew from its spec alone, traced again, and compared with the original."""
 
 import copy
 import functools
-import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from extract.probe import MODULE_NAME, hide
-from extract.probing.attempts import AttemptError, Namespace, attempt, fill_unset, seed_all, unset_is_nan
-from extract.probing.entry import compile_nothing, define, namespace
+from extract.probing.attempts import AttemptError, attempt, seed_all, unset_is_nan
+from extract.probing.inputs import change_nested, flatten
+from extract.probing.subject import Shape, Subject, prepare
+from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.expressions import RebuildError
-from lemur_core.graphs.proof import Difference, compare
+from lemur_core.graphs.graph import Graph, Node
+from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.notation import restore
+from lemur_core.graphs.proof import Difference, Trial, compare
 from lemur_core.graphs.rebuild import Rebuilt, rebuild
-from lemur_core.graphs.sizes import Inputs, Shape, Sized, resized, trace_sizes
-from lemur_core.graphs.trace import ROUTES
+from lemur_core.graphs.recorder import Recorder
+from lemur_core.graphs.sizes import Sized, never_run
+from lemur_core.graphs.symbolic import Size, at
+from lemur_core.graphs.trace import ROUTES, both_modes, run
 from lemur_core.sandbox.foreign import load as load_module
 
 _SECONDS = 40.0
+_FILE = "rebuilt"
 
 
 def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
-    """Rebuild one block and prove it.
+    """Write one block from its spec and prove it.
 
     Args:
-        payload: `code`, `name`, `folders`, `origin` as for `extract.probing.entry.climb`; `arguments` that worked;
-            `companions` that they name; `header` of the file.
+        payload: `name`; `header` of the file; `graph`, its identity; `stored`, what the spec says of its graphs
+            (`notation.restore`); and, where the original is at hand, `code`, `folders`, `origin`, `arguments` and
+            `companions`, as for `extract.probing.tracing.trace_block`.
 
-    Returns: `step` that it came to (`defined`, `traced`, `rebuilt`, `equal`); `cause`, why no further, in a line;
-        from `rebuilt` on, `source`, `mapping`, `fixed`, `free`, `shapes`, `error`, of the values, and `bits`.
+    Returns: `step` that it came to: `read` (the spec), `written`, `traced` (what was written has the spec's graph) or
+        `equal` (to the original); `cause`, why no further, in a line; from `written` on `source`, `fixed`, `free` (it
+        takes other sizes than its own), `same_graph`; from `equal` on `error`, of the values, `bits`, `proved_free`
+        (other sizes were compared), and `outside_state`, what no state dict holds. `sizes_fail` says what is wrong
+        with the formulas, where only what is written for its own sizes is right; `no_original` why it cannot be built.
     """
-    compile_nothing()
-    torch.jit._state.disable()
-    sys.path += payload.get("folders", [])
-    hide(payload.get("origin", []))
-    torch.backends.mha.set_fastpath_enabled(False)
-    cls, stopped = define(payload)
-    if cls is None:
-        return {"step": "failed", "cause": stopped["error"]}
-    names = namespace(vars(sys.modules[MODULE_NAME]), list(payload.get("companions", ())))
-    block = _Block(cls, payload["arguments"], names)
-    try:
-        sized = _traced(block)
-    except AttemptError as failure:
-        return {"step": "defined", "cause": failure.message}
-    first: dict[str, Any] = {}
-    for tried in (sized, sized.single):
-        if tried is not None:
-            found = _rebuilt(block, tried, payload)
-            first = first or found
-            if found["step"] == "equal":
-                return found | ({} if found is first else {"sizes_differ": first["cause"]})
-    return first
+    prepare({"folders": [], "origin": [], **payload})
+    sized = restore(payload["stored"])
+    found = _rebuilt(payload, sized)
+    if sized.sizes and found["step"] in ("read", "written"):
+        trained = None if sized.trained is None else at(sized.trained)
+        single = _rebuilt(payload, Sized(at(sized.evaluated), trained))
+        if single["step"] not in ("read", "written"):
+            return single | {"sizes_fail": found["cause"]}
+    return found
 
 
-def _rebuilt(block: "_Block", sized: Sized, payload: dict[str, Any]) -> dict[str, Any]:
-    """What comes of one way to see it: at several sizes, or at its own."""
-    header = payload["header"] + "\n" + _sizes(block, sized)
+def _rebuilt(payload: dict[str, Any], sized: Sized) -> dict[str, Any]:
+    header = f"{payload['header']}\n{_inputs_line(sized)}"
     try:
-        made = rebuild(sized.evaluated, sized.trained, name=payload["name"], inputs=block.input_names(), header=header)
+        made = rebuild(sized.evaluated, sized.trained, name=payload["name"], header=header)
     except RebuildError as error:
-        return {"step": "traced", "cause": str(error)}
-    found: dict[str, Any] = {"source": made.source, "mapping": dict(made.mapping), "fixed": list(made.fixed)}
-    found |= {"free": [list(one) for one in sized.free], "shapes": [list(map(list, one)) for one in sized.shapes]}
-    return found | _proved(block, sized, made, payload["name"])
+        return {"step": "read", "cause": str(error)}
+    found: dict[str, Any] = {"source": made.source, "fixed": list(made.fixed), "free": bool(_free(sized))}
+    subject, given = None, None
+    if "code" in payload:
+        try:
+            subject = Subject(payload)
+            given = flatten(list(subject.inputs()))
+        except AttemptError as failure:
+            found["no_original"] = failure.message
+    try:
+        found["same_graph"] = _identity(made, payload["name"], sized, given) == payload["graph"]
+    except AttemptError as failure:
+        return found | {"step": "written", "cause": f"what was written does not run: {failure.message}"}
+    if subject is not None:
+        found |= _proved(payload["name"], subject, sized, made)
+        if found["step"] != "built":
+            return found
+    if found["same_graph"]:
+        return found | {"step": "traced", "cause": found.get("no_original", "")}
+    return found | {"step": "written", "cause": "what was written computes another graph"}
 
 
-def _sizes(block: "_Block", sized: Sized) -> str:
+def _inputs_line(sized: Sized) -> str:
     """A line that says for which inputs it is written."""
-    names = block.input_names()
-    free = set(sized.free)
-    told = [
-        f"{name} {'×'.join('n' if (number, dim) in free else str(size) for dim, size in enumerate(shape)) or 'scalar'}"
-        for number, (name, shape) in enumerate(zip(names, (sized.single or sized).shapes[0], strict=True))
-    ]
-    return f"Inputs:  {', '.join(told)}"
+    told = []
+    for node in sorted((one for one in sized.evaluated.nodes if one.op == "input"), key=lambda one: one.get("number")):
+        sizes = (size.text if isinstance(size, Size) else str(size) for size in node.outputs[0].shape)
+        told.append(f"{node.scope} {'×'.join(sizes) or 'scalar'}")
+    return f"Inputs:  {', '.join(told) or 'none'}"
 
 
-class _Block:
-    def __init__(self, cls: type[nn.Module], arguments: Mapping[str, Any], names: Namespace) -> None:
-        self.cls, self.arguments, self.names = cls, arguments, names
-
-    def build(self) -> nn.Module:
-        init = self.arguments["init"]
-        seed_all()
-        args = [self.names.value(text) for text in init["args"]]
-        kwargs = {name: self.names.value(text) for name, text in init["kwargs"].items()}
-        seed_all()
-        module = self.cls(*args, **kwargs)
-        assert isinstance(module, nn.Module)
-        return module
-
-    def inputs(self) -> Inputs:
-        called = self.arguments["forward"]
-        seed_all()
-        args = [self.names.value(text) for text in called["args"]]
-        return args, {name: self.names.value(text) for name, text in called["kwargs"].items()}
-
-    def input_names(self) -> list[str]:
-        """A name for each tensor that forward is given."""
-        args, kwargs = self.inputs()
-        try:
-            parameters = list(inspect.signature(self.cls.forward).parameters.values())[1:]
-        except (ValueError, TypeError):
-            parameters = []
-        plain = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        names = [plain[place] if place < len(plain) else f"x{place}" for place in range(len(args))]
-        found: list[str] = []
-        for name, value in [*zip(names, args, strict=True), *kwargs.items()]:
-            count = sum(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
-            found += [name] if isinstance(value, Tensor) else [f"{name}_{number}" for number in range(count)]
-        return found
+def _free(sized: Sized) -> bool:
+    inputs = (node for node in sized.evaluated.nodes if node.op == "input")
+    return any(isinstance(size, Size) for node in inputs for size in node.outputs[0].shape)
 
 
-def _traced(block: _Block) -> Sized:
+# --- its own graph ----------------------------------------------------------------------------------------------------
+
+
+def _identity(made: Rebuilt, name: str, sized: Sized, given: Sequence[Tensor] | None) -> str:
+    """The identity of what a text computes.
+
+    Args: given: what the original is given; None: tensors as the spec has them.
+    Raises: AttemptError if it does not run.
+    """
+    failure = AttemptError(ValueError("forward gives no tensor"))
     for route in ROUTES:
-        try:
-            found: Sized = attempt(functools.partial(trace_sizes, block.build, block.inputs, route), _SECONDS)
-            if found.trained is None and route == "meta":
-                continue
-            if found.evaluated.outputs:
-                return found
-            failure = AttemptError(ValueError("forward gives no tensor"))
-        except AttemptError as error:
-            failure = error
+        recorder = Recorder(route)
+        with recorder.recording():
+            try:
+                module = attempt(lambda: getattr(load_module(made.source, _FILE), name)(), _SECONDS)
+
+                def go(train: bool) -> Graph:
+                    with recorder.pause():  # noqa: B023
+                        inputs = _inputs(sized, None if given is None else [given[number] for number in made.takes])
+                    seed_all()
+                    record = functools.partial(run, recorder, module, inputs, train=train)  # noqa: B023
+                    return _numbered(canonical(attempt(record, _SECONDS)), made.takes)
+
+                if sized.trained is None:
+                    return identities_of({"eval": go(False)})["graph"]
+                return identities_of(both_modes(go, AttemptError, route=route)[0])["graph"]
+            except AttemptError as error:
+                failure = error
     raise failure
 
 
-def _proved(block: _Block, sized: Sized, made: Rebuilt, name: str) -> dict[str, Any]:
+def _numbered(graph: Graph, takes: Sequence[int]) -> Graph:
+    """A graph with the numbers that the inputs have in the spec."""
+
+    def node(one: Node) -> Node:
+        if one.op != "input":
+            return one
+        return replace(one, arguments=tuple((n, takes[v] if n == "number" else v) for n, v in one.arguments))
+
+    return replace(graph, nodes=tuple(map(node, graph.nodes)))
+
+
+def _inputs(sized: Sized, given: Sequence[Tensor] | None) -> list[Tensor]:
+    """Tensors as the spec has them, in order; with the values that are given."""
+    nodes: dict[int, Node] = {}
+    for graph in (sized.trained, sized.evaluated):
+        nodes |= {node.get("number"): node for node in (graph.nodes if graph else ()) if node.op == "input"}
+    made = []
+    for place, (_, node) in enumerate(sorted(nodes.items())):
+        kind = node.outputs[0]
+        shape = [int(size.value) if isinstance(size, Size) else size for size in kind.shape]
+        with torch.enable_grad():
+            tensor = torch.ones(shape, dtype=getattr(torch, kind.dtype))
+            tensor = tensor if given is None else given[place].detach().to(tensor.device)
+            made.append(tensor.requires_grad_() * 1 if node.get("trained") else tensor)
+    return made
+
+
+# --- beside the original ----------------------------------------------------------------------------------------------
+
+
+def _proved(name: str, subject: Subject, sized: Sized, made: Rebuilt) -> dict[str, Any]:
+    """What comes of running both; the step is `built` where the original cannot be built here."""
     try:
-        kind = getattr(load_module(made.source, "rebuilt"), name)
-        rebuilt = kind()
         with unset_is_nan():
-            original = attempt(block.build, _SECONDS)
-        fill_unset(original)
+            original = subject.build()
+        subject.settle(original)
+        own = subject.shapes()
+    except AttemptError as failure:
+        return {"step": "built", "no_original": failure.message}
+    try:
+        rebuilt = getattr(load_module(made.source, _FILE), name)()
         missing = _hand_over(original, rebuilt, made.mapping)
-    except Exception as error:  # noqa: BLE001
-        return {
-            "step": "rebuilt",
-            "cause": f"construction: {type(error).__name__}: {' '.join(str(error).split())[:200]}",
-        }
+    except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+        return {"step": "written", "cause": f"its state: {type(error).__name__}: {error}"}
+    pair = _Pair(subject, original, rebuilt, made, sized.trained is not None)
     found: dict[str, Any] = {"outside_state": missing}
-    worst, sizes = 0.0, [None, *([sized.shapes[-1], sized.further] if sized.further else [])]
-    for shapes in sizes:
-        for train in (False, True) if sized.trained is not None else (False,):
+    cause, worst = pair.differs(None)
+    if cause is None:
+        cause = "the original does not run again"
+    tried = (pair.differs(shapes) for shapes in never_run(sized, own)) if not cause else iter(())
+    at_others = next(((told, error) for told, error in tried if told is not None), None)
+    if at_others is not None:
+        cause, worst = at_others[0], max(worst, at_others[1])
+    if cause:
+        return found | {"step": "written", "cause": cause}
+    found |= {"error": worst, "bits": worst == 0.0, "proved_free": at_others is not None}
+    return found | {"step": "equal", "cause": ""}
+
+
+_ROUNDING = 1e-9  # of the largest value, in double precision
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+class _Pair:
+    """The original and its copy, with the same state."""
+
+    def __init__(self, subject: Subject, original: nn.Module, rebuilt: nn.Module, made: Rebuilt, trains: bool) -> None:
+        self.subject, self.original, self.rebuilt, self.made = subject, original, rebuilt, made
+        self.modes = (False, True) if trains else (False,)
+
+    def differs(self, shapes: Sequence[Shape] | None) -> tuple[str | None, float]:
+        """What differs, empty where nothing does, None where the original does not run so; and the largest error."""
+        worst = 0.0
+        for train in self.modes:
             where = f"in {'train' if train else 'eval'} mode{f' at {shapes}' if shapes else ''}"
             try:
-                difference = _compared(block, original, rebuilt, made, shapes, train)
+                difference = self._compared(shapes, train)
             except AttemptError as failure:
-                return found | {"step": "rebuilt", "cause": f"{where}: {failure.message}"}
-            if difference.what:
-                return found | {"step": "rebuilt", "cause": f"{where}: {difference.what}"}
+                if shapes and not self._runs(shapes, train):
+                    return None, 0.0
+                return f"{where}: {failure.message}", 1.0
+            if difference.what and not self._is_rounding(shapes, train):
+                return f"{where}: {difference.what}", difference.error
             worst = max(worst, difference.error)
-    return found | {"step": "equal", "cause": "", "error": worst, "bits": worst == 0.0}
+        return "", worst
 
+    def _trial(self, shapes: Sequence[Shape] | None, train: bool, gradients: bool = True) -> Trial:
+        inputs = functools.partial(self.subject.inputs, shapes)
+        return Trial(inputs, seed_all, train, gradients, flatten, change_nested)
 
-def _compared(
-    block: _Block, original: nn.Module, rebuilt: nn.Module, made: Rebuilt, shapes: Sequence[Shape] | None, train: bool
-) -> Difference:
-    def inputs() -> Inputs:
-        given = block.inputs()
-        return resized(given, shapes) if shapes else given
+    def _compared(self, shapes: Sequence[Shape] | None, train: bool) -> Difference:
+        try:
+            return self._compare(self._trial(shapes, train))
+        except AttemptError:
+            if self._runs(shapes, train):
+                raise
+            return self._compare(self._trial(shapes, train, gradients=False))  # the original gives none itself
 
-    def compared(gradients: bool) -> Difference:
-        one, other = copy.deepcopy(original), copy.deepcopy(rebuilt)
-        action = functools.partial(
-            compare, one, other, made.mapping, inputs, seed_all, train=train, gradients=gradients
-        )
+    def _compare(self, trial: Trial) -> Difference:
+        one, other = copy.deepcopy(self.original), copy.deepcopy(self.rebuilt)
+        action = functools.partial(compare, one, other, self.made.mapping, trial, self.made.takes)
         found: Difference = attempt(action, _SECONDS)
         return found
 
-    try:
-        return compared(True)
-    except AttemptError:
-        if _runs(copy.deepcopy(original), inputs, train):
-            raise
-        return compared(False)  # the original gives no gradients itself
+    def _is_rounding(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
+        """Whether both are equal in double precision."""
+        exact = _Pair(self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.made, train)
+        trial = self._trial(shapes, train)
+        trial = replace(trial, inputs=lambda: change_nested(list(self.subject.inputs(shapes)), _double))
+        try:
+            exact.original.double()
+            exact.rebuilt.double()
+            difference = exact._compare(trial)
+        except (AttemptError, RuntimeError, TypeError):
+            return False
+        return not difference.what and difference.error < _ROUNDING
 
-
-def _runs(original: nn.Module, inputs: Callable[[], Inputs], train: bool) -> bool:
-    """Whether the original gives gradients at all."""
-
-    def action() -> Difference:
-        return compare(original, original, {}, inputs, seed_all, train=train)
-
-    try:
-        attempt(action, _SECONDS)
-    except AttemptError:
-        return False
-    return True
+    def _runs(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
+        """Whether the original runs, and gives gradients."""
+        try:
+            attempt(functools.partial(self._trial(shapes, train).run, copy.deepcopy(self.original)), _SECONDS)
+        except AttemptError:
+            return False
+        return True
 
 
 def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, str]) -> list[str]:
@@ -201,7 +262,7 @@ def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, st
     missing = sorted(set(mapping.values()) - state.keys())
     state |= {name: value for name, value in original.named_buffers() if name in missing}
     state |= {name: value for name, value in original.named_parameters() if name in missing}
-    renamed = getattr(sys.modules["rebuilt"], "renamed", None)
+    renamed = getattr(sys.modules[_FILE], "renamed", None)
     taken = renamed(state, rebuilt) if renamed else {name: state[old] for name, old in mapping.items()}
     for name, value in rebuilt.state_dict().items():
         taken.setdefault(name, value)

@@ -1,91 +1,84 @@
 """Inside the sandbox: what a block computes, run with the arguments that the search found."""
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
-from extract.probe import MODULE_NAME, hide
-from extract.probing.attempts import AttemptError, attempt, fill_unset, seed_all
-from extract.probing.entry import compile_nothing, define, namespace
-from extract.probing.forwarding import ForwardCall, evaluate
-from extract.probing.inputs import flatten, has_shape
+from extract.probing.attempts import AttemptError, attempt, seed_all
+from extract.probing.inputs import flatten
+from extract.probing.subject import Shape, Subject, prepare
+from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.notation import store
 from lemur_core.graphs.recorder import Recorder
+from lemur_core.graphs.sizes import Sized, trace_sizes
 from lemur_core.graphs.trace import ROUTES, Traced, both_modes, initial_values, run
 
-_SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
+_SECONDS = 60.0  # of CPU, for one run; the sandbox has the last word
+_SECONDS_FURTHER = 6.0  # at sizes that it need not take
+#: Ways to run it: first with gradients of its inputs, which some do not take.
+_WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
 
 def trace_block(payload: dict[str, Any]) -> dict[str, Any]:
-    """Trace one block in eval and in train mode.
+    """Trace one block in eval and in train mode, at its own sizes and at others that it takes.
 
     Args:
         payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
             `extract.probing.fidelity.sign_block`.
 
     Returns: `{"traced": false, "error"}`, of the last route, or `{"traced": true}` with what
-        `lemur_core.graphs.trace.Traced.answer` tells, and `returns`: what forward returns, "tensor", null for anything
-        else, a list of these, or an object, of which `items` holds the keys and values.
+        `lemur_core.graphs.trace.Traced.answer` tells, the graphs as `notation.store` gives them, and `returns`: what
+        forward returns, "tensor", null for anything else, a list of these, or an object, of which `items` holds the
+        keys and values.
     """
-    compile_nothing()
-    torch.jit._state.disable()
-    sys.path += payload["folders"]
-    hide(payload["origin"])
-    error = ""
-    for route in ROUTES:
+    prepare(payload)
+    errors: list[str] = []
+    for route, live in _WAYS:
         try:
-            return {"traced": True, **_trace(payload, route)}
+            return {"traced": True, **_trace(payload, route, live)}
         except AttemptError as failure:
-            error = f"{failure.kind}: {failure.message}"
-    return {"traced": False, "error": error}
+            errors.append(f"{failure.kind}: {failure.message}")
+    return {"traced": False, "error": errors[len(ROUTES) - 1]}
 
 
-def _trace(payload: Mapping[str, Any], route: str) -> dict[str, Any]:
-    init, forward = payload["arguments"]["init"], payload["arguments"]["forward"]
-    called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
+def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]:
     recorder = Recorder(route)
     with recorder.recording():
-        seed_all()
-        cls, stopped = define(dict(payload))
-        if cls is None:
-            raise AttemptError(RuntimeError(stopped["error"]))
-        file = sys.modules[MODULE_NAME]
-        names = namespace(vars(file), payload["companions"])
-
-        def construct() -> nn.Module:
-            args = [names.value(text) for text in init["args"]]
-            kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
-            seed_all()
-            return cls(*args, **kwargs)
-
-        module: nn.Module = attempt(construct, _SECONDS)
+        subject = Subject(payload)
+        module = subject.build()
         returned: list[Any] = []
-        module.register_forward_hook(lambda _module, _inputs, output: returned.append(_structure(output)))
+        hook = module.register_forward_hook(lambda _module, _inputs, output: returned.append(_structure(output)))
         with recorder.pause():
-            fill_unset(module)
-            if not all(has_shape(tensor) for tensor in (*module.parameters(), *module.buffers())):
-                args, kwargs = evaluate(called, names)
-                attempt(partial(module.eval(), *args, **kwargs), _SECONDS)  # lazy modules take their shapes
+            subject.settle(module)
+            own = subject.shapes()
         initial = initial_values(recorder, module)
 
-        def go(train: bool) -> Graph:
+        def go(train: bool, shapes: Sequence[Shape] | None = None) -> Graph:
             with recorder.pause():
-                seed_all()
-                args, kwargs = evaluate(called, names)
+                args, kwargs = subject.inputs(shapes, live=live)
             seed_all()
             record = partial(run, recorder, module, args, kwargs, train=train, find=flatten)
-            graph: Graph = attempt(record, _SECONDS)
+            graph: Graph = attempt(record, _SECONDS if shapes is None else _SECONDS_FURTHER)
             if not graph.outputs:
                 raise AttemptError(ValueError("forward returned no tensor"))
             return graph
 
         graphs, error = both_modes(go, AttemptError, route=route)
-    train_error = None if error is None else f"{error.kind}: {error.message}"
-    return {**Traced(file, module, recorder, graphs, initial, route, train_error).answer(), "returns": returned[0]}
+        hook.remove()
+        forms = {mode: canonical(graph) for mode, graph in graphs.items()}
+        train_error = None if error is None else f"{error.kind}: {error.message}"
+        traced = Traced(subject.file, module, recorder, graphs, initial, route, train_error)
+        answer = {**traced.answer(forms), "returns": returned[0]}
+        if recorder.reads_values:
+            sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")
+        else:
+            sized = trace_sizes(
+                lambda shapes, train: canonical(go(train, shapes)), own, forms["eval"], forms.get("train")
+            )
+    return answer | store(sized)
 
 
 def _structure(value: Any) -> Any:

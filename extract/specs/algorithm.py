@@ -1,33 +1,57 @@
 """What a block computes, for its spec: the graphs of its runs, and sentences that follow from them alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from extract.specs.behaviour import named_input
-from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.layouts import told_layout
 from lemur_core.graphs.motifs import Told, tell
-from lemur_core.graphs.notation import forms_of, to_notation
+from lemur_core.graphs.notation import forms_of, restore, store
+from lemur_core.graphs.sizes import Sized
+from lemur_core.graphs.symbolic import at
 from manifests.records import Algorithm, Spec
 
 _SHORT = 240  # characters of sentences that a summary takes whole
 _FIGURES = 6
 
 
-def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
-    """What was traced, as a spec states it.
+#: What a graph is stored as, in what was traced and in a spec alike.
+_STORED = ("sizes", "fixed", "train_error", "eval", "train")
+
+
+def stored_of(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The graphs that were traced, as a spec states them.
 
     Args:
         answer: of `extract.probing.tracing.trace_block`.
         names: of the parameters that positional arguments of the call go to.
     """
-    forms = {
-        mode: _with_names(Graph.from_json(unpack(answer[mode])), names) for mode in ("eval", "train") if mode in answer
-    }
-    trained = forms.get("train")
-    told = tell(forms["eval"], trained)
+    stored = {name: answer[name] for name in _STORED}
+    nodes = stored["eval"]["nodes"]
+    inputs = [place for place, form in enumerate(stored["eval"]["operations"]) if form[0] == "input"]
+    named = [[*node[:-1], named_input(node[-1], names)] if node[0] in inputs else node for node in nodes]
+    return stored | {"eval": stored["eval"] | {"nodes": named}}
+
+
+def judged(answer: Mapping[str, Any], rebuilds: Literal[True] | str, sizes_fail: str | None) -> dict[str, Any]:
+    """What was traced, with what became of it as it was written anew.
+
+    Args: sizes_fail: what is wrong with the formulas; then they are left out.
+    """
+    stored = {name: answer[name] for name in _STORED}
+    if sizes_fail is not None:
+        sized = restore(stored)
+        trained = None if sized.trained is None else at(sized.trained)
+        stored = store(Sized(at(sized.evaluated), trained, {}, f"the formulas do not hold: {sizes_fail}"))
+    return {**answer, **stored, "rebuilds": rebuilds}
+
+
+def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
+    """What was traced, as a spec states it. Args: answer, names: as for `stored_of`."""
+    stored = stored_of(answer, names)
+    forms = forms_of(stored)
+    told = tell(forms["eval"], forms.get("train"))
     return Algorithm(
         sentences=told.sentences,
         motifs=told.motifs,
@@ -36,10 +60,14 @@ def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
         route=answer["route"],
         reads_values=answer["reads_values"],
         unused_parameters=tuple(answer["unused_parameters"]),
-        train_error=answer["train_error"],
-        eval=to_notation(forms["eval"]),
-        train=None if trained is None or trained == forms["eval"] else to_notation(trained),
+        rebuilds=answer.get("rebuilds"),
+        **stored,
     )
+
+
+def stored_in(algorithm: Algorithm) -> dict[str, Any]:
+    """What a spec states of its graphs, for `lemur_core.graphs.notation.restore`: as `stored_of` gives it."""
+    return algorithm.model_dump(mode="json", include=set(_STORED))
 
 
 def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
@@ -59,8 +87,21 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
         getattr(spec.algorithm, name) for name in ("sentences", "motifs", "told")
     ):
         yield "its sentences do not follow from its graph"
+    if spec.algorithm.rebuilds is True:
+        yield from _unwritable(spec.algorithm)
     if not spec.summary.endswith(spec.algorithm.told) and "summary" not in spec.withheld:
         yield "its summary does not end with what is told of its graph"
+
+
+def _unwritable(algorithm: Algorithm) -> Iterator[str]:
+    from lemur_core.graphs.expressions import RebuildError  # here, because they load torch
+    from lemur_core.graphs.rebuild import rebuild
+
+    sized = restore(stored_in(algorithm))
+    try:
+        rebuild(sized.evaluated, sized.trained)
+    except RebuildError as error:
+        yield f"states that it rebuilds, but cannot be written: {error}"
 
 
 def layout_of(algorithm: Algorithm) -> str | None:
@@ -68,11 +109,6 @@ def layout_of(algorithm: Algorithm) -> str | None:
     form = forms_of(dict(algorithm))["eval"]
     first = (place for place, node in enumerate(form.nodes) if node.op == "input" and node.get("number") == 0)
     return next((told_layout(form, place) for place in first), None)
-
-
-def _with_names(form: Graph, names: Sequence[str]) -> Graph:
-    nodes = (replace(n, scope=named_input(n.scope, names)) if n.op == "input" else n for n in form.nodes)
-    return replace(form, nodes=tuple(nodes))
 
 
 def _in_short(told: Told) -> str:

@@ -34,6 +34,8 @@ _FULL = {"full": "fill_value", "full_like": "fill_value", "new_full": "fill_valu
 _MADE = frozenset({"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint"})
 _LIKE = {"rand_like": "rand", "randn_like": "randn", "empty_like": "empty", "new_empty": "empty"}
 
+_END = 2**63 - 1  # of a slice without an end
+
 Given = dict[str, Argument]
 
 
@@ -254,6 +256,12 @@ def _slice(form: _Form, node: Node, given: Given) -> Ref:
     size = form.type(given["input"]).shape[dim := form.positive(given["dim"], given)]
     start, end = given["start"] or 0, size if given["end"] is None else given["end"]
     return form.slice(node, given["input"], dim, start, end, given["step"])
+
+
+@_rule("slice_scatter")
+def _slice_scatter(form: _Form, node: Node, given: Given) -> Ref:
+    whole = {"start": 0, "end": _END, "step": 1}
+    return form.one(node, node.op, {name: whole.get(name) if value is None else value for name, value in given.items()})
 
 
 @_rule("select")

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lemur_core.graphs.graph import RANDOM
+
 
 def _signature(parameters: str) -> Signature:
     """The signature of these parameters, some with the default None, a number or a truth value."""
@@ -68,9 +70,6 @@ SIGNATURES = {
     "alpha_dropout": _DROPOUT,
     "feature_alpha_dropout": _DROPOUT,
 }
-
-#: Those that draw random numbers when they train.
-RANDOM = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 
 _METHODS = {"__matmul__": "matmul"}  # of a tensor, beside those of the same name
 _IN_PLACE = {f"{name}_": name for name in RANDOM}

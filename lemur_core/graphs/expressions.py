@@ -1,5 +1,6 @@
 """Operations as a person writes them: one Python expression over `torch`, `F` and the methods of tensors for each."""
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from lemur_core.graphs.graph import Argument, Node, TensorType
-from lemur_core.graphs.symbolic import Dimension, Size
+from lemur_core.graphs.symbolic import Dimension, Size, difference
 
 #: Stands around the number of a size that no formula was found for.
 UNKNOWN = "\0"
@@ -51,7 +52,10 @@ class Call:
 
     def __getitem__(self, name: str) -> Text:
         found = self.tensors.get(name)
-        return found if isinstance(found, Text) else Text(self.number(self.node.get(name), self), ATOM)
+        if isinstance(found, Text):
+            return found
+        value = self.node.get(name)
+        return Text(self.number(value, self), _binds(value.text) if isinstance(value, Size) else ATOM)
 
     def get(self, name: str) -> Argument:
         """A literal argument."""
@@ -68,6 +72,20 @@ class Call:
     def atom(self, name: str = "input") -> str:
         """A tensor on which a method is called."""
         return self[name].within(ATOM)
+
+
+def _binds(formula: str) -> int:
+    """How tightly a formula binds."""
+    match ast.parse(formula, mode="eval").body:
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            return SUM
+        case ast.BinOp(op=ast.Pow()):
+            return POWER
+        case ast.BinOp():
+            return PRODUCT
+        case ast.UnaryOp():
+            return UNARY
+    return ATOM
 
 
 Emit = Callable[[Call], Text]
@@ -425,8 +443,7 @@ def _from_end(place: Dimension, size: Dimension) -> int:
     """How far from the end, if that is always the same."""
     if not isinstance(place, Size) or not isinstance(size, Size):
         return 0
-    left = {int(n - p) for n, p in zip(size.values, place.values, strict=True)}
-    return left.pop() if len(left) == 1 else 0
+    return difference(size, place) or 0
 
 
 @emits("cat")
@@ -759,6 +776,21 @@ def _bilinear(call: Call) -> Text:
     if given != [(1, 3), (0,), (1, 2), (2, 3)]:
         raise RebuildError("operation _trilinear has no public form")
     return function("F.bilinear", *(call[name].text for name in ("i1", "i3", "i2")))
+
+
+@emits("elu")
+def _elu(call: Call) -> Text:
+    alpha, scale, inner = (call.get(name) for name in ("alpha", "scale", "input_scale"))
+    if scale not in (None, 1.0):
+        if abs(scale - _SELU[0]) > 1e-6 or abs(alpha - _SELU[1]) > 1e-6:
+            raise RebuildError("operation elu of this scale has no public form")
+        return function("F.selu", call["input"].text)
+    if inner not in (None, 1.0):
+        return function("F.celu", call["input"].text, repr(alpha))
+    return function("F.elu", call["input"].text, *([] if alpha == 1.0 else [repr(alpha)]))
+
+
+_SELU = 1.0507009873554805, 1.6732632423543772
 
 
 @emits("_prelu_kernel")

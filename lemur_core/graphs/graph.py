@@ -19,6 +19,9 @@ FORM = 1
 #: Operations without inputs that stand for what a run is given.
 LEAVES = frozenset({"input", "parameter", "buffer", "constant", "cotangent"})
 
+#: Operations that draw random numbers in train mode alone.
+RANDOM = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
+
 
 class Ref(NamedTuple):
     """One output of one node."""

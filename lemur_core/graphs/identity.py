@@ -99,7 +99,8 @@ def label_without_widths(graph: Graph, node: Node) -> str:
     """What a node is but for widths: of shapes the number of dimensions, of groups whether there is one a channel."""
     if node.op in LEAVES:
         rank = len(node.outputs[0].shape)
-        return f"{node.op} {node.outputs[0].dtype} {rank} {node.get('trained')} {node.get('number')}"
+        trained = None if node.op == "input" else node.get("trained")  # whether gradients of inputs count is no width
+        return f"{node.op} {node.outputs[0].dtype} {rank} {trained} {node.get('number')}"
     sizes = {size for ref in node.inputs for size in graph.type_of(ref).shape}
 
     def masked(name: str, argument: Argument) -> Argument:

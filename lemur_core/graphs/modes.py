@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from lemur_core.graphs.composites import RANDOM
-from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, replace_refs
+from lemur_core.graphs.graph import LEAVES, RANDOM, Argument, Graph, Node, Ref, replace_refs
 
 #: Arguments that the mode decides alone; layers and calls say them by `self.training`.
 _FLAGS = frozenset({"training", "momentum", "train", "use_input_stats", "draw", "dropout_p"})
@@ -73,6 +72,15 @@ class Module:
 def merge(evaluated: Graph, trained: Graph | None) -> Module:
     """Both modes as one. Without a train run, what eval mode does stands for both."""
     return _Merge((evaluated, trained or evaluated), trained is not None).module()
+
+
+def paired(evaluated: Graph, trained: Graph) -> list[int | None]:
+    """For each node of train mode the one of eval mode that it stands for, if there is one."""
+    found: list[int | None] = [None] * len(trained.nodes)
+    for one, other in _Merge((evaluated, trained), True)._order():
+        if other is not None:
+            found[other] = one
+    return found
 
 
 class _Merge:

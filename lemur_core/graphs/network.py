@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.canonical import canonical
+from lemur_core.graphs.graph import Graph, pack
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.trace import ROUTES, Traced, both_modes, initial_values, run
 from lemur_core.sandbox.net import (
@@ -73,7 +74,9 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
             failures.append(error)
             continue
         about = {"in_shape": case["in_shape"], "glue": glue_of(payload["code"]), "prm_read": sorted(prm.read)}
-        return {"runs": True, **traced.answer(), **about}
+        forms = {mode: canonical(graph) for mode, graph in traced.graphs.items()}
+        packed = {mode: pack(form) for mode, form in forms.items()}
+        return {"runs": True, **traced.answer(forms), **packed, **about}
     return failures[len(ROUTES) - 1].answer()  # on the CPU: what it says is of the network, not of the route
 
 

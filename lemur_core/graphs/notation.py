@@ -1,42 +1,68 @@
-"""A graph in the notation of specs: JSON that people read, and that comes back as the same graph.
+"""Graphs in the notation of specs: JSON that people read, and that comes back as the same graphs.
 
-`{"form": 1, "torch": VERSION, "nodes": […], "outputs": ["%7"], "writes": [["%1", "%5.1"]]}`. A node is its operation,
-its arguments (name and value, in order), the types of its outputs (`float32 2×16×8×8`), and its scope. `%7` is the
-value of node 7, `%7.1` its second output. Numbers in a row are `3×3`; a lone one is in a list.
+`{"form": 1, "torch": VERSION, "operations": […], "nodes": […], "outputs": ["%7"], "writes": [["%1", "%5.1"]]}`.
+`operations` lists each operation once with the names of what it is given: `["softmax", "input", "dim"]`. A node is the
+place of its operation there, its arguments in that order, the types of its outputs (`float32 2×16×8×8`), and its
+scope, 0 where the node before it has the same. `%7` is the value of node 7, `%7.1` its second output. Numbers in a row
+are `3×3`; a lone one is in a list. A number that follows the inputs is a formula over their sizes, `=(H+1)÷2`; in a
+row, and in a type, without the sign.
+
+The graph of train mode is written as its difference: `"7…31"` are the nodes 7 to 31 of eval mode again, reading what
+stands for what they read; `[12, […]]` is a node that stands for node 12, any other node is one of its own.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lemur_core.graphs.graph import FORM, TORCH, Argument, Graph, Node, Ref, TensorType
+from lemur_core.graphs.graph import FORM, TORCH, Argument, Graph, Node, Ref, TensorType, replace_refs
+from lemur_core.graphs.modes import paired
+from lemur_core.graphs.sizes import Sized
+from lemur_core.graphs.symbolic import Size, at, normal, value_at
 
 _REF = re.compile(r"%(\d+)(?:\.(\d+))?")
 _ROW = re.compile(r"[^×]+(?:×[^×]+)+")
+_RUN = re.compile(r"(\d+)…(\d+)")
+_NUMBER = re.compile(r"-?\d+")
 _SCALAR = "scalar"
+_SIGNS = (("**", "^"), ("//", "÷"), ("*", "·"), (" ", ""))
+
+_Form = tuple[str, ...]  # an operation and the names of its arguments
 
 
-def to_notation(graph: Graph) -> dict[str, Any]:
-    """The graph in this notation."""
+def to_notation(
+    graph: Graph, sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None
+) -> dict[str, Any]:
+    """A graph in this notation.
+
+    Args:
+        sizes: those that formulas name, the first values of which count.
+        evaluated: that of eval mode, from which it is written as a difference.
+    """
+    forms = {} if evaluated is None else dict.fromkeys(map(_form, evaluated.nodes))
+    before = len(forms)
+    forms |= dict.fromkeys(map(_form, graph.nodes))
+    writer = _Writer({form: place for place, form in enumerate(forms)}, _first(sizes))
+    nodes = writer.whole(graph.nodes) if evaluated is None else writer.difference(graph, evaluated)
     return {
         "form": FORM,
         "torch": TORCH,
-        "nodes": [
-            [
-                node.op,
-                [[name, _argument(value)] for name, value in node.arguments],
-                [f"{kind.dtype} {'×'.join(map(str, kind.shape)) or _SCALAR}" for kind in node.outputs],
-                node.scope,
-            ]
-            for node in graph.nodes
-        ],
+        "operations": [list(form) for form in list(forms)[before:]],
+        "nodes": nodes,
         "outputs": [_ref(ref) for ref in graph.outputs],
         "writes": [[_ref(target), _ref(value)] for target, value in graph.writes],
     }
 
 
-def from_notation(stored: Mapping[str, Any]) -> Graph:
+def from_notation(
+    stored: Mapping[str, Any], sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None
+) -> Graph:
     """The graph again.
+
+    Args:
+        sizes: those that formulas name, the first values of which count.
+        evaluated: that of eval mode, from which it was written as a difference.
 
     Raises: ValueError if it has another form, was recorded by another torch, or is not in this notation.
     """
@@ -44,63 +70,220 @@ def from_notation(stored: Mapping[str, Any]) -> Graph:
     if made != (FORM, TORCH):
         raise ValueError(f"form {made[0]} of torch {made[1]} cannot be compared with form {FORM} of torch {TORCH}")
     try:
-        nodes = tuple(
-            Node(op, tuple((name, _read(value)) for name, value in given), tuple(map(_type, outputs)), scope)
-            for op, given, outputs, scope in stored["nodes"]
-        )
-        writes = tuple((_read(target), _read(value)) for target, value in stored["writes"])
-        return Graph(nodes, tuple(_read(ref) for ref in stored["outputs"]), writes)
+        before = [] if evaluated is None else list(dict.fromkeys(map(_form, evaluated.nodes)))
+        reader = _Reader([*before, *map(tuple, stored["operations"])], _first(sizes))
+        reader.read(stored["nodes"], evaluated)
+        writes = tuple((reader.value(target), reader.value(value)) for target, value in stored["writes"])
+        return Graph(tuple(reader.nodes), tuple(reader.value(ref) for ref in stored["outputs"]), writes)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"not a graph: {type(error).__name__}: {error}") from error
 
 
-def forms_of(algorithm: Mapping[str, Any]) -> dict[str, Graph]:
-    """The graphs by mode of what a spec states as `algorithm`: its `eval`, `train` and `train_error`.
+# --- writing ----------------------------------------------------------------------------------------------------------
 
-    Raises: ValueError if they are of another form, of another torch, or none.
-    """
-    forms = {"eval": from_notation(algorithm["eval"])}
-    if algorithm["train"] is not None:
-        forms["train"] = from_notation(algorithm["train"])
-    elif algorithm["train_error"] is None:
-        forms["train"] = forms["eval"]
-    return forms
+
+def _form(node: Node) -> _Form:
+    return (node.op, *(name for name, _ in node.arguments))
+
+
+def _first(sizes: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
+    return {name: values[0] for name, values in (sizes or {}).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    places: Mapping[_Form, int]
+    sizes: Mapping[str, float]
+
+    def whole(self, nodes: Sequence[Node]) -> list[Any]:
+        scopes = [None, *(node.scope for node in nodes)]
+        return [self.node(node, before) for node, before in zip(nodes, scopes, strict=False)]
+
+    def node(self, node: Node, before: str | None = None) -> list[Any]:
+        types = [f"{kind.dtype} {'×'.join(map(self.number, kind.shape)) or _SCALAR}" for kind in node.outputs]
+        scope = 0 if node.scope and node.scope == before else node.scope
+        return [self.places[_form(node)], *(self.argument(value) for _, value in node.arguments), *types, scope]
+
+    def difference(self, graph: Graph, evaluated: Graph) -> list[Any]:
+        found: list[Any] = []
+        same: list[int] = []
+        of: dict[int, int] = {}  # what stands for a node of eval mode
+
+        def close() -> None:
+            if same:
+                found.append(f"{same[0]}…{same[-1]}")
+                same.clear()
+
+        for place, other in enumerate(paired(evaluated, graph)):
+            node = graph.nodes[place]
+            if other is not None and _standing(evaluated.nodes[other], of) == _exact(node):
+                if same and other != same[-1] + 1:
+                    close()
+                same.append(other)
+            else:
+                close()
+                found.append(self.node(node) if other is None else [other, self.node(node)])
+            if other is not None:
+                of[other] = place
+        close()
+        return found
+
+    def number(self, value: Any) -> str:
+        if not isinstance(value, Size):
+            return repr(value)
+        text = value.text
+        for python, sign in _SIGNS:
+            text = text.replace(python, sign)
+        exact = repr(value_at(value.text, self.sizes)) == repr(value.value)
+        return text if exact else f"{text}≈{value.value!r}"
+
+    def argument(self, value: Argument) -> Any:
+        if isinstance(value, Ref):
+            return _ref(value)
+        if isinstance(value, Size):
+            return f"={self.number(value)}"
+        if isinstance(value, tuple):
+            numbers = all(isinstance(item, int | float | Size) and not isinstance(item, bool) for item in value)
+            if numbers and len(value) > 1:
+                return "×".join(map(self.number, value))
+            return [self.argument(item) for item in value]
+        if isinstance(value, str) and (_REF.fullmatch(value) or "×" in value or value.startswith("=")):
+            return {"text": value}
+        if isinstance(value, float) and not -float("inf") < value < float("inf"):
+            return {"float": str(value)}
+        return value
+
+
+def _exact(node: Node) -> tuple[Any, ...]:
+    """A node with its note, and with types, which `==` does not tell apart: 1 is 1.0 is True."""
+    return node.op, repr(node.arguments), node.outputs, node.scope
+
+
+def _standing(node: Node, of: Mapping[int, int]) -> tuple[Any, ...] | None:
+    """A node of eval mode in train mode, if all that it reads stands there."""
+    return _exact(_moved(node, of)) if all(ref.node in of for ref in node.inputs) else None
+
+
+def _moved(node: Node, of: Mapping[int, int]) -> Node:
+    arguments = tuple(
+        (name, replace_refs(value, lambda ref: Ref(of[ref.node], ref.output))) for name, value in node.arguments
+    )
+    return replace(node, arguments=arguments)
 
 
 def _ref(ref: Ref) -> str:
     return f"%{ref.node}.{ref.output}" if ref.output else f"%{ref.node}"
 
 
-def _argument(value: Argument) -> Any:
-    if isinstance(value, Ref):
-        return _ref(value)
-    if isinstance(value, tuple):
-        numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in value)
-        return "×".join(map(repr, value)) if numbers and len(value) > 1 else [_argument(item) for item in value]
-    if isinstance(value, str) and (_REF.fullmatch(value) or "×" in value):
-        return {"text": value}
-    if isinstance(value, float) and not -float("inf") < value < float("inf"):
-        return {"float": str(value)}
-    return value
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(stored: Any) -> Argument:
-    if isinstance(stored, list):
-        return tuple(_read(item) for item in stored)
-    if isinstance(stored, dict):
-        return float(stored["float"]) if "float" in stored else stored["text"]
-    if isinstance(stored, str):
-        if match := _REF.fullmatch(stored):
-            return Ref(int(match[1]), int(match[2] or 0))
-        if _ROW.fullmatch(stored):
-            return tuple(_number(item) for item in stored.split("×"))
-    return stored
+@dataclass(slots=True)
+class _Reader:
+    forms: Sequence[_Form]
+    sizes: Mapping[str, float]
+    nodes: list[Node] = field(default_factory=list)
+
+    def read(self, stored: Sequence[Any], evaluated: Graph | None) -> None:
+        of: dict[int, int] = {}
+        for item in stored:
+            if isinstance(item, str) and evaluated is not None:
+                for other in _places(item):
+                    self.nodes.append(_moved(evaluated.nodes[other], of))
+                    of[other] = len(self.nodes) - 1
+                continue
+            if isinstance(item[-1], list):
+                of[item[0]] = len(self.nodes)
+                item = item[1]
+            self.nodes.append(self._node(item))
+
+    def _node(self, stored: Sequence[Any]) -> Node:
+        op, *names = self.forms[stored[0]]
+        given = tuple((name, self.value(value)) for name, value in zip(names, stored[1:], strict=False))
+        types = tuple(map(self._type, stored[1 + len(names) : -1]))
+        scope = stored[-1] if stored[-1] != 0 else self.nodes[-1].scope
+        return Node(op, given, types, scope)
+
+    def value(self, stored: Any) -> Argument:
+        if isinstance(stored, list):
+            return tuple(map(self.value, stored))
+        if isinstance(stored, dict):
+            return float(stored["float"]) if "float" in stored else stored["text"]
+        if isinstance(stored, str):
+            if match := _REF.fullmatch(stored):
+                return Ref(int(match[1]), int(match[2] or 0))
+            if stored.startswith("="):
+                return self._number(stored[1:])
+            if _ROW.fullmatch(stored):
+                return tuple(map(self._number, stored.split("×")))
+        return stored
+
+    def _number(self, told: str) -> Any:
+        if _NUMBER.fullmatch(told):
+            return int(told)
+        try:
+            return float(told)
+        except ValueError:
+            return self._size(told)
+
+    def _size(self, told: str) -> Size:
+        text, _, value = told.partition("≈")
+        for python, sign in _SIGNS[:-1]:
+            text = text.replace(sign, python)
+        found = float(value) if not _NUMBER.fullmatch(value or "0") else int(value or "0")
+        return Size(normal(text), found if value else value_at(text, self.sizes))
+
+    def _type(self, told: str) -> TensorType:
+        dtype, _, shape = told.partition(" ")
+        return TensorType(dtype, () if shape == _SCALAR else tuple(map(self._number, shape.split("×"))))
 
 
-def _number(told: str) -> int | float:
-    return int(told) if told.lstrip("-").isdecimal() else float(told)
+def _places(told: str) -> Iterator[int]:
+    match = _RUN.fullmatch(told)
+    if match is None:
+        raise ValueError(f"{told!r} are no nodes")
+    yield from range(int(match[1]), int(match[2]) + 1)
 
 
-def _type(told: str) -> TensorType:
-    dtype, _, shape = told.partition(" ")
-    return TensorType(dtype, () if shape == _SCALAR else tuple(int(size) for size in shape.split("×")))
+# --- both modes -------------------------------------------------------------------------------------------------------
+
+
+def store(sized: Sized) -> dict[str, Any]:
+    """Both modes: `sizes`, `fixed`, `eval`, and `train`, null where it is the same or there is none."""
+    trained = None if sized.trained == sized.evaluated else sized.trained
+    return {
+        "sizes": {name: list(values) for name, values in sized.sizes.items()},
+        "fixed": sized.fixed,
+        "eval": to_notation(sized.evaluated, sized.sizes),
+        "train": None if trained is None else to_notation(trained, sized.sizes, sized.evaluated),
+    }
+
+
+def restore(stored: Mapping[str, Any]) -> Sized:
+    """Both modes again. Args: stored: of `store`, with `train_error`, which is not null where there is no train mode.
+
+    Raises: ValueError as `from_notation` does.
+    """
+    try:
+        sizes = {name: tuple(values) for name, values in stored["sizes"].items()}
+        both = stored["eval"], stored["train"]
+        error, fixed = stored["train_error"], stored["fixed"]
+    except (LookupError, TypeError, AttributeError) as missing:
+        raise ValueError(f"another notation of graphs: {type(missing).__name__}: {missing}") from missing
+    evaluated = from_notation(both[0], sizes)
+    trained = None if error is not None else evaluated
+    if both[1] is not None:
+        trained = from_notation(both[1], sizes, evaluated)
+    return Sized(evaluated, trained, sizes, fixed)
+
+
+def forms_of(stored: Mapping[str, Any]) -> dict[str, Graph]:
+    """The graphs by mode of what a spec states as `algorithm`, at the sizes that they were traced at first.
+
+    Raises: ValueError as `from_notation` does.
+    """
+    sized = restore(stored)
+    forms = {"eval": at(sized.evaluated)}
+    if sized.trained is not None:
+        forms["train"] = forms["eval"] if sized.trained is sized.evaluated else at(sized.trained)
+    return forms

@@ -12,11 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-from lemur_core.graphs.sizes import Inputs
+from lemur_core.graphs.trace import tensors_of
 
+Inputs = tuple[list[Any], dict[str, Any]]
 TOLERANCE = 1e-4
+
+
+def change_all(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A value with every tensor in it changed."""
+    return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,37 +39,90 @@ class Difference:
 
 
 @dataclass(slots=True)
-class _Run:
+class Seen:
+    """What is seen of a run."""
+
     outputs: list[Tensor]
     gradients: dict[str, Tensor | None]
     state: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a module is run.
+
+    Args:
+        inputs: what the original is given, made anew.
+        seed: seeds every random generator.
+        gradients: whether they are worked out; where the original has none, outputs and buffers can be compared.
+        find: the tensors in what goes in and comes out, in order.
+        change: a value with each of these changed.
+    """
+
+    inputs: Callable[[], Inputs]
+    seed: Callable[[], None]
+    train: bool
+    gradients: bool = True
+    find: Callable[[Any], Sequence[Tensor]] = tensors_of
+    change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
+
+    def run(self, module: nn.Module) -> "Seen":
+        """What is seen of the original. Raises: whatever it raises."""
+        return self._run(module, lambda args, kwargs: module(*args, **kwargs), {})
+
+    def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> "Seen":
+        """What is seen of a rebuilt module, under the names of the original. Raises: whatever it raises."""
+
+        def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
+            found = self.find([args, kwargs])
+            return module(*(found if takes is None else (found[number] for number in takes)))
+
+        return self._run(module, call, mapping)
+
+    def _run(
+        self, module: nn.Module, call: Callable[[list[Any], dict[str, Any]], Any], names: Mapping[str, str]
+    ) -> "Seen":
+        module.train(self.train)
+        module.zero_grad(set_to_none=True)
+        self.seed()
+        given = self.inputs()
+        leaves: list[Tensor] = []
+
+        def watch(leaf: Tensor) -> Tensor:
+            if not leaf.is_floating_point() or not self.gradients:
+                return leaf
+            leaves.append(leaf.detach().clone().requires_grad_())
+            return leaves[-1] * 1  # what works in place may not write to a leaf
+
+        with torch.set_grad_enabled(self.gradients):
+            args, kwargs = self.change(list(given), watch)
+            self.seed()
+            outputs = list(self.find(call(args, kwargs)))
+            live = [one for one in outputs if one.requires_grad and one.numel()]
+            if live:
+                _backward(live)
+        gradients: dict[str, Tensor | None] = {f"input {place}": leaf.grad for place, leaf in enumerate(leaves)}
+        gradients |= {names.get(name, name): tensor.grad for name, tensor in module.named_parameters()}
+        state = {names.get(name, name): tensor.detach().clone() for name, tensor in module.named_buffers()}
+        return Seen([one.detach() for one in outputs], gradients, state)
 
 
 def compare(
     original: nn.Module,
     rebuilt: nn.Module,
     mapping: Mapping[str, str],
-    inputs: Callable[[], Inputs],
-    seed: Callable[[], None],
-    *,
-    train: bool,
-    gradients: bool = True,
+    trial: Trial,
+    takes: Sequence[int] | None = None,
 ) -> Difference:
     """How two modules differ that hold the same state.
 
     Args:
         mapping: the original's name of each parameter and buffer, by the rebuilt one's.
-        inputs: what the original is given; the rebuilt module is given the tensors in it, in order.
-        seed: seeds every random generator.
-        gradients: whether these are compared; where the original cannot run so, its outputs and buffers can be.
+        takes: which tensors of what the original is given the rebuilt module takes, in order; None: all.
 
     Raises: whatever the modules raise.
     """
-    names = {old: new for new, old in mapping.items()}
-    first = _run(original, lambda args, kwargs: original(*args, **kwargs), inputs, seed, {}, train, gradients)
-    second = _run(
-        rebuilt, lambda args, kwargs: rebuilt(*_tensors((args, kwargs))), inputs, seed, names, train, gradients
-    )
+    first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)
     if len(first.outputs) != len(second.outputs):
         return Difference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
     worst = 0.0
@@ -86,46 +145,6 @@ def compare(
     return Difference("", worst)
 
 
-def _tensors(inputs: Inputs) -> list[Tensor]:
-    args, kwargs = inputs
-    return [leaf for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
-
-
-def _run(
-    module: nn.Module,
-    call: Callable[[list[Any], dict[str, Any]], Any],
-    inputs: Callable[[], Inputs],
-    seed: Callable[[], None],
-    names: Mapping[str, str],
-    train: bool,
-    gradients_too: bool,
-) -> _Run:
-    module.train(train)
-    module.zero_grad(set_to_none=True)
-    seed()
-    given = inputs()
-    leaves = []
-
-    def watch(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or not gradients_too:
-            return leaf
-        leaves.append(leaf.detach().clone().requires_grad_())
-        return leaves[-1] * 1  # what works in place may not write to a leaf
-
-    with torch.set_grad_enabled(gradients_too):
-        args, kwargs = tree_map(watch, given)
-        seed()
-        outputs = [leaf for leaf in tree_leaves(call(args, kwargs)) if isinstance(leaf, Tensor)]
-        live = [one for one in outputs if one.requires_grad and one.numel()]
-        if live:
-            _backward(live)
-    back = {new: old for old, new in names.items()}
-    gradients: dict[str, Tensor | None] = {f"input {place}": leaf.grad for place, leaf in enumerate(leaves)}
-    gradients |= {back.get(name, name): tensor.grad for name, tensor in module.named_parameters()}
-    state = {back.get(name, name): tensor.detach().clone() for name, tensor in module.named_buffers()}
-    return _Run([one.detach() for one in outputs], gradients, state)
-
-
 def _backward(outputs: Sequence[Tensor]) -> None:
     generator = torch.Generator().manual_seed(1)
     total = torch.zeros(())
@@ -144,12 +163,14 @@ def _differ(what: str, ours: Tensor | None, theirs: Tensor | None, floor: float)
         return Difference(f"{what}: {here} where the original has {there}", 1.0)
     if torch.equal(ours, theirs) or not ours.numel():
         return Difference()
-    if torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs)) and torch.equal(ours.isnan(), theirs.isnan()):
-        return Difference()
     if not (ours.is_floating_point() or ours.is_complex()):
         return Difference(f"{what}: other values", 1.0)
+    finite = torch.isfinite(theirs)
+    if not torch.equal(finite, torch.isfinite(ours)):
+        return Difference(f"{what}: other values that are not finite", 1.0)
+    ours, theirs = ours[finite], theirs[finite]
     scale = max(_largest(theirs), floor, 1e-30)
-    error = float(torch.nan_to_num(ours - theirs, nan=float("inf")).abs().max()) / scale
+    error = float((ours - theirs).abs().max()) / scale if ours.numel() else 0.0
     return Difference(f"{what}: differs by {error:.1e} of the largest value" if error > TOLERANCE else "", error)
 
 

@@ -5,6 +5,7 @@ written where its value is used if it is used once. Eval and train mode are one 
 themselves, what else differs stands under `if self.training`.
 """
 
+import keyword
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from lemur_core.graphs.functions import OP, Custom, custom_of
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.layers import Layer, Names, layers_of, values_in
 from lemur_core.graphs.modes import EVAL, TRAIN, Choice, Module, Step, Value, merge
-from lemur_core.graphs.symbolic import Size, formula
+from lemur_core.graphs.symbolic import Size, names_in
 
 _WIDTH = 110  # of a line of `forward`, without what stands around it
 _INLINE = 70  # of an expression that is written where it is used
@@ -54,11 +55,13 @@ class Rebuilt:
     Args:
         mapping: the original's name of each parameter and buffer, by the new one.
         fixed: sizes that follow the inputs by no formula that was found: these have the values of the first run.
+        takes: the numbers of the inputs that `forward` takes: of those that it uses.
     """
 
     source: str
     mapping: Mapping[str, str]
     fixed: tuple[str, ...] = ()
+    takes: tuple[int, ...] = ()
 
 
 def rebuild(
@@ -66,19 +69,27 @@ def rebuild(
     trained: Graph | None = None,
     *,
     name: str = "Rebuilt",
-    inputs: Sequence[str] = ("x",),
+    inputs: Mapping[int, str] | None = None,
     header: str = "",
 ) -> Rebuilt:
     """The source of a module.
 
     Args:
         evaluated, trained: canonical graphs of both modes, with numbers that follow the inputs as `Size`.
-        inputs: names for the tensors that `forward` is given, in order.
+        inputs: names for the tensors that `forward` is given, by number; None: as they stand in the graphs.
         header: the lines at the top of the file, as comments.
 
     Raises: RebuildError if an operation cannot be written.
     """
-    return _Writer(merge(evaluated, trained), name, inputs).write(header)
+    module = merge(evaluated, trained)
+    return _Writer(module, name, input_names(module.steps) if inputs is None else inputs).write(header)
+
+
+def input_names(steps: Sequence[Step]) -> dict[int, str]:
+    """A name for each input that is used, by its number: `x` of `x`, `x_0` of `x.0`."""
+    names = Names((*keyword.kwlist, "self", "torch", "nn", "F", "torchvision"))
+    given = {step.node.get("number"): step.node.scope for step in steps if step.node.op == "input"}
+    return {number: names.of(scope.replace("*", "x"), "x") for number, scope in sorted(given.items())}
 
 
 @dataclass(slots=True)
@@ -95,7 +106,7 @@ class _Pending:
 class _Writer:
     module: Module
     name: str
-    input_names: Sequence[str]
+    input_names: Mapping[int, str]
     lines: list[tuple[int | None, str]] = field(default_factory=list)
     texts: dict[Value, Text] = field(default_factory=dict)
     pending: dict[Value, _Pending] = field(default_factory=dict)
@@ -105,7 +116,7 @@ class _Writer:
     owners: dict[str, Value] = field(default_factory=dict)
     calls: dict[int, Layer] = field(default_factory=dict)
     own: dict[str, tuple[str, Step]] = field(default_factory=dict)  # parameters that are of no layer, by the old name
-    atoms: dict[str, Size] = field(default_factory=dict)
+    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)  # where free sizes are read: input and dimension
     unknown: list[str] = field(default_factory=list)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
     like: Text | None = None
@@ -220,7 +231,7 @@ class _Writer:
                 self.uses[value] = self.uses.get(value, 0) + 1_000_000  # it stays, for its device
             for dim, size in enumerate(kind.shape):
                 if isinstance(size, Size):
-                    self.atoms[f"{name}.shape[{dim}]"] = size
+                    self.sizes.setdefault(size.text, (name, dim))
 
     # --- one operation --------------------------------------------------------------------------------------------
 
@@ -322,9 +333,9 @@ class _Writer:
     def _custom(self, custom: Custom) -> str:
         """The name of a function with a gradient of its own, which is written once for all of the same text."""
         names = [f"x{number}" for number in range(len(custom.takes))] if len(custom.takes) > 1 else ["x"]
-        forward = _Writer(custom.forward, "", names)
+        forward = _Writer(custom.forward, "", dict(enumerate(names)))
         forward._run()
-        backward = _Writer(custom.backward, "", [*names, "grad"])
+        backward = _Writer(custom.backward, "", dict(enumerate([*names, "grad"])))
         backward._run()
         left = ", ".join(names) + ("," if len(names) == 1 else "")
         backward.lines.pop()
@@ -436,13 +447,13 @@ class _Writer:
         return repr(value)
 
     def _size(self, size: Size) -> str:
-        found = formula(size, self.atoms)
-        if found is None:
-            value = size.values[0]
-            at_others = ", ".join(f"{one:g}" for one in dict.fromkeys(size.values[1:]))
-            self.unknown.append(f"{value:g}, which is {at_others} at other sizes")
-            return f"{int(value) if value == int(value) else value!r}{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
-        return found
+        if size.text in self.sizes:
+            return "{}.shape[{}]".format(*self.sizes[size.text])
+        if all(name in self.sizes for name in names_in(size.text)):
+            return re.sub(r"[A-Z]\w*", lambda found: "{}.shape[{}]".format(*self.sizes[found[0]]), size.text)
+        self.unknown.append(f"{size.value:g}, for which there is no formula")
+        value = int(size.value) if size.value == int(size.value) else size.value
+        return f"{value!r}{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
 
     # --- variables ------------------------------------------------------------------------------------------------
 
@@ -473,7 +484,7 @@ class _Writer:
     def _variable(self, value: Value, taken: list[str]) -> str:
         names = [*taken, *_VARIABLES]
         name: str = next(
-            one for one in names if (one not in self.owners and one not in self.input_names) or one in taken
+            one for one in names if (one not in self.owners and one not in self.input_names.values()) or one in taken
         )
         if name in taken:
             taken.remove(name)
@@ -508,14 +519,14 @@ class _Writer:
         source = (
             f"{text}\nimport torch\n{vision}from torch import nn{functional}\n\n\n"
             f"{functions}class {self.name}(nn.Module):\n{init}"
-            f"    def forward(self{''.join(f', {name}' for name in self.input_names)}):\n{forward}\n"
+            f"    def forward(self{''.join(f', {name}' for name in self.input_names.values())}):\n{forward}\n"
         ).lstrip("\n")
         if not re.search(r"\btorch\.", re.sub(r"^(from|import) .*$", "", source, flags=re.MULTILINE)):
             source = source.replace("import torch\n", "", 1)
         marked = f"{UNKNOWN}(\\d+){UNKNOWN}"
         fixed = [self.unknown[int(number)] for number in re.findall(marked, source)]
         source = re.sub(marked, "", source) + _renaming(mapping)
-        return Rebuilt(source, mapping, tuple(dict.fromkeys(fixed)))
+        return Rebuilt(source, mapping, tuple(dict.fromkeys(fixed)), tuple(self.input_names))
 
     def _body(self) -> str:
         out: list[str] = []
@@ -537,7 +548,7 @@ class _Writer:
     def _with_sizes(self, body: str) -> str:
         """Name the sizes of the inputs that are used, in one line for each input."""
         lines = []
-        for name in self.input_names:
+        for name in self.input_names.values():
             used = sorted({int(dim) for dim in re.findall(rf"\b{re.escape(name)}\.shape\[(\d+)\]", body)})
             if not used:
                 continue
@@ -546,11 +557,10 @@ class _Writer:
                 for step in self.module.steps
                 if step.node.op == "input" and self.input_names[step.node.get("number")] == name
             )
-            letters = {2: "BN", 3: "BNC", 4: "BCHW", 5: "BCDHW"}.get(rank, "")
-            plain = [letters[dim] if dim < len(letters) else f"N{dim}" for dim in range(rank)]
-            if rank == 4 and f"{name}.shape[1]" in self.atoms and f"{name}.shape[3]" not in self.atoms:
-                plain = list("BHWC")
-            names = [one if len(self.input_names) == 1 else f"{one}_{name}" for one in plain]
+            places = {dim: size for size, (of, dim) in self.sizes.items() if of == name}
+            texts = [places.get(dim, f"N{dim}") for dim in range(rank)]
+            names = [one if one.isidentifier() else f"N{dim}" for dim, one in enumerate(texts)]
+            names = [f"{one}_" if one in self.input_names.values() else one for one in names]
             for dim in used:
                 body = body.replace(f"{name}.shape[{dim}]", names[dim])
             if len(used) == 1 and rank > 1:

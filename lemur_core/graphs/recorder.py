@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lemur_core.graphs import composites
-from lemur_core.graphs.graph import Argument, Graph, Node, Ref, TensorType
+from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
 from lemur_core.graphs.memory import Arguments, Memory, tensors_in, type_of, value_of
 
 #: How and where an operation is computed, and not what.
@@ -198,7 +198,7 @@ class Recorder(TorchDispatchMode):
         results = tensors_in(result)
         trains = given.get("training") or given.get("use_input_stats")
         updated = tensors_in([given.get("running_mean"), given.get("running_var")]) if trains else []
-        random = bool(given.get("dropout_p") or (op in composites.RANDOM and given["train"]))
+        random = bool(given.get("dropout_p") or (op in RANDOM and given["train"]))
         refs = self._add(op, arguments, [*results, *updated], random)
         for tensor, ref in zip([*results, *updated], refs, strict=True):
             if in_place or any(tensor is other for other in updated):

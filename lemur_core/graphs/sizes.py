@@ -1,22 +1,25 @@
-"""Which dimensions of a module's inputs are free, and its graphs at several sizes of them as one."""
+"""Which dimensions of a module's inputs are free, and its graphs at several sizes of them as one.
+
+One dimension is changed at a time, then all together, to sizes that differ from each other; each formula that follows
+from these runs is checked at a further size of every dimension.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import count, islice
+from math import gcd
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
-
-from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.recorder import Recorder
-from lemur_core.graphs.symbolic import together
-from lemur_core.graphs.trace import run
+from lemur_core.graphs.symbolic import Size, Symbols, misses, together
 
 Shape = tuple[int, ...]
-Inputs = tuple[list[Any], dict[str, Any]]
-_RUNS = 80  # at most, to find out which dimensions are free
+#: Runs a module at some shapes of its inputs, in train mode where it is told so; raises anything where that fails.
+Go = Callable[[Sequence[Shape], bool], Graph]
+_Group = tuple[tuple[int, int], ...]  # dimensions that change together, each as (input, dimension)
+
+_TAKEN = 3  # further sizes of one dimension
+_NODES = 60_000  # operations of all runs together
+_OVERHEAD = 40  # what a run costs beside its operations, in operations
 
 
 @dataclass(slots=True)
@@ -25,160 +28,141 @@ class Sized:
 
     Args:
         evaluated, trained: its graphs, with a `Size` where a number follows the inputs.
-        free: the dimensions that were changed, as (input, dimension).
-        shapes: of the inputs, in each run.
-        further: shapes that were not traced together, to check the formulas at; None where nothing is free.
+        sizes: of the inputs that are free, then numbers for which there is no formula, by name: the values of all runs,
+            those at its own sizes first.
+        fixed: why no dimension is free, where none is.
     """
 
     evaluated: Graph
     trained: Graph | None
-    free: list[tuple[int, int]]
-    shapes: list[list[Shape]]
-    further: list[Shape] | None = None
-    train_error: str = ""
-    single: "Sized | None" = None  # at its own sizes alone
+    sizes: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    fixed: str | None = None
 
 
-def resized(inputs: Inputs, shapes: Sequence[Shape]) -> Inputs:
-    """The same inputs in other shapes: their elements again and again, in an order that no two rows share."""
-    wanted = iter(shapes)
+def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph | None) -> Sized:
+    """What a module computes at the sizes that it takes.
 
-    def change(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        shape = next(wanted)
-        if tuple(leaf.shape) == shape:
-            return leaf
-        if leaf.is_meta:
-            return torch.empty(shape, dtype=leaf.dtype, device="meta")
-        count = int(torch.Size(shape).numel())
-        places = torch.randperm(count, generator=torch.Generator().manual_seed(0)) % max(leaf.numel(), 1)
-        return leaf.detach().reshape(-1)[places].reshape(shape)
-
-    changed: Inputs = tree_map(change, inputs)
-    return changed
-
-
-def shapes_of(inputs: Inputs) -> list[Shape]:
-    """The shapes of the tensors in it."""
-    args, kwargs = inputs
-    return [tuple(leaf.shape) for leaf in tree_leaves([*args, *kwargs.values()]) if isinstance(leaf, Tensor)]
-
-
-def _live(leaf: Any) -> Any:
-    """An input whose gradient counts; no leaf of autograd, so that it may be written to."""
-    if isinstance(leaf, Tensor) and leaf.is_floating_point():
-        return leaf.detach().requires_grad_() * 1
-    return leaf
+    Args:
+        own: shapes of its inputs, of which the graphs are.
+        evaluated, trained: its graphs there.
+    """
+    runs = _Runs(go, tuple(own), evaluated, trained)
+    free = runs.free()
+    for number in range(len(free), 0, -1):
+        found = runs.together(free[:number])
+        if found is not None:
+            return found
+    why = "other operations run at other sizes" if free else runs.why
+    return Sized(evaluated, trained, {}, why)
 
 
 class _Runs:
-    def __init__(self, recorder: Recorder, module: nn.Module, inputs: Callable[[], Inputs]) -> None:
-        self.recorder, self.module, self.inputs = recorder, module, inputs
-        self.left = _RUNS
-        self.error = ""
-        self.known: dict[tuple[Shape, ...], Graph | None] = {}
+    def __init__(self, go: Go, own: tuple[Shape, ...], evaluated: Graph, trained: Graph | None) -> None:
+        self.go, self.own, self.evaluated, self.trained = go, own, evaluated, trained
+        self.cost = len(evaluated.nodes) + _OVERHEAD
+        self.left = _NODES
+        self.why = "no other size is taken" if any(own) else "no input has a size"
+        self.known: dict[tuple[Shape, ...], Graph | None] = {self.own: evaluated}
 
-    def graph(self, shapes: Sequence[Shape] | None, *, train: bool = False) -> Graph:
-        """Raises: whatever the module raises."""
-        with self.recorder.pause():
-            args, kwargs = self.inputs()
-            if shapes is not None:
-                args, kwargs = resized((args, kwargs), shapes)
-            with torch.enable_grad():
-                args, kwargs = tree_map(_live, (args, kwargs))
-        return canonical(run(self.recorder, self.module, args, kwargs, train=train))
-
-    def tried(self, shapes: Sequence[Shape]) -> Graph | None:
-        """The eval graph, where the module takes these shapes."""
-        key = tuple(shapes)
-        if key not in self.known:
-            self.left -= 1
+    def at(self, shapes: tuple[Shape, ...], *, train: bool = False) -> Graph | None:
+        """The graph at some shapes; None where the module does not take them, or performs other operations there."""
+        if not train and shapes in self.known:
+            return self.known[shapes]
+        self.left -= self.cost
+        own = self.trained if train else self.evaluated
+        found = None
+        if self.left < 0:
+            self.why = "too many operations to run it at further sizes"
+        elif own is not None:
             try:
-                self.known[key] = self.graph(shapes) if self.left >= 0 else None
+                found = self.go(shapes, train)
+            except (MemoryError, PermissionError):
+                raise  # the sandbox tells what was exceeded or denied
             except Exception:  # noqa: BLE001 (foreign code raises anything)
-                self.known[key] = None
-        return self.known[key]
+                found = None
+            if found is not None and together([own, found]) is None:
+                self.why, found = "other operations run at other sizes", None
+        if not train:
+            self.known[shapes] = found
+        return found
 
+    def free(self) -> list[tuple[_Group, list[int]]]:
+        """The dimensions that may be changed alone, with sizes that were taken."""
+        found = []
+        for group in _groups(self.own):
+            size = self.own[group[0][0]][group[0][1]]
+            sizes = (other for other in _others(size) if self.at(_changed(self.own, group, other)) is not None)
+            taken = list(islice(sizes, _TAKEN))
+            if len(taken) >= _TAKEN - 1:
+                found.append((group, taken))
+        return found
 
-def trace_sizes(build: Callable[[], nn.Module], inputs: Callable[[], Inputs], device: str) -> Sized:
-    """The graphs of a module, at its own sizes and, where it takes them, at others.
-
-    Args:
-        build: makes the module, while recording.
-        inputs: makes what `forward` is given.
-
-    Raises: whatever the module raises at its own sizes in eval mode; on the meta device where values are needed.
-    """
-    recorder = Recorder(device)
-    with recorder.recording():
-        module = build()
-        runs = _Runs(recorder, module, inputs)
-        with recorder.pause():
-            own = shapes_of(inputs())
-        evaluated = runs.known[tuple(own)] = runs.graph(None)
-        trained, error = None, ""
-        try:
-            trained = runs.graph(None, train=True)
-        except Exception as problem:  # noqa: BLE001
-            error = f"{type(problem).__name__}: {problem}"
-        single = Sized(evaluated, trained, [], [own], None, error)
-        if recorder.reads_values:
-            return single
-        return _at_sizes(runs, own, single) or single
-
-
-def _at_sizes(runs: _Runs, own: list[Shape], single: Sized) -> Sized | None:
-    groups = _groups(own)
-    base = list(own)
-    free: list[tuple[tuple[int, int], ...]] = []
-    steps: list[list[int]] = []
-    for group in groups:
-        size = own[group[0][0]][group[0][1]]
-        taken = [other for other in _others(size) if runs.tried(_changed(base, group, other)) is not None][:6]
-        if len(taken) < 3:
-            continue
-        moved = _changed(base, group, taken[0])
-        free.append(group)
-        steps.append(taken)
-        base = moved
-    if not free:
-        return None
-    points = [base]
-    last = list(base)
-    for group, taken in zip(free, steps, strict=True):
-        alike = [size for size in taken[1:] if _joins(runs, base, _changed(base, group, size))]
-        points += [_changed(base, group, size) for size in (alike[:-1] if len(alike) > 2 else alike)]
-        last = _changed(last, group, alike[-1]) if alike else last
-    points = [shapes for shapes in points if runs.tried(shapes) is not None]
-    if len(points) < 3:
-        return None
-    for chosen in ([own, *points], points):
-        evaluated = together([graph for shapes in chosen if (graph := runs.tried(shapes)) is not None])
-        trained = None
-        if evaluated is not None and single.trained is not None:
-            trained = _trained(runs, chosen)
-        if evaluated is not None and (trained is None) == (single.trained is None):
-            dims = [one for group in free for one in group]
-            return Sized(evaluated, trained, dims, chosen, last, single.train_error, single)
-    return None
-
-
-def _joins(runs: _Runs, one: Sequence[Shape], other: Sequence[Shape]) -> bool:
-    """Whether the same operations run at both sizes."""
-    graphs = [graph for shapes in (one, other) if (graph := runs.tried(shapes)) is not None]
-    return len(graphs) == 2 and together(graphs) is not None
-
-
-def _trained(runs: _Runs, chosen: Sequence[Sequence[Shape]]) -> Graph | None:
-    try:
-        return together([runs.graph(shapes, train=True) for shapes in chosen])
-    except Exception:  # noqa: BLE001 (foreign code raises anything)
+    def together(self, free: Sequence[tuple[_Group, list[int]]]) -> Sized | None:
+        """All runs as one; None where the module does not take these sizes together, or a formula does not hold."""
+        mixed = further = self.own
+        for number, (group, taken) in enumerate(free):
+            size = self.own[group[0][0]][group[0][1]]
+            mixed = _changed(mixed, group, taken[-1 - number % len(taken)])
+            further = _changed(further, group, _further(size, taken, number))
+        points = [self.own, *(_changed(self.own, group, size) for group, taken in free for size in taken), mixed]
+        points = list(dict.fromkeys(points))
+        for last in (further, None):  # what fails at the further sizes is made to hold there, too
+            graphs = [self.at(shapes) for shapes in points]
+            if None in graphs:
+                return None
+            sized = self._named(free, points, [graph for graph in graphs if graph is not None])
+            check = last or _reversed(points, free)
+            if sized is not None and self._holds(sized, free, check):
+                return sized
+            points.append(further)
         return None
 
+    def _named(
+        self, free: Sequence[tuple[_Group, list[int]]], points: list[tuple[Shape, ...]], graphs: list[Graph]
+    ) -> Sized | None:
+        joined = together(graphs)
+        if joined is None:
+            return None
+        groups = [group for group, _ in free]
+        names = _names(self.own, groups)
+        symbols = Symbols(
+            {name: tuple(shapes[g[0][0]][g[0][1]] for shapes in points) for name, g in zip(names, groups, strict=True)}
+        )
+        evaluated = symbols.named(joined)
+        if self.trained is None or self.trained == self.evaluated:
+            return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
+        few = [0, *range(max(len(points) - 2, 1), len(points))]
+        for some in (few, list(range(len(points)))):
+            runs = [self.at(points[place], train=True) if place else self.trained for place in some]
+            trained = together([run for run in runs if run is not None]) if None not in runs else None
+            if trained is None:
+                return None
+            try:
+                named = symbols.named(trained, None if len(some) == len(points) else some)
+            except ValueError:
+                continue
+            return Sized(evaluated, named, _distinct(symbols))
+        return None
 
-def _groups(own: Sequence[Shape]) -> list[tuple[tuple[int, int], ...]]:
-    """Dimensions that change together: those of equal place and size, in all inputs of at least two dimensions."""
+    def _holds(self, sized: Sized, free: Sequence[tuple[_Group, list[int]]], shapes: tuple[Shape, ...]) -> bool:
+        """Whether the formulas are true of a run that none was made from."""
+        names = _names(self.own, [group for group, _ in free])
+        sizes = {name: shapes[g[0][0]][g[0][1]] for name, (g, _) in zip(names, free, strict=True)}
+        evaluated = self.at(shapes)
+        if evaluated is None or misses(sized.evaluated, evaluated, sizes):
+            return False
+        if sized.trained is None or sized.trained is sized.evaluated:
+            return True
+        trained = self.at(shapes, train=True)
+        return trained is not None and not misses(sized.trained, trained, sizes)
+
+
+def _distinct(symbols: Symbols) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(dict.fromkeys(values)) for name, values in symbols.values.items()}
+
+
+def _groups(own: Sequence[Shape]) -> list[_Group]:
+    """Dimensions that change together: those of equal place and size in all inputs."""
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for number, shape in enumerate(own):
         for dim, size in enumerate(shape):
@@ -186,17 +170,79 @@ def _groups(own: Sequence[Shape]) -> list[tuple[tuple[int, int], ...]]:
     return [tuple(members) for _, members in sorted(found.items(), key=lambda item: item[0][0])]
 
 
-def _changed(shapes: Sequence[Shape], group: Sequence[tuple[int, int]], size: int) -> list[Shape]:
+_LETTERS = {1: "N", 2: "BN", 3: "BNC", 4: "BCHW", 5: "BCDHW"}
+
+
+def _names(own: Sequence[Shape], groups: Sequence[_Group]) -> list[str]:
+    """Names of dimensions by their places: of a batch of images B, C, H and W."""
+    names: list[str] = []
+    changed = {place for group in groups for place in group}
+    for group in groups:
+        number, dim = group[0]
+        letters = _LETTERS.get(len(own[number]), "")
+        if len(own[number]) == 4 and (number, 1) in changed and (number, 3) not in changed:
+            letters = "BHWC"  # channels last
+        name = letters[dim] if letters else f"N{dim}"
+        further = (f"{name}{place}" if place > 1 else name for place in count(1))
+        names.append(next(one for one in further if one not in names))
+    return names
+
+
+def _changed(shapes: Sequence[Shape], group: _Group, size: int) -> tuple[Shape, ...]:
     made = [list(shape) for shape in shapes]
     for number, dim in group:
         made[number][dim] = size
-    return [tuple(shape) for shape in made]
+    return tuple(tuple(shape) for shape in made)
 
 
 def _others(size: int) -> list[int]:
     """Sizes to try: some odd ones near it, then multiples, for what asks for a divisor."""
     if size < 14:
-        near = [size + more for more in (1, 3, 6, 9, 10, 13)] if size > 2 else [3, 5, 6, 7, 9, 10]
+        near = [size + more for more in (1, 3, 6, 9)] if size > 2 else [3, 5, 6, 7]
         return [*near, size * 2, size * 3, size * 4]
     half = size // 2
-    return [half + 1, half + 2, half + 5, half + 7, size * 3 // 4, size * 5 // 4, half, size + half, size * 2, size * 3]
+    return [half + 1, half + 2, half + 5, half + 7, half, size + half, size * 2, size * 3]
+
+
+def _further(size: int, taken: Sequence[int], number: int) -> int:
+    """A size that was not taken yet, in the same steps as those that were; another one for each `number`."""
+    step = gcd(*(abs(other - size) for other in taken))
+    lowest = min(size, *taken)
+    others = (lowest + step * turn for turn in count(1))
+    return next(islice((other for other in others if other != size and other not in taken), number, None))
+
+
+def never_run(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
+    """Shapes at which it was not run, to try in turn: sizes between those that were, then combinations of these.
+
+    Args: own: the shapes that it was run at first, also of inputs that it does not use.
+    """
+    free: dict[str, tuple[int, int]] = {}
+    for node in sized.evaluated.nodes:
+        if node.op == "input":
+            for dim, size in enumerate(node.outputs[0].shape):
+                if isinstance(size, Size):
+                    free.setdefault(size.text, (node.get("number"), dim))
+    made: list[list[Shape]] = []
+    for turn in range(_TURNS if free else 0):
+        shapes = tuple(own)
+        for place, (name, (number, dim)) in enumerate(free.items()):
+            size = own[number][dim]
+            group = next(one for one in _groups(own) if (number, dim) in one)
+            taken = [int(other) for other in dict.fromkeys(sized.sizes[name]) if other != size]
+            known = turn + 1 == _TURNS
+            chosen = taken[(place + 1) % len(taken)] if known else _further(size, taken, place + turn)
+            shapes = _changed(shapes, group, chosen)
+        made.append(list(shapes))
+    return made
+
+
+_TURNS = 4
+
+
+def _reversed(points: Sequence[tuple[Shape, ...]], free: Sequence[tuple[_Group, list[int]]]) -> tuple[Shape, ...]:
+    """All dimensions at other sizes of those taken: a combination that was not run."""
+    shapes = points[0]
+    for number, (group, taken) in enumerate(free):
+        shapes = _changed(shapes, group, taken[(number + 1) % len(taken)])
+    return shapes

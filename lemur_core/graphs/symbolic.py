@@ -1,21 +1,33 @@
 """Sizes that were never traced: one graph of several runs, whose numbers say how they follow the inputs' sizes.
 
 The runs differ in the sizes of their inputs alone. Numbers that are equal in all of them stay; one that differs becomes
-a `Size`, for which `formula` finds an expression over named sizes that holds in every run, the last of which no formula
-was made from.
+a `Size`: a formula over named sizes that holds in every run. One that follows them in no way that was found becomes a
+named size itself, `U1`, of which its values in the runs are known.
 """
 
+import ast
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import gcd
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import gcd, isclose, isfinite
+from typing import Any
 
 from lemur_core.graphs.graph import Argument, Graph, Node, TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number that follows the sizes of the inputs: its value in each run."""
+    """A number that follows the sizes of the inputs: a formula as Python writes it, and its first value."""
+
+    text: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A number by its values in several runs."""
 
     values: tuple[float, ...]
 
@@ -24,7 +36,7 @@ Dimension = int | Size
 
 
 def together(graphs: Sequence[Graph]) -> Graph | None:
-    """One graph of several runs, with a `Size` for each number that differs.
+    """One graph of several runs, each number that differs by its values in all of them; for `Symbols.named`.
 
     Returns: None where the runs do not perform the same operations on the same values.
     """
@@ -70,64 +82,239 @@ def _joined(values: Sequence[Argument]) -> Argument:
     if all(type(value) is tuple and len(value) == len(first) for value in values):
         return tuple(_joined(items) for items in zip(*values, strict=True))
     if all(type(value) in (int, float) for value in values):
-        return Size(tuple(values))
+        return _Seen(tuple(values))
     raise ValueError(f"{first!r} is something else at another size")
 
 
-def at(value: Argument, run: int) -> Argument:
-    """An argument as one run has it."""
-    if isinstance(value, Size):
-        return value.values[run]
-    if type(value) is tuple:
-        return tuple(at(item, run) for item in value)
-    return value
+@dataclass(slots=True)
+class Symbols:
+    """The sizes that formulas may name: those of the inputs first, then numbers for which there is no formula.
+
+    Args: values: by name, in each run; the first run is that at the first sizes.
+    """
+
+    values: dict[str, tuple[float, ...]]
+    _known: dict[tuple[float, ...], str] = field(default_factory=dict)
+
+    def named(self, graph: Graph, runs: Sequence[int] | None = None) -> Graph:
+        """A graph of `together` with a `Size` for each number that differs.
+
+        Args: runs: those that the graph is of; of all where it is None.
+        """
+        return _mapped(graph, lambda seen: self._size(seen.values, runs), _Seen)
+
+    def _size(self, values: tuple[float, ...], runs: Sequence[int] | None) -> Size:
+        if runs is None:
+            if values not in self._known:
+                found = formula(values, self.values) or self._product(values)
+                self._known[values] = normal(found) if found else self._unknown(values)
+            return Size(self._known[values], values[0])
+        for known, text in self._known.items():
+            if tuple(known[run] for run in runs) == values:
+                return Size(text, values[0])
+        some = {name: tuple(of[run] for run in runs) for name, of in self.values.items()}
+        found = formula(values, some)
+        if found is None:
+            raise ValueError(f"no formula for {values}")
+        return Size(normal(found), values[0])
+
+    def _product(self, values: tuple[float, ...]) -> str | None:
+        """A product of two numbers that are known: `H // 2 * (W // 2)`, where a map is made flat."""
+        if not all(values) or not all(type(value) is int for value in values):
+            return None
+        for known, text in list(self._known.items()):
+            if any(not one or value % one for value, one in zip(values, known, strict=True)):
+                continue
+            rest = tuple(value // one for value, one in zip(values, known, strict=True))
+            other = self._known.get(rest) or formula(rest, self.values)
+            if len(set(rest)) > 1 and other:
+                return f"({text}) * ({other})"
+        return None
+
+    def _unknown(self, values: tuple[float, ...]) -> str:
+        name = f"U{sum(name.startswith('U') for name in self.values) + 1}"
+        self.values[name] = values
+        return name
 
 
-def fixed(node: Node, run: int) -> Node:
-    """A node as one run has it."""
-    outputs = tuple(TensorType(kind.dtype, at(kind.shape, run)) for kind in node.outputs)
-    return replace(node, arguments=tuple((name, at(value, run)) for name, value in node.arguments), outputs=outputs)
+def is_unknown(name: str) -> bool:
+    """Whether a named size is a number for which there is no formula."""
+    return name.startswith("U")
 
 
-Atoms = Mapping[str, Size]
+def at(graph: Graph, sizes: Mapping[str, float] | None = None) -> Graph:
+    """A graph as it is at some sizes.
+
+    Args: sizes: by name; None for those that it was traced at first.
+    """
+    return _mapped(graph, lambda size: size.value if sizes is None else value_at(size.text, sizes), Size)
+
+
+def misses(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
+    """Whether a graph with formulas is, at some sizes, not what ran there; numbers without formula do not count."""
+    if _links(graph) != _links(other):
+        return True
+
+    def same(one: Argument, there: Argument) -> bool:
+        if isinstance(one, Size):
+            if any(map(is_unknown, names_in(one.text))):
+                return True
+            value = value_at(one.text, sizes)
+            return bool(value == there or (type(there) is float and isclose(value, there, rel_tol=_NEAR)))
+        if type(one) is tuple:
+            return type(there) is tuple and len(one) == len(there) and all(map(same, one, there))
+        return type(one) is type(there) and bool(one == there or one != one)
+
+    return not all(
+        same(tuple(value for _, value in one.arguments), tuple(value for _, value in there.arguments))
+        and same(tuple(kind.shape for kind in one.outputs), tuple(kind.shape for kind in there.outputs))
+        for one, there in zip(graph.nodes, other.nodes, strict=True)
+    )
+
+
+def _mapped(graph: Graph, change: Callable[[Any], Argument], kind: type) -> Graph:
+    def changed(value: Argument) -> Argument:
+        if isinstance(value, kind):
+            return change(value)
+        if type(value) is tuple:
+            return tuple(map(changed, value))
+        return value
+
+    def node(one: Node) -> Node:
+        outputs = tuple(TensorType(of.dtype, changed(of.shape)) for of in one.outputs)
+        return replace(one, arguments=tuple((name, changed(value)) for name, value in one.arguments), outputs=outputs)
+
+    return replace(graph, nodes=tuple(map(node, graph.nodes)))
+
+
+_SIGNS: dict[type, Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+}
+
+
+@cache
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, RecursionError) as error:
+        raise ValueError(f"{text!r} is no formula") from error
+
+
+def difference(one: Argument, other: Argument) -> int | None:
+    """By how much one number is above another at all sizes; None where that depends on them."""
+    names = sorted({name for item in (one, other) if isinstance(item, Size) for name in names_in(item.text)})
+    found = set()
+    for turn in range(_POINTS):
+        sizes = {name: 97 + 60 * place + 31 * turn * (place + 1) % 59 for place, name in enumerate(names)}
+        above, below = (value_at(i.text, sizes) if isinstance(i, Size) else i for i in (one, other))
+        found.add(above - below)
+    first = found.pop()
+    return int(first) if not found and first == int(first) else None
+
+
+_POINTS = 5
+
+
+@cache
+def normal(text: str) -> str:
+    """A formula with the blanks and brackets that Python gives it. Raises: ValueError if it is none."""
+    return ast.unparse(_parsed(text)).replace("(-0.5)", "-0.5")
+
+
+def names_in(text: str) -> set[str]:
+    """The sizes that a formula names. Raises: ValueError if it is none."""
+    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+
+
+def value_at(text: str, sizes: Mapping[str, float]) -> float:
+    """The value of a formula. Raises: ValueError if it is none, or names a size that is not given."""
+
+    def value(node: ast.expr) -> float:
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return node.value  # type: ignore[return-value]
+        if isinstance(node, ast.Name) and node.id in sizes:
+            return sizes[node.id]
+        if isinstance(node, ast.BinOp) and type(node.op) in _SIGNS:
+            return _SIGNS[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
+            return _SIGNS[type(node.op)](value(node.operand))
+        raise ValueError(f"{text!r} is no formula over {', '.join(sizes)}")
+
+    try:
+        return value(_parsed(text))
+    except ArithmeticError as error:
+        raise ValueError(f"{text!r} has no value: {error}") from error
+
+
+Atoms = Mapping[str, tuple[float, ...]]
 _FACTORS = 3  # sizes that are multiplied in one formula
 _STEPS = 64  # the largest divisor
 
 
-def formula(size: Size, atoms: Atoms) -> str | None:
+def formula(seen: Sequence[float], atoms: Atoms) -> str | None:
     """A Python expression over named sizes that has this value in every run; the shortest kind that fits.
 
     Affine (`2 * H + 1`), a floor division (`(H + 1) // 2`), a remainder (`-H % 7`), a product of
-    these (`H // 2 * W`), or one over such.
+    these (`H // 2 * W`), or one over such, where it is within 1e-6.
 
     Args:
-        atoms: the sizes that can be named, those to prefer first.
+        seen: its value in each run.
+        atoms: the values of the sizes that can be named, those to prefer first.
     """
-    if any(value != int(value) for value in size.values):
-        return _fraction(size, atoms)
-    values = tuple(int(value) for value in size.values)
+    if not all(isfinite(value) and value == int(value) for value in seen):
+        return _real(tuple(seen), atoms)
+    values = tuple(int(value) for value in seen)
     for name, atom in atoms.items():
-        if atom.values == values:
+        if atom == values:
             return name
     return _of_one(values, atoms) or _product(values, atoms)
 
 
-def _fraction(size: Size, atoms: Atoms) -> str | None:
-    if not all(size.values):
+#: What a number that is not whole may be of one that is, and the inverse.
+_REALS: tuple[tuple[str, Callable[[float], float]], ...] = (
+    ("1 / {}", lambda value: 1 / value),
+    ("{} ** -0.5", lambda value: value**-2),
+    ("1 / {} ** 0.5", lambda value: value**-2),
+    ("{} ** 0.5", lambda value: value**2),
+)
+
+
+def _real(values: tuple[float, ...], atoms: Atoms) -> str | None:
+    if not all(isfinite(value) and value for value in values):
         return None
-    for power, text in ((1, "1 / ({})"), (2, "({}) ** -0.5")):
-        under = [value**-power for value in size.values]
+    near: list[str] = []
+    for form, inverse in _REALS:
+        under = [inverse(value) for value in values]
         whole = tuple(round(value) for value in under)
-        if all(abs(value - near) < 1e-6 * near for value, near in zip(under, whole, strict=True)):
-            found = formula(Size(whole), atoms) if len(set(whole)) > 1 else None
-            if found:
-                return text.format(found).replace("(" + found + ")", found if found.isidentifier() else f"({found})")
-    return None
+        if any(abs(value - found) > _NEAR * abs(found) for value, found in zip(under, whole, strict=True)):
+            continue
+        found = formula(whole, atoms) if len(set(whole)) > 1 else None
+        if found:
+            text = form.format(found if found.isidentifier() else f"({found})")
+            if _exact(text, values, atoms):
+                return text
+            near.append(text)
+    return near[0] if near else None
+
+
+_NEAR = 1e-6
+
+
+def _exact(text: str, values: Sequence[float], atoms: Atoms) -> bool:
+    runs = ({name: of[run] for name, of in atoms.items()} for run in range(len(values)))
+    return all(value_at(text, sizes) == value for sizes, value in zip(runs, values, strict=True))
 
 
 def _of_one(values: tuple[int, ...], atoms: Atoms) -> str | None:
     for name, atom in atoms.items():
-        sizes = [int(value) for value in atom.values]
+        sizes = [int(value) for value in atom]
         kinds = (_affine, _remainders, _floors)
         for text in itertools.chain.from_iterable(kind(values, sizes, name) for kind in kinds):
             return text
@@ -183,14 +370,14 @@ def _product(values: tuple[int, ...], atoms: Atoms) -> str | None:
         for chosen in itertools.combinations(names, count):
             products = [1] * len(values)
             for name in chosen:
-                products = [one * int(n) for one, n in zip(products, atoms[name].values, strict=True)]
+                products = [one * int(n) for one, n in zip(products, atoms[name], strict=True)]
             found = _ratio(values, products)
             if found:
                 up, down = found
                 text = " * ".join(chosen)
                 return text + (f" * {up}" if up != 1 else "") + (f" // {down}" if down != 1 else "")
     for name in names:
-        sizes = [int(value) for value in atoms[name].values]
+        sizes = [int(value) for value in atoms[name]]
         if all(n and v % n == 0 for n, v in zip(sizes, values, strict=True)):
             rest = tuple(v // n for n, v in zip(sizes, values, strict=True))
             others = {other: atom for other, atom in atoms.items() if other != name}

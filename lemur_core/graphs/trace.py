@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.graph import Graph, Ref, pack, reachable
+from lemur_core.graphs.graph import Graph, Ref, reachable
 from lemur_core.graphs.identity import colours_of, identities_of, label, leading_to, numbered
 from lemur_core.graphs.recorder import Recorder
 
@@ -46,11 +46,11 @@ def run(
         positional input is `*0`, the second tensor within it `*0.1`.
     Raises: whatever the module raises.
     """
-    module.train(train)
     named = named or {}
     for name, parameter in module.named_parameters():
         recorder.leaf("parameter", parameter, name, trained=parameter.requires_grad)
     buffers = {name: (recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()}
+    module.train(train)  # some work out then what they keep for eval mode
     leaves = [
         (argument if tensor is value else f"{argument}.{place}", tensor)
         for argument, value in [*((f"*{place}", value) for place, value in enumerate(inputs)), *named.items()]
@@ -119,13 +119,13 @@ class Traced:
     route: str
     train_error: str | None
 
-    def answer(self) -> dict[str, Any]:
-        """What is told of it outside of the sandbox.
+    def answer(self, forms: Mapping[str, Graph]) -> dict[str, Any]:
+        """What is told of it outside of the sandbox, without its graphs.
 
-        Returns: `route`, the identities, `train_error`, `reads_values`, `initial`, `dead_classes`, `unused_parameters`,
-            and the graphs `eval` and `train`, packed (`graph.unpack`).
+        Args: forms: the canonical graphs by mode.
+
+        Returns: `route`, the identities, `train_error`, `reads_values`, `initial`, `dead_classes`, `unused_parameters`.
         """
-        forms = {mode: canonical(graph) for mode, graph in self.graphs.items()}
         used = {node.scope for form in forms.values() for node in form.nodes if node.op == "parameter"}
         return {
             "route": self.route,
@@ -135,7 +135,6 @@ class Traced:
             "initial": self._initial(forms["eval"]),
             "dead_classes": sorted(_classes(self.file) - self._live_classes(used)),
             "unused_parameters": sorted({name for name, _ in self.net.named_parameters()} - used),
-            **{mode: pack(form) for mode, form in forms.items()},
         }
 
     def _initial(self, form: Graph) -> str:

@@ -268,7 +268,7 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     other = to_notation(graph) | {"torch": "1.0"}
     names = [spec["name"] for spec in specs]
     for name, stored in (("Squeeze", to_notation(graph)), ("Gated", other)):
-        specs[names.index(name)]["algorithm"] = {"eval": stored}
+        specs[names.index(name)]["algorithm"] = {"eval": stored, "sizes": {}}
     path.write_text("".join(json.dumps(spec) + "\n" for spec in specs), encoding="utf-8")
     picture = tmp_path / "block.svg"
     said = draw_block(tmp_path / "out", "Squeeze", picture)

@@ -126,6 +126,16 @@ def test_what_is_told_of_a_run(traced: dict[str, Traced]) -> None:
     assert algorithm.train_error is None
 
 
+def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, Traced]) -> None:
+    algorithm = algorithm_of(answer(traced["gate"]), ["image"])
+    assert algorithm.fixed is None
+    assert {name: values[0] for name, values in algorithm.sizes.items()} == {"B": 2, "H": 6, "W": 6}
+    assert all(len(set(values)) >= 3 for values in algorithm.sizes.values())
+    form = algorithm.eval["operations"].index(["input", "number", "trained"])
+    assert [node[1:] for node in algorithm.eval["nodes"] if node[0] == form] == [[0, True, "float32 B×64×H×W", "image"]]
+    assert algorithm_of(answer(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
+
+
 def test_values_are_had_on_the_cpu(traced: dict[str, Traced]) -> None:
     found = answer(traced["values"])
     assert (found["route"], found["reads_values"]) == ("cpu", True)
@@ -199,7 +209,8 @@ def test_specs_tell_it(sound: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda a: a["eval"]["nodes"].__setitem__(0, ["parameter", [["trained", False]], *a["eval"]["nodes"][0][2:]]), "other identities"),
+        (lambda a: a["eval"]["nodes"][0].__setitem__(1, False), "other identities"),
+        (lambda a: a["sizes"]["H"].__setitem__(0, 7), "other identities"),
         (lambda a: a.__setitem__("sentences", ["from the input: ReLU."]), "do not follow"),
         (lambda a: a["eval"].__setitem__("torch", "0.1"), "cannot be compared"),
         (lambda a: a["eval"].__setitem__("nodes", []), "cannot be read"),

@@ -1,24 +1,32 @@
 """The notation of specs says every argument so that it comes back, also from a line with sorted keys."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
-from lemur_core.graphs.notation import from_notation, to_notation
+from lemur_core.graphs.notation import forms_of, from_notation, restore, store, to_notation
+from lemur_core.graphs.sizes import Sized
+from lemur_core.graphs.symbolic import Size, at
 
 numbers = st.one_of(st.integers(), st.floats(allow_nan=False))
-literals = st.one_of(st.none(), st.booleans(), numbers, st.text(), st.sampled_from(["%3", "3×3", "×", "%1.1"]))
+SIZES = {"B": (2.0, 3.0), "H": (7, 9), "U1": (5, 1)}
+FORMULAS = ["B", "H // 2", "2 * H - 1", "-H % 5", "1 / H", "H ** -0.5", "(H - 1) // 2 * U1", "1 / (B * H) ** 0.5"]
+literals = st.one_of(st.none(), st.booleans(), numbers, st.text(), st.sampled_from(["%3", "3×3", "×", "%1.1", "=H"]))
+sizes = st.builds(Size, st.sampled_from(FORMULAS), st.one_of(st.integers(0, 9), st.floats(0, 1)))
 refs = st.builds(Ref, st.integers(0, 9), st.integers(0, 3))
 arguments = st.recursive(
-    st.one_of(literals, refs, st.lists(numbers, max_size=4).map(tuple)),
+    st.one_of(literals, refs, sizes, st.lists(st.one_of(numbers, sizes), max_size=4).map(tuple)),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=6,
 )
 types = st.builds(
-    TensorType, st.sampled_from(["float32", "int64"]), st.lists(st.integers(0, 99), max_size=4).map(tuple)
+    TensorType,
+    st.sampled_from(["float32", "int64"]),
+    st.lists(st.one_of(st.integers(0, 99), sizes), max_size=4).map(tuple),
 )
 nodes = st.builds(
     Node,
@@ -40,11 +48,45 @@ def exact(value: Any) -> Any:
     return [exact(item) for item in value] if isinstance(value, tuple) else (type(value), value)
 
 
-@given(graphs)
-def test_round_trip(graph: Graph) -> None:
-    line = json.dumps(to_notation(graph), sort_keys=True, ensure_ascii=False)
-    again = from_notation(json.loads(line))
+def assert_same(graph: Graph, again: Graph) -> None:
     assert again == graph
     for one, other in zip(graph.nodes, again.nodes, strict=True):
         assert [exact(value) for _, value in one.arguments] == [exact(value) for _, value in other.arguments]
         assert one.scope == other.scope
+
+
+@given(graphs)
+def test_round_trip(graph: Graph) -> None:
+    line = json.dumps(to_notation(graph, SIZES), sort_keys=True, ensure_ascii=False)
+    assert_same(graph, from_notation(json.loads(line), SIZES))
+
+
+ordered = graphs.map(
+    lambda graph: replace(
+        graph,
+        nodes=tuple(
+            replace(node, arguments=tuple((n, _earlier(v, place)) for n, v in node.arguments))
+            for place, node in enumerate(graph.nodes)
+        ),
+    )
+)
+
+
+def _earlier(value: Any, place: int) -> Any:
+    """An argument that names only nodes before it."""
+    if isinstance(value, Ref):
+        return Ref(value.node % place, value.output) if place else None
+    return tuple(_earlier(item, place) for item in value) if isinstance(value, tuple) else value
+
+
+@given(ordered, ordered, st.data())
+def test_train_mode_as_a_difference(one: Graph, other: Graph, data: st.DataObject) -> None:
+    kept = data.draw(st.integers(0, len(one.nodes)))
+    nodes = [*one.nodes[:kept], *(replace(n, arguments=()) for n in other.nodes)]
+    trained = Graph(tuple(nodes), other.outputs, other.writes)
+    stored = json.loads(json.dumps(store(Sized(one, trained, dict(SIZES))), sort_keys=True, ensure_ascii=False))
+    found = restore(stored | {"train_error": None})
+    assert found.trained is not None
+    assert_same(one, found.evaluated)
+    assert_same(trained, found.trained)
+    assert forms_of(stored | {"train_error": None}) == {"eval": at(one), "train": at(trained)}

@@ -10,9 +10,14 @@ from torchvision.models.convnext import CNBlock
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.swin_transformer import SwinTransformerBlock
 
-from lemur_core.graphs.proof import compare
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.notation import restore, store
+from lemur_core.graphs.proof import Inputs, Trial, compare
 from lemur_core.graphs.rebuild import Rebuilt, rebuild
-from lemur_core.graphs.sizes import Inputs, Shape, Sized, resized, trace_sizes
+from lemur_core.graphs.sizes import Shape, Sized, never_run, trace_sizes
+from lemur_core.graphs.symbolic import at
+from lemur_core.graphs.trace import trace
 
 
 class Gate(nn.Module):
@@ -115,10 +120,18 @@ CASES: dict[str, Made] = {
 }
 
 
+def traced(build: Callable[[], nn.Module], shape: Shape, *, train: bool = False) -> Graph:
+    return trace(build, lambda: [torch.randn(shape).requires_grad_() * 1], train=train)
+
+
 def written(build: Callable[[], nn.Module], shape: Shape) -> tuple[Sized, Rebuilt]:
-    """A module's graphs at several sizes, and what is written from them."""
-    sized = trace_sizes(build, lambda: ([torch.randn(shape)], {}), "meta")
-    return sized, rebuild(sized.evaluated, sized.trained)
+    """A module's graphs at several sizes, as a spec holds them, and what is written from them."""
+    own = [traced(build, shape, train=train) for train in (False, True)]
+    sized = trace_sizes(lambda shapes, train: traced(build, shapes[0], train=train), [shape], *own)
+    again = restore(store(sized) | {"train_error": None})
+    assert (again.evaluated, again.trained, again.sizes) == (sized.evaluated, sized.trained, sized.sizes)
+    assert at(again.evaluated) == own[0]
+    return again, rebuild(again.evaluated, again.trained, inputs={0: "x"})
 
 
 def constructed(made: Rebuilt, original: nn.Module) -> nn.Module:
@@ -132,51 +145,55 @@ def constructed(made: Rebuilt, original: nn.Module) -> nn.Module:
     return module
 
 
+def seed() -> None:
+    torch.manual_seed(2)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_equal_in_both_modes_at_sizes_that_were_not_traced(name: str) -> None:
     build, shape = CASES[name]
     sized, made = written(build, shape)
     assert "torch.ops" not in made.source
     assert not made.fixed
-    assert sized.further is not None
     torch.manual_seed(0)
     original = build()
     module = constructed(made, original)
-
-    def inputs(shapes: list[Shape] | None = None) -> Inputs:
-        torch.manual_seed(1)
-        given: Inputs = ([torch.randn(shape)], {})
-        return resized(given, shapes) if shapes else given
-
+    others = never_run(sized, [shape])
+    assert others
     for train in (False, True):
-        for shapes in (None, sized.further):
-            one = compare(
-                original,
-                module,
-                made.mapping,
-                lambda: inputs(shapes),  # noqa: B023
-                lambda: torch.manual_seed(2) and None,
-                train=train,
-            )
-            assert not one.what, one
+        for given in (shape, others[0][0]):
+
+            def inputs() -> Inputs:
+                torch.manual_seed(1)
+                return [torch.randn(given)], {}  # noqa: B023
+
+            found = compare(original, module, made.mapping, Trial(inputs, seed, train))
+            assert not found.what, found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_written_computes_the_graph_it_was_written_from(name: str) -> None:
+    build, shape = CASES[name]
+    sized, made = written(build, shape)
+    space: dict[str, Any] = {}
+    exec(made.source, space)
+    again = {mode: traced(space["Rebuilt"], shape, train=mode == "train") for mode in ("eval", "train")}
+    assert sized.trained is not None
+    one, other = identities_of(again), identities_of({"eval": at(sized.evaluated), "train": at(sized.trained)})
+    assert (one["graph"], one["graph_widths"]) == (other["graph"], other["graph_widths"])
 
 
 def test_another_computation_is_told() -> None:
     """The comparison sees one changed number: what passes it is not passed by chance."""
     build, shape = CASES["gate"]
     _, made = written(build, shape)
+    torch.manual_seed(0)
     original = build()
     for before, after in (("sigmoid()", "tanh()"), ("(2, 3)", "(2,)"), ("x * ", "x.detach() * ")):
         wrong = Rebuilt(made.source.replace(before, after), made.mapping)
         assert wrong.source != made.source
-        found = compare(
-            original,
-            constructed(wrong, original),
-            made.mapping,
-            lambda: ([torch.ones(shape).cumsum(-1)], {}),
-            lambda: None,
-            train=False,
-        )
+        trial = Trial(lambda: ([torch.ones(shape).cumsum(-1)], {}), lambda: None, False)
+        found = compare(original, constructed(wrong, original), made.mapping, trial)
         assert found.what
 
 

@@ -1,0 +1,199 @@
+"""Blocks are written anew from their specs alone; a spec that is wrong, or tells too little, says so."""
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.index import Index
+from extract.rebuild import Original, Rewritten, count_rewritten, rebuild_all, rebuild_to
+from extract.specs.algorithm import algorithm_of, judged, stored_of
+from extract.specs.make import line_of, make_spec
+from extract.tracing import trace_all
+from extract.validate import Pair
+from lemur_core.files.errors import UserError
+from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.notation import forms_of
+from manifests.records import Block, Spec
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+
+BLUR = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Blur(nn.Module):
+    def __init__(self, width, train=True):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(width)
+        self.conv = nn.Conv2d(width, width, 3, padding=1, groups=width)
+
+    def forward(self, image, unused=None, skip=None):
+        y = F.avg_pool2d(self.conv(self.norm(image)), 2)
+        return y.flatten(2).mean(-1) / y.shape[-1] + skip.detach()
+"""
+TABLE = """import torch
+from torch import nn
+
+
+class Blur(nn.Module):
+    def forward(self, x):
+        return x * torch.tensor([float(n * n) for n in range(50)])
+"""
+DRAWS = """import torch
+from torch import nn
+
+
+class Blur(nn.Module):
+    def forward(self, x):
+        return x * x.sum().item()
+"""
+CALL = ["torch.randn(2, 8, 6, 6)", "torch.randn(3)", "torch.randn(2, 8)"]
+ARGUMENTS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": CALL, "kwargs": {}}}
+PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.rand(2, 50)"], "kwargs": {}}}
+ABOUT = {"name": "Blur", "path": "a/blur.py", "start_line": 3, "end_line": 9, "license": "MIT"}
+NAMES = ("image", "unused", "skip")
+CODES = {"blur": (BLUR, ARGUMENTS, NAMES), "table": (TABLE, PLAIN, ("x",)), "draws": (DRAWS, PLAIN, ("x",))}
+
+
+def changed(stored: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    copied: dict[str, Any] = json.loads(json.dumps(stored))
+    change(copied)
+    return copied
+
+
+def another_kernel(stored: dict[str, Any]) -> None:
+    """The pooling takes the mean of 3x3 places in steps of two."""
+    form = next(place for place, one in enumerate(stored["eval"]["operations"]) if one[0] == "avg_pool2d")
+    node = next(node for node in stored["eval"]["nodes"] if node[0] == form)
+    place = stored["eval"]["operations"][form].index("kernel_size")
+    assert node[place] == "2×2"
+    node[place] = "1×1"
+
+
+def another_formula(stored: dict[str, Any]) -> None:
+    text = json.dumps(stored["eval"]["nodes"], ensure_ascii=False)
+    assert "W÷2" in text
+    stored["eval"]["nodes"] = json.loads(text.replace("W÷2", "W-3"))
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    pairs = [Pair(name, "Blur", code, "", (), (), arguments) for name, (code, arguments, _) in CODES.items()]
+    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+        return {one.block: dict(one.answer or {}) for one in trace_all(pairs, index, jobs=1)}
+
+
+@pytest.fixture(scope="module")
+def told(answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rewritten]:
+    specs = []
+    for name, (code, arguments, names) in CODES.items():
+        stored = stored_of(answers[name], names)
+        pair = Pair(name, "Blur", code, "", (), (), arguments)
+        specs.append(Original(name, stored, answers[name]["graph"], ABOUT, pair))
+        specs.append(Original(f"{name} alone", stored, answers[name]["graph"], ABOUT))
+        if name == "blur":
+            for what, change in (("kernel", another_kernel), ("formula", another_formula)):
+                wrong = changed(stored, change)
+                specs.append(Original(what, wrong, answers[name]["graph"], ABOUT, pair))
+                specs.append(Original(f"{what} alone", wrong, answers[name]["graph"], ABOUT))
+    with Index(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
+        return {one.block: one for one in rebuild_all(specs, index, jobs=1)}
+
+
+def test_written_and_equal(told: dict[str, Rewritten]) -> None:
+    one = told["blur"]
+    assert (one.step, one.cause, one.rebuilds) == ("equal", "", True)
+    assert one.found["same_graph"]
+    assert one.found["proved_free"], "compared at sizes that were never traced"
+    source = one.found["source"]
+    assert source.startswith(
+        "# Blur, written from what blur computes.\n#\n# Origin:  a/blur.py, lines 3-9\n# Licence: MIT"
+    )
+    assert "# Inputs:  image B×8×H×W, skip B×8" in source
+    assert "def forward(self, image, skip):" in source, "what is not used is not taken"
+
+
+def test_a_spec_alone_is_proved_by_its_graph(told: dict[str, Rewritten]) -> None:
+    assert told["blur alone"].step == "traced"
+    first, other = (told[name].found["source"].partition("\n") for name in ("blur alone", "blur"))
+    assert first[2] == other[2]
+    assert told["draws alone"].step == "traced"
+
+
+def test_a_wrong_spec_fails(told: dict[str, Rewritten]) -> None:
+    assert told["kernel"].rebuilds != True  # noqa: E712 (the string would be true)
+    assert told["kernel alone"].step == "written"
+
+
+def test_formulas_that_do_not_hold_are_left_out(told: dict[str, Rewritten], answers: dict[str, dict[str, Any]]) -> None:
+    found = told["formula"]
+    assert found.step == "equal"
+    assert "at [" in found.found["sizes_fail"]
+    algorithm = algorithm_of(judged(answers["blur"], found.rebuilds, found.found["sizes_fail"]), NAMES)
+    assert algorithm.sizes == {}
+    assert algorithm.fixed is not None
+    assert algorithm.fixed.startswith("the formulas do not hold: ")
+    assert identities_of(forms_of(dict(algorithm)))["graph"] == answers["blur"]["graph"]
+
+
+def test_what_no_spec_holds_is_a_stated_cause(told: dict[str, Rewritten]) -> None:
+    assert told["table"].step == "read"
+    assert told["table"].rebuilds == "a constant of float32 50 whose values no graph holds"
+    assert told["table"].kind == "what no graph holds"
+    counts = count_rewritten([told["table"], told["blur"]])
+    assert counts == {"specs": 2, "written": 1, "equal": 1, "in_every_bit": 1, "other_sizes": 1, "same_graph": 1}
+
+
+# --- by command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
+    source = made.source(tmp_path, "alpha@1.0")
+    found = judged(answers["blur"], True, None)
+    row: Block = made.block(
+        source,
+        "Blur",
+        "backward",
+        error_kind=None,
+        error=None,
+        arguments=json.dumps(ARGUMENTS),
+        graph=found["graph"],
+        graph_widths=found["graph_widths"],
+        code=BLUR,
+        code_sha256="0" * 64,
+        n_lines=12,
+    )
+    path = tmp_path / "spec.jsonl"
+    path.write_text(line_of(make_spec(row, found)) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_file_with_a_spec_is_enough(spec: Path, tmp_path: Path) -> None:
+    said = rebuild_to(None, str(spec), tmp_path / "blur.py")
+    assert said.endswith("lines, which compute the graph of the spec; not proven: no original here")
+    assert "class Blur(nn.Module):" in (tmp_path / "blur.py").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="exists; choose another name"):
+        rebuild_to(None, str(spec), tmp_path / "blur.py")
+    with pytest.raises(UserError, match="give one, or name a block and its folder"):
+        rebuild_to(None, "Blur", tmp_path / "other.py")
+
+
+def test_nothing_is_written_of_a_wrong_spec(spec: Path, tmp_path: Path) -> None:
+    facts = json.loads(spec.read_text(encoding="utf-8"))
+    facts["algorithm"] = changed(facts["algorithm"], another_kernel)
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+    Spec.model_validate(facts)
+    with pytest.raises(UserError, match=r"another graph|does not run"):
+        rebuild_to(None, str(wrong), tmp_path / "wrong.py")
+    assert not (tmp_path / "wrong.py").exists()
+    wrong.write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match=r"holds no spec: block: Field required; give a line of specs.jsonl"):
+        rebuild_to(None, str(wrong), tmp_path / "wrong.py")
