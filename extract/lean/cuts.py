@@ -18,6 +18,7 @@ from lemur_core.source.text import Lines
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (*_FUNCTIONS, ast.ClassDef)
+_DECIDING = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal)
 _WORDS = 60  # characters of a condition in a message
 _SHORT = 2  # lines of a suite that is rather kept than cut
@@ -185,6 +186,7 @@ class CutFinder:
         last = max((place for place, yes in enumerate(ran) if yes), default=-1)
         rest = body[last + 1 :]
         silent = all(isinstance(node, _SILENT) or _is_docstring(node) for node in rest)
+        silent |= any(map(_decides, rest))
         if rest and not silent and not caught and self._on_own_line(rest[0]):
             cuts.branches.append(self._replaced("branch", rest, _label(where, what if last < 0 else "")))
         for node in body[: last + 1]:
@@ -216,7 +218,7 @@ class CutFinder:
             self._suite(node.orelse, where, f"not {test}", cuts, caught)
         elif self._ran(node.orelse[0]):
             self._statement(node.orelse[0], where, cuts, caught)
-        elif not caught:
+        elif not caught and not _decides(node.orelse[0]):
             cuts.branches.append(self._no_elif(node.orelse[0], _label(where, f"not {test}")))
 
     def _try(self, node: ast.Try | ast.TryStar, where: str, cuts: Cuts, caught: bool) -> None:
@@ -352,6 +354,18 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
         return True
     kinds: Iterable[ast.expr] = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return not all(isinstance(kind, ast.Name) and kind.id in _NARROW for kind in kinds)
+
+
+def _decides(node: ast.stmt) -> bool:
+    """Whether a statement decides what the function around it is: a generator, or one that binds a global name."""
+    inner: list[ast.AST] = [node]
+    while inner:
+        one = inner.pop()
+        if isinstance(one, _DECIDING):
+            return True
+        if not isinstance(one, (*_DOCUMENTED, ast.Lambda)):
+            inner += ast.iter_child_nodes(one)
+    return False
 
 
 def _only_raises(body: Sequence[ast.stmt]) -> bool:

@@ -5,6 +5,7 @@ What the class needs is found anew in the text that stays, so that a definition 
 
 import ast
 import re
+import symtable
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -214,7 +215,20 @@ class Cutter:
             if further <= removed:
                 break
             removed |= further
-        return self._rendered(live, active)
+        lean = self._rendered(live, active)
+        exposed = self._exposed(lean.text)
+        fewer = {cut.start for made in active.values() for cut in made if _owner(cut.label) in exposed} - set(spared)
+        return self.cut({*spared, *fewer}) if fewer else lean
+
+    def _exposed(self, text: str) -> set[str]:
+        """The functions in which a name, that was a local one, is a global one now that what binds it was cut."""
+        before, now = _scopes(self.text.decode()), _scopes(text)
+        nothing: tuple[set[str], set[str]] = set(), set()
+        return {
+            path
+            for path, (_, reads) in now.items()
+            if (reads - before.get(path, nothing)[1]) & before.get(path, nothing)[0]
+        }
 
     def _active(
         self, unit: _Unit, live: Collection[str], removed: Collection[int], spared: Collection[int]
@@ -459,6 +473,27 @@ class Cutter:
         if gone:
             cut["definition"] = list(gone)
         return named, cut
+
+
+def _owner(label: str) -> str:
+    """The function that a cut's label names."""
+    return label.partition(",")[0]
+
+
+def _scopes(text: str) -> dict[str, tuple[set[str], set[str]]]:
+    """By dotted name, the local names of each function, and the global ones that it names."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        waiting = [("", symtable.symtable(text, "block.py", "exec"))]
+    while waiting:
+        path, table = waiting.pop()
+        if isinstance(table, symtable.Function):
+            own, reads = found.setdefault(path, (set(), set()))
+            own |= {*table.get_locals(), *table.get_frees()}
+            reads |= set(table.get_globals())
+        waiting += [(f"{path}.{one.get_name()}".lstrip("."), one) for one in table.get_children()]
+    return found
 
 
 def _is_text(unit: _Unit) -> bool:

@@ -103,6 +103,7 @@ def _header(
             about.append(f"# Licence: {license_}")
         elif not line.startswith("#   ") or _is_change(line, head, lean.names):
             about.append(line)
+    about = [*about[:-1], about[-1].removesuffix("; also:") + "." * about[-1].endswith("; also:")]
     digest = hashlib.sha256(full.encode()).hexdigest()
     calls = f"{_call('', arguments['init'])} and forward{_call('', arguments['forward'])}"
     good = (

@@ -278,6 +278,40 @@ class Gate(torch.nn.Module):
     def forward(self, x):
         return x + int.from_bytes(os.urandom(2), "big")
 """
+#: Binds a local name, which is a global one too, in a branch that is never taken; and is a generator by one.
+LOCAL = """import torch
+from torch import nn
+
+scale = 3
+
+
+def scaled(x, twice, thrice):
+    if twice:
+        scale = 2
+        x = x + 1
+        x = x - 1
+    if thrice:
+        return x * scale
+    return x
+
+
+def parts(x, more):
+    if more:
+        x = x + 1
+        x = x + 1
+        yield x
+    return
+
+
+class Gate(nn.Module):
+    def __init__(self, twice=False, thrice=False):
+        super().__init__()
+        self.flags = twice, thrice
+        self.width = scale
+
+    def forward(self, x):
+        return scaled(x, *self.flags) + len(list(parts(x, False)))
+"""
 #: Looks for a class by a computed name, and takes its lack for an answer.
 ASKS = """import torch
 from torch import nn
@@ -310,6 +344,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
     pairs = [
         pair("gate", FULL, ARGUMENTS),
         pair("asks", ASKS, plain),
+        pair("local", LOCAL, plain),
         pair("changes", CHANGES, plain),
         pair("unmade", FAILS, ARGUMENTS),
     ]
@@ -330,6 +365,14 @@ def test_what_is_asked_for_by_a_string_is_there(found: dict[str, Leaned]) -> Non
     assert lean is not None
     with pytest.raises(NotImplementedError, match="left out of the lean form: Extra"):
         run(lean.text, "extra")
+
+
+def test_scopes_stay_as_they_are(found: dict[str, Leaned]) -> None:
+    lean = found["local"].lean
+    assert lean is not None
+    assert lean.text.split() == LOCAL.replace("import torch\n", "", 1).split()
+    with pytest.raises(UnboundLocalError):
+        run(lean.text, False, True)(torch.ones(1))
 
 
 def test_no_lean_form_without_proof(found: dict[str, Leaned]) -> None:
