@@ -258,10 +258,11 @@ def _block(folder: Path, wanted: str) -> Traced:
 
 
 def find_code(folder: Path, sha256: str) -> Traced | None:
-    """The block whose file has this digest."""
+    """The block whose file, or whose lean form, has this digest."""
     try:
-        table = pq.read_table(folder / TABLE, columns=["block", "code_sha256"])
-        place = pc.index(table["code_sha256"], sha256).as_py()
+        table = pq.read_table(folder / TABLE, columns=["block", "code_sha256", "lean_sha256"])
+        places = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
+        place = next((found for found in places if found >= 0), -1)
     except (OSError, KeyError, pa.ArrowException) as error:
         raise damaged(folder, error) from error
     return find(folder, table["block"][place].as_py()) if place >= 0 else None

@@ -12,7 +12,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from manifests.licenses import all_of
 from manifests.records import Block, Ingredient
-from train.candidates import NETWORK, Prober, choose, prober_for, question
+from train.candidates import NETWORK, Prober, choose, met_a_cut, prober_for, question, settle
 from train.library import open_library
 from train.network_text import PREAMBLE, Filled, drops, hyperparameters, network_imports, network_text, support_text
 from train.recipe import Network, Recipe
@@ -40,7 +40,9 @@ _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 Fillers = dict[str, Filler]
 
 
-def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None) -> Network:
+def assemble(
+    recipe: Recipe, folder: Path | None, *, unsafe: bool = False, prober: Prober | None = None, lean: bool = True
+) -> Network:
     """One file with a network as the recipe describes it, checked by running it in the sandbox.
 
     Args:
@@ -48,12 +50,15 @@ def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, probe
         folder: an extraction folder; None where all slots are filled with built-in parts.
         unsafe: without walls, where there are none to be had.
         prober: what checks the blocks; by default one of its own.
+        lean: use the lean forms of blocks, where these do; else all full ones.
 
     Raises: UserError for an unknown block (near ids are named), one that does not fit its slot (the reason is told),
         hyperparameters that LEMUR cannot hold, or a network that does not run.
     """
     library = open_library(folder) if folder is not None else None
     chosen = {slot: one for slot in (*_SHARED, *_OTHERS) if (one := choose(slot, recipe, library)) is not None}
+    if not lean:
+        chosen = {slot: one.full or one for slot, one in chosen.items()}
     with prober_for(prober, unsafe=unsafe) as checker:
         settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, checker, PREAMBLE)
         others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
@@ -61,6 +66,8 @@ def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, probe
         code, prm = _render(recipe, settled)
         network: dict[str, object] = {"code": code, "prm": prm, "in_shape": _IN_SHAPE, "out_shape": [_CLASSES]}
         (ran,) = checker.ask([network], entry=NETWORK)
+        if not ran["fits"] and lean and met_a_cut(ran["reason"]):
+            return assemble(recipe, folder, unsafe=unsafe, prober=checker, lean=False)
     if not ran["fits"]:
         name = recipe.model.name
         raise UserError(f"{name}: the assembled network does not run: {ran['reason']}; change its slots or widths")
@@ -68,7 +75,7 @@ def assemble(recipe: Recipe, folder: Path | None, *, unsafe: bool = False, probe
         recipe.model.name,
         code,
         prm,
-        tuple(_ingredient(slot, one.block) for slot, one in chosen.items() if one.block),
+        tuple(_ingredient(slot, block) for slot in chosen if (block := settled[slot].block)),
         recipe,
     )
 
@@ -93,12 +100,14 @@ def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool,
 def _settle(chosen: Fillers, recipe: Recipe, prober: Prober, support: str) -> Fillers:
     """The fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
     widths = {slot: widths_of(slot, recipe.model) for slot in chosen}
-    questions = [
-        question(slot, filler, sizes_of(slot, widths[slot]), support, strict=filler.block is not None)
-        for slot, filler in chosen.items()
-    ]
+    slots = {id(one): slot for slot, filler in chosen.items() for one in (filler, filler.full)}
+
+    def ask(filler: Filler) -> dict[str, object]:
+        slot = slots[id(filler)]
+        return question(slot, filler, sizes_of(slot, widths[slot]), support, strict=filler.block is not None)
+
     settled = {}
-    for (slot, filler), answer in zip(chosen.items(), prober.ask(questions), strict=True):
+    for slot, (filler, answer) in zip(chosen, settle(list(chosen.values()), ask, prober), strict=True):
         if not answer["fits"]:
             tried = ", ".join(map(str, widths[slot]))
             raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {tried}: {answer['reason']}")

@@ -94,7 +94,17 @@ def choose(slot: str, recipe: Recipe, library: Library | None) -> Filler | None:
         builds: tuple[str, ...] = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
     else:
         builds = builds_of(slot, block, library.spec(block.block))
-    return Filler(block.block, block.name, builds, block.code, block=block)
+    return _filler(library, block, builds)
+
+
+def _filler(library: Library, block: Block, builds: tuple[str, ...]) -> Filler:
+    """A block with the arguments to try, lean where it can be, and with its full form then."""
+    assert block.code is not None
+    uncut = library.full_block(block.block)
+    full = None
+    if uncut is not None and uncut.code is not None and not foreign_imports(uncut):
+        full = Filler(block.block, block.name, builds, uncut.code, block=uncut)
+    return Filler(block.block, block.name, builds, block.code, block=block, full=full)
 
 
 def foreign_imports(block: Block) -> str:
@@ -130,6 +140,34 @@ def question(
         "support": "\n".join([support, *filler.imports]),
         "sizes": list(sizes),
     }
+
+
+def settle(
+    fillers: Sequence[Filler],
+    ask: Callable[[Filler], dict[str, object]],
+    prober: "Prober",
+    advance: Callable[[int], None] = lambda _count: None,
+) -> list[tuple[Filler, Answer]]:
+    """The fillers with their answers; where a lean form met what was cut from it, the full one with its own if it fits.
+
+    Args: ask: the question of a filler.
+    Raises: UserError if no sandbox can be had.
+    """
+    found = list(zip(fillers, prober.ask([ask(one) for one in fillers], advance), strict=True))
+    again = {
+        place: filler.full
+        for place, (filler, answer) in enumerate(found)
+        if filler.full is not None and not answer["fits"] and met_a_cut(answer["reason"])
+    }
+    for (place, filler), answer in zip(again.items(), prober.ask([ask(one) for one in again.values()]), strict=True):
+        if answer["fits"]:
+            found[place] = filler, answer
+    return found
+
+
+def met_a_cut(reason: str) -> bool:
+    """Whether an error may come of what was cut from a lean form: a branch, an entry of a table, a method."""
+    return any(word in reason for word in ("left out of the lean form", "KeyError", "AttributeError"))
 
 
 class Prober(CachedSandbox):
@@ -229,7 +267,7 @@ def candidates(
     specs = [spec for spec in map(library.spec, library.facts) if suits(slot, spec)]
     blocks = [(library.block(spec.block), spec) for spec in specs]
     tried = [
-        Filler(block.block, block.name, builds_of(slot, block, spec), block.code)
+        _filler(library, block, builds_of(slot, block, spec))
         for block, spec in blocks
         if block.code is not None and not foreign_imports(block)
     ]
@@ -238,8 +276,8 @@ def candidates(
         progress(f"{slot} candidates", len(tried), "blocks") as advance,
         prober_for(prober, unsafe=unsafe, jobs=jobs) as checker,
     ):
-        answers = checker.ask([question(slot, filler, sizes, support) for filler in tried], advance)
-    found = [_candidate(filler.use, answer) for filler, answer in zip(tried, answers, strict=True)]
+        answers = settle(tried, lambda filler: question(slot, filler, sizes, support), checker, advance)
+    found = [_candidate(filler.use, answer) for filler, answer in answers]
     return sorted(found, key=lambda one: (not one.fits, one.parameters or 0, one.block))
 
 

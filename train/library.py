@@ -18,7 +18,9 @@ from manifests.provenance import REQUIREMENTS, TABLE, read_parts
 from manifests.records import Block, Spec
 
 _SPECS = "specs.jsonl"
-_UNREAD = frozenset({"code", "observed", "resolutions"})
+_UNREAD = frozenset({"code", "lean_code", "observed", "resolutions"})
+#: What a block's row states of its full form, and what of its lean one.
+_FORMS = {"code_sha256": "lean_sha256", "n_lines": "lean_lines", "requires": "lean_requires", "license": "lean_license"}
 _NEAR = 5
 _SHOWN = 8
 
@@ -30,14 +32,26 @@ class Library:
     folder: Path
     rows: dict[str, dict[str, Any]]
     facts: dict[str, dict[str, Any]]
+    full_facts: dict[str, dict[str, Any]]  # of blocks that have a lean form, what differs in the full one
 
     def block(self, block: str) -> Block:
         """The record of an id with its code, but without the fields that are left out here (`_UNREAD`).
 
-        Its licence is that of all code in it, which may be of several sources.
+        Where there is a lean form, its code, requirements, licence and digest are those of that one. The licence is
+        that of all code in it, which may be of several sources.
         """
-        code = self._codes[self._places[block]].as_py()  # none where its licence kept it from being published
+        # none where its licence kept it from being published
+        code = self._texts("lean_code" if block in self.full_facts else "code")[self._places[block]].as_py()
         return Block.model_validate(self.rows[block] | {"code": code})
+
+    def full_block(self, block: str) -> Block | None:
+        """The full form of a block that has a lean one too; None of any other, and where it was not published."""
+        if block not in self.full_facts:
+            return None
+        code = self._texts("code")[self._places[block]].as_py()
+        return (
+            None if code is None else Block.model_validate(self.rows[block] | self.full_facts[block] | {"code": code})
+        )
 
     def spec(self, block: str) -> Spec:
         """The neutral spec of an id that is in `facts`."""
@@ -71,9 +85,14 @@ class Library:
     def _places(self) -> dict[str, int]:
         return {block: place for place, block in enumerate(self.rows)}
 
+    def _texts(self, column: str) -> pa.ChunkedArray:
+        if column not in self._columns:
+            self._columns[column] = pq.read_table(self.folder / TABLE, columns=[column])[column]
+        return self._columns[column]
+
     @cached_property
-    def _codes(self) -> pa.ChunkedArray:
-        return pq.read_table(self.folder / TABLE, columns=["code"])["code"]
+    def _columns(self) -> dict[str, pa.ChunkedArray]:
+        return {}
 
     @cached_property
     def _ends(self) -> dict[str, list[str]]:
@@ -117,9 +136,10 @@ def _read(folder: Path, _times: tuple[int, ...]) -> Library:
         rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
         for block in parts.made_from.keys() & rows.keys():
             rows[block]["license"] = all_of(parts.licenses(rows[block]))
+        full = _lean_first(folder, rows)
         lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
         facts = {spec["block"]: spec for spec in map(json.loads, lines)}
-        library = Library(folder, rows, facts)
+        library = Library(folder, rows, facts, full)
         if rows:
             library.block(next(iter(rows)))
         if facts:
@@ -128,3 +148,14 @@ def _read(folder: Path, _times: tuple[int, ...]) -> Library:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error).splitlines()[0]
         raise UserError(f"{folder.name}: its records cannot be read: {first}; extract it again") from error
     return library
+
+
+def _lean_first(folder: Path, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """State in the rows what holds of the lean forms, where these are there. Returns: what the full ones had."""
+    there = pq.read_table(folder / TABLE, columns=["lean_code"])["lean_code"].is_valid().to_pylist()
+    full = {}
+    for (block, row), has in zip(rows.items(), there, strict=True):
+        if has:
+            full[block] = {name: row[name] for name in _FORMS}
+            row |= {name: row[lean] for name, lean in _FORMS.items()}
+    return full

@@ -215,8 +215,9 @@ def _holds(library: Path | None, parts: Sequence[Ingredient]) -> bool:
     """Whether an extraction folder has the very code of all these blocks."""
     if library is None:
         return False
-    codes = {row["block"]: row["code_sha256"] for row in open_library(library).rows.values()}
-    other = next((part.block for part in parts if codes.get(part.block) != part.code_sha256), None)
+    known = open_library(library)
+    codes = {(block, row["code_sha256"]) for rows in (known.rows, known.full_facts) for block, row in rows.items()}
+    other = next((part.block for part in parts if (part.block, part.code_sha256) not in codes), None)
     if other is not None:
         note(f"{library}: holds no {other} with that code; the folder is not named as a parent")
     return other is None

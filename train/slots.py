@@ -28,7 +28,8 @@ class Filler:
 
     `use` is its name, as a recipe would write it; `code` is a closed file, empty for what torch brings. `builds` holds
     the arguments to try, the preferred ones first; the names in them are the slot's `values` and the factories. `block`
-    is None for a built-in part. `facts`: what the slot's check observed of the one build that fits.
+    is None for a built-in part. `facts`: what the slot's check observed of the one build that fits. `full`: the same
+    block uncut, where `code` is its lean form.
     """
 
     use: str
@@ -38,6 +39,7 @@ class Filler:
     imports: tuple[str, ...] = ()
     block: Block | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    full: "Filler | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Assembling: one file of found blocks and built-in parts, the same bytes each time, that runs as LEMUR runs it."""
 
 import ast
+import hashlib
 import os
 import pickle
 import runpy
@@ -10,6 +11,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,6 +20,7 @@ import train.assemble
 from lemur_core.files.errors import UserError
 from train.assemble import assemble
 from train.contract import check_contract
+from train.library import open_library
 from train.network_text import PREAMBLE, Filled, network_text
 from train.recipe import Network, Recipe, Slots, load_recipe
 
@@ -45,6 +49,37 @@ def made(folder: Path) -> Network:
     """A network with four found blocks."""
     mixing = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}
     return assemble(recipe(FOUND, augmentation=mixing, training={"clip_norm": 1.0, "schedule": "onecycle"}), folder)
+
+
+def with_lean(folder: Path, out: Path, old: str, new: str) -> Path:
+    """The same folder, in which the gate has a lean form."""
+    out.mkdir()
+    for name in ("specs.jsonl", "required_repos.json"):
+        (out / name).write_bytes((folder / name).read_bytes())
+    table = pq.read_table(folder / "blocks.parquet")
+    rows = table.to_pylist()
+    (row,) = (one for one in rows if one["qualname"] == "kit.gates.Gate")
+    assert old in row["code"]
+    code = row["code"].replace(old, new)
+    row |= {"lean_code": code, "lean_sha256": hashlib.sha256(code.encode()).hexdigest(), "lean_lines": 9}
+    row |= {"lean_requires": [], "lean_license": "ISC"}
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), out / "blocks.parquet")
+    return out
+
+
+@pytest.mark.parametrize(("cut", "license_"), [(False, "ISC"), (True, "MIT")])
+def test_a_lean_form_is_used_unless_it_is_cut_too_far(folder: Path, tmp_path: Path, cut: bool, license_: str) -> None:
+    text = "self.down = nn.Conv2d"
+    stop = 'raise NotImplementedError("left out of the lean form: Gate")\n        '
+    lean = with_lean(folder, tmp_path / "lean", text, (stop if cut else "self.lean = True\n        ") + text)
+    found = assemble(recipe({"attention": "kit::kit.gates.Gate"}), lean)
+    assert ("self.lean = True" in found.code) != cut
+    assert "left out of the lean form" not in found.code
+    (part,) = found.ingredients
+    assert part.license == license_
+    assert f"SHA-256: {part.code_sha256} " in found.code
+    full = open_library(folder).block("kit@1.0::kit.gates.Gate").code_sha256
+    assert (part.code_sha256 == full) == cut
 
 
 def load(code: str) -> ModuleType:
