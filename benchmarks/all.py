@@ -7,6 +7,7 @@ COMMANDS = (
     ["benchmarks.quality"],
     ["benchmarks.versus_nndup"],
     ["benchmarks.graphs"],
+    ["benchmarks.planted"],
     ["benchmarks.growth"],
     ["benchmarks.extraction"],
     ["benchmarks.validation"],

@@ -30,7 +30,7 @@ def results_of(payload: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
             for parameter in net.parameters():
                 parameter.copy_(_wave(parameter.shape))
-        given = torch.rand(tuple(payload["in_shape"]), generator=torch.Generator().manual_seed(1)).requires_grad_()
+        given = torch.randn(tuple(payload["in_shape"]), generator=torch.Generator().manual_seed(1)).requires_grad_()
         with step("forward_failed"):
             output = net(given)
             (output * _wave(output.shape)).sum().backward()
@@ -45,7 +45,7 @@ def _wave(shape: torch.Size) -> torch.Tensor:
     count = shape.numel()
     fan = max(1, count // max(1, shape[0] if shape else 1))
     values = torch.sin(1.7 * torch.arange(count, dtype=torch.float64) + 0.3) + 0.1
-    return (values * (2 / fan) ** 0.5).reshape(shape).float() if len(shape) > 1 else values.reshape(shape).float() + 1
+    return (values * (2 / fan) ** 0.5 if len(shape) > 1 else values).reshape(shape).float()  # of both signs
 
 
 def _told(value: torch.Tensor) -> list[float]:

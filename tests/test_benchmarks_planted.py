@@ -1,0 +1,72 @@
+"""Planted duplicates: each edit does to a network what it says, as running both files shows."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
+
+from benchmarks.planted import _equal
+from benchmarks.planted_entry import results_of
+from benchmarks.plants import PLANTS, Plant
+
+CODE = '''
+import torch
+import torch.nn as nn
+
+
+class Block(nn.Module):
+    """Two layers."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, kernel_size=3, padding=1)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        found = self.conv(x)
+        return self.act(found) + x
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.stem = nn.Conv2d(in_shape[1], 16, kernel_size=3, stride=1, padding=1)
+        self.block = Block(16)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(16, out_shape[0])
+
+    def forward(self, x):
+        values = self.block(self.stem(x))
+        return self.head(self.pool(values).flatten(1))
+
+    def train_setup(self, prm):
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"])
+'''
+
+
+@pytest.mark.parametrize("kind", PLANTS, ids=[kind.name for kind in PLANTS])
+def test_an_edit_does_what_it_says(kind: Plant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # a network is written down to be loaded
+    monkeypatch.setattr("benchmarks.planted_entry.stub_weights", lambda: None)
+    pairs = next(kind.pairs(CODE, np.random.default_rng(3)))
+    assert pairs == next(kind.pairs(CODE, np.random.default_rng(3))), "drawn from the seed alone"
+    assert pairs[0] != pairs[1]
+    given = {"prm": {"lr": 0.1}, "in_shape": [2, 3, 8, 8], "out_shape": [5]}
+    one, other = (results_of({"code": code, **given}) for code in pairs)
+    assert (one["runs"], other["runs"]) == (True, True), (one, other)
+    assert _equal(one, other) is kind.same
+
+
+def test_names_and_order_are_really_changed() -> None:
+    by_name = {kind.name: kind for kind in PLANTS}
+    _, renamed = next(by_name["other names"].pairs(CODE, np.random.default_rng(0)))
+    assert "self.stem" not in renamed
+    assert "class Block" not in renamed
+    assert "found =" not in renamed
+    assert "class Net(" in renamed
+    _, turned = next(by_name["other order of definitions"].pairs(CODE, np.random.default_rng(0)))
+    assert turned.index("self.act = nn.ReLU") < turned.index("self.conv = nn.Conv2d")
+    assert turned.index("def train_setup") < turned.index("def __init__(self, in_shape")
