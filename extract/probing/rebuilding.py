@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from extract.probing.attempts import AttemptError, attempt, seed_all, unset_is_nan
 from extract.probing.inputs import change_nested, flatten
 from extract.probing.subject import Shape, Subject, prepare
+from lemur_core.graphs.calls import RebuildError
 from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.expressions import RebuildError
 from lemur_core.graphs.graph import Graph, Node
 from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.notation import restore

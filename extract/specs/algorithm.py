@@ -94,7 +94,7 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
 
 
 def _unwritable(algorithm: Algorithm) -> Iterator[str]:
-    from lemur_core.graphs.expressions import RebuildError  # here, because they load torch
+    from lemur_core.graphs.calls import RebuildError  # here, because they load torch
     from lemur_core.graphs.rebuild import rebuild
 
     sized = restore(stored_in(algorithm))

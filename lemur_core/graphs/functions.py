@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from lemur_core.graphs.expressions import RebuildError
+from lemur_core.graphs.calls import RebuildError
 from lemur_core.graphs.graph import Argument, Node
 from lemur_core.graphs.layers import values_in
 from lemur_core.graphs.modes import Module, Step, Value

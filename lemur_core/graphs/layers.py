@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lemur_core.graphs.expressions import one_for_all
+from lemur_core.graphs.calls import one_for_all
 from lemur_core.graphs.graph import Argument, Node
 from lemur_core.graphs.modes import EVAL, TRAIN, Module, Step, Value
 from lemur_core.graphs.symbolic import Size

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lemur_core.graphs.expressions import ATOM, CHOICE, UNKNOWN, Call, RebuildError, Text, expression, function
+from lemur_core.graphs.calls import ATOM, CHOICE, UNKNOWN, Call, RebuildError, Text, function
+from lemur_core.graphs.expressions import expression
 from lemur_core.graphs.functions import OP, Custom, custom_of
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.layers import Layer, Names, layers_of, values_in

@@ -1,0 +1,245 @@
+"""One operation to write as a person does: a Python expression over `torch`, `F` and the methods of tensors.
+
+Most operations are written by their own signature in ATen; the others state here how, by `emits`.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from lemur_core.graphs.graph import Argument, Node, TensorType
+from lemur_core.graphs.symbolic import Size
+
+#: Stands around the number of a size that no formula was found for.
+UNKNOWN = "\0"
+
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+class RebuildError(Exception):
+    """What cannot be written; the message says what, in one line."""
+
+
+class Text(NamedTuple):
+    """An expression, and how tightly it binds: as Python's own levels, `ATOM` the tightest."""
+
+    text: str
+    binds: int
+
+    def within(self, binds: int) -> str:
+        """With brackets where something that binds so tightly stands around it."""
+        return self.text if self.binds >= binds else f"({self.text})"
+
+
+CHOICE, COMPARE, SUM, PRODUCT, UNARY, POWER, ATOM = range(7)
+
+
+@dataclass(slots=True)
+class Call:
+    """One operation to write: its node, and its tensors as text; `kinds` are their types, `inner` what a reshape's
+    operand was made by, if that is written nowhere else."""
+
+    node: Node
+    tensors: Mapping[str, Any]  # an argument that names tensors: a Text, or a list with None where there is none
+    kinds: Mapping[str, TensorType]
+    number: Callable[[Argument, "Call"], str]  # literals, and sizes that follow the inputs
+    like: Text | None  # an input, for device and type
+    like_dtype: str
+    inner: "Call | None" = None
+    takes: int = 1  # how many of its values are wanted, counted to the last of them
+
+    def __getitem__(self, name: str) -> Text:
+        found = self.tensors.get(name)
+        if isinstance(found, Text):
+            return found
+        value = self.node.get(name)
+        return Text(self.number(value, self), _binds(value.text) if isinstance(value, Size) else ATOM)
+
+    def get(self, name: str) -> Argument:
+        """A literal argument."""
+        return self.node.get(name)
+
+    def literal(self, name: str) -> str:
+        """A literal argument as text."""
+        return self.number(self.node.get(name), self)
+
+    def has(self, name: str) -> bool:
+        """Whether an argument is there."""
+        return name in self.tensors or self.node.get(name) is not None
+
+    def atom(self, name: str = "input") -> str:
+        """A tensor on which a method is called."""
+        return self[name].within(ATOM)
+
+
+def _binds(formula: str) -> int:
+    """How tightly a formula binds."""
+    match ast.parse(formula, mode="eval").body:
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            return SUM
+        case ast.BinOp(op=ast.Pow()):
+            return POWER
+        case ast.BinOp():
+            return PRODUCT
+        case ast.UnaryOp():
+            return UNARY
+    return ATOM
+
+
+Emit = Callable[[Call], Text]
+#: How operations are written that have a way of their own.
+EMITS: dict[str, Emit] = {}
+_FUNCTIONAL = frozenset(
+    {
+        "relu",
+        "relu6",
+        "silu",
+        "gelu",
+        "mish",
+        "elu",
+        "celu",
+        "selu",
+        "leaky_relu",
+        "hardswish",
+        "hardsigmoid",
+        "hardtanh",
+        "softplus",
+        "softshrink",
+        "hardshrink",
+        "logsigmoid",
+        "glu",
+        "rrelu",
+        "threshold",
+        "one_hot",
+        "normalize",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "grid_sample",
+        "pairwise_distance",
+        "cosine_similarity",
+        "channel_shuffle",
+    }
+)
+_METHODS = frozenset(
+    {
+        "mean",
+        "sum",
+        "amax",
+        "amin",
+        "var",
+        "std",
+        "prod",
+        "all",
+        "any",
+        "softmax",
+        "log_softmax",
+        "cumsum",
+        "masked_fill",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "log",
+        "abs",
+        "sigmoid",
+        "tanh",
+        "sin",
+        "cos",
+    }
+)
+
+
+def emits(*ops: str) -> Callable[[Emit], Emit]:
+    """Notes how these operations are written."""
+
+    def note(emit: Emit) -> Emit:
+        EMITS.update(dict.fromkeys(ops, emit))
+        return emit
+
+    return note
+
+
+def one_for_all(value: Argument) -> Argument:
+    """`(3, 3)` as 3."""
+    return value[0] if type(value) is tuple and value and all(item == value[0] for item in value) else value
+
+
+def function(name: str, *given: str, **named: str) -> Text:
+    """A call."""
+    return Text(f"{name}({', '.join([*given, *(f'{key}={value}' for key, value in named.items())])})", ATOM)
+
+
+def by_schema(call: Call) -> Text:
+    """By the operation's own signature, in `torch`, `F` or as a method. Raises: RebuildError if it is in none."""
+    op = call.node.op
+    names = {name for name, _ in call.node.arguments} - {"draw"}
+    schema = _schema(op, names)
+    if schema is None:
+        raise RebuildError(f"operation {op} has no public form")
+    positional: list[str] = []
+    named: dict[str, str] = {}
+    for argument in schema.arguments:
+        name = "input" if argument.name == "self" else argument.name
+        given = call.get(name)
+        default = argument.default_value if argument.has_default_value() else None
+        is_tensor = name in call.tensors
+        if not is_tensor and (given is None or (argument.has_default_value() and _same(given, default))):
+            continue
+        if name == "reduction":
+            named[name] = repr(REDUCTIONS[given])
+            continue
+        text = dtype_text(given) if name == "dtype" else _argument(call, name)
+        if argument.kwarg_only or len(positional) != schema.arguments.index(argument):
+            named[name] = text
+        else:
+            positional.append(text)
+    if (op in _FUNCTIONAL or "reduction" in named) and hasattr(functional, op):
+        return function(f"F.{op}", *positional, **named)
+    first = call.tensors.get("input")
+    if op in _METHODS and isinstance(first, Text) and hasattr(torch.Tensor, op):
+        return function(f"{first.within(ATOM)}.{op}", *positional[1:], **named)
+    if hasattr(torch, op) and not op.startswith("_"):
+        return function(f"torch.{op}", *positional, **named)
+    for before, place in (("linalg_", "torch.linalg."), ("fft_", "torch.fft."), ("special_", "torch.special.")):
+        if op.startswith(before):
+            return function(place + op.removeprefix(before), *positional, **named)
+    if hasattr(functional, op):
+        return function(f"F.{op}", *positional, **named)
+    if isinstance(first, Text) and hasattr(torch.Tensor, op):
+        return function(f"{first.within(ATOM)}.{op}", *positional[1:], **named)
+    raise RebuildError(f"operation {op} has no public form")
+
+
+def _schema(op: str, names: set[str]) -> Any:
+    packet = getattr(torch.ops.aten, op, None)
+    if packet is None:
+        return None
+    fitting = []
+    for overload in packet.overloads():
+        schema = getattr(packet, overload)._schema
+        known = {"input" if argument.name == "self" else argument.name for argument in schema.arguments}
+        if names <= known and "out" not in overload:
+            fitting.append((len(known), overload, schema))
+    return min(fitting, key=lambda item: item[:2])[2] if fitting else None
+
+
+def _same(given: Argument, default: Any) -> bool:
+    return bool(type(given) is not tuple and not isinstance(given, Size) and given == default) or (
+        type(given) is tuple and isinstance(default, list) and list(given) == default
+    )
+
+
+def _argument(call: Call, name: str) -> str:
+    found = call.tensors.get(name)
+    if isinstance(found, list):
+        return f"[{', '.join('None' if item is None else item.text for item in found)}]"
+    return call[name].text if isinstance(found, Text) else call.literal(name)
+
+
+def dtype_text(name: Argument) -> str:
+    """A type of numbers."""
+    return f"torch.{name}"
