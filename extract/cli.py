@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
-_FILTERS = "Filters"
 _CHAT = "Conversations to fine-tune on"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
@@ -204,38 +203,3 @@ def rebuild(
     from extract.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
-
-
-@app.command(rich_help_panel=_PANEL)
-def search(
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
-    query: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="QUERY", help="Words: names, layers, what a block does; default: all that pass."),
-    ] = None,
-    count: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Hits at most.")] = 10,
-    category: Annotated[
-        list[str] | None, typer.Option(metavar="C", help="Only this category (repeatable).", rich_help_panel=_FILTERS)
-    ] = None,
-    level: Annotated[LevelName | None, typer.Option(help="At least this rung.", rich_help_panel=_FILTERS)] = None,
-    license_: Annotated[
-        list[str] | None,
-        typer.Option("--license", metavar="SPDX", help="Only this licence (repeatable).", rich_help_panel=_FILTERS),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="S", help="Only this source, NAME or NAME@VERSION (repeatable).", rich_help_panel=_FILTERS
-        ),
-    ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
-) -> None:
-    """Search blocks by what they are and do: names, layers, shape behaviour."""
-    from extract.search import Filters, search_folder
-
-    filters = Filters(tuple(category or ()), level and level.value, tuple(license_ or ()), tuple(source or ()))
-    search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)

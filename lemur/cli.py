@@ -17,10 +17,14 @@ import curate.cli
 import extract.cli
 import manifests.cli
 import train.cli
+from extract.cli import LevelName
 from lemur_core.files.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from manifests.checks import Check
+
+_EXTRACT = "Extract: repositories in, validated blocks out"
+_FILTERS = "Filters"
 
 app = typer.Typer(
     name="lemur",
@@ -130,6 +134,60 @@ def run(
 
 
 app.add_typer(manifests.cli.app)
+
+
+@app.command(rich_help_panel=_EXTRACT)
+def search(
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    query: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="QUERY", help="Words: names, layers, what a block does; default: all that pass."),
+    ] = None,
+    count: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Hits at most.")] = 10,
+    category: Annotated[
+        list[str] | None, typer.Option(metavar="C", help="Only this category (repeatable).", rich_help_panel=_FILTERS)
+    ] = None,
+    level: Annotated[LevelName | None, typer.Option(help="At least this rung.", rich_help_panel=_FILTERS)] = None,
+    license_: Annotated[
+        list[str] | None,
+        typer.Option("--license", metavar="SPDX", help="Only this licence (repeatable).", rich_help_panel=_FILTERS),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="S", help="Only this source, NAME or NAME@VERSION (repeatable).", rich_help_panel=_FILTERS
+        ),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BLOCK|NET.py",
+            help="By graph, in place of words: blocks that compute what this block of DIR, or this network, computes.",
+        ),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass."),
+    ] = None,
+    unsafe_no_sandbox: Annotated[
+        bool,
+        typer.Option("--unsafe-no-sandbox", help="With NET.py: run it without walls. Only for code you trust."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
+) -> None:
+    """Search blocks by what they are and do, in words, or by what another one computes (--like)."""
+    from extract.search.command import search_folder
+    from extract.search.ranking import Filters
+
+    filters = Filters(tuple(category or ()), level and level.value, tuple(license_ or ()), tuple(source or ()))
+    if like is not None:
+        if query or spec is not None:
+            raise UsageError("--like: takes the place of QUERY, and goes without --spec; leave these out")
+        from lemur.like import search_like
+
+        print(search_like(folder, like, filters, count=count, unsafe=unsafe_no_sandbox, as_json=as_json))
+        return
+    search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
 
 
 class _Interrupted(BaseException):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from lemur_core.files.errors import UserError
 from manifests.licenses import NOASSERTION, is_permissive
 
@@ -71,6 +69,8 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
     A block holds code of every source that it is made from, so each of their licences must allow it.
     """
     found = {}
+    import pyarrow.parquet as pq  # heavy; the names of files are asked for without it
+
     for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
         if row["code_sha256"] is None:
             continue

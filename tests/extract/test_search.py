@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.search import SYNONYMS, Filters, Found, open_index, search, search_folder, terms_of
+from extract.search.command import search_folder
+from extract.search.index import open_index
+from extract.search.ranking import Filters, Found, search
+from extract.search.words import SYNONYMS, stem, terms_of
 from extract.specs.make import line_of, make_spec
 from lemur_core.files.errors import UserError
 from manifests.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
@@ -178,6 +181,68 @@ def test_any_query_is_answered_or_refused_in_one_line(folder: Path, query: str) 
     assert answer(folder, query)
 
 
+# --- the index ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "one"),
+    [
+        ("downsample downsampling downsampled downsamples", "downsampl"),
+        ("normalization normalisation normalize normalised", "normaliz"),
+        ("excite excitation excited", "excit"),
+        ("deform deformable deformation", "deform"),
+        ("alias aliased aliasing", "alias"),
+        ("embed embedding embeddings", "embed"),
+        ("class classes", "class"),
+        ("loss losses", "loss"),
+        ("bias", "bias"),
+        ("conv2d", "conv2d"),
+        ("3x3", "3x3"),
+    ],
+)
+def test_stems(words: str, one: str) -> None:
+    assert {stem(word) for word in words.split()} == {one}
+
+
+def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    where = write(tmp_path / "out", [line_of(make_spec(row)) for row in blocks()])
+    first = names(where, "window attention")
+    (kept,) = (tmp_path / "cache" / "search").iterdir()
+    made_first = kept.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("extract.search.index.read_line", lambda line: pytest.fail("read again"))
+        assert names(where, "window attention") == first
+    kept.write_bytes(made_first[: len(made_first) // 2])
+    assert names(where, "window attention") == first, "a file that is not whole is made anew"
+    specs = where / "specs.jsonl"
+    specs.write_bytes(specs.read_bytes().replace(b"WindowMSA", b"WindowMSB"))  # same size, other text
+    with pytest.raises(UserError, match=r"specs\.jsonl:\d: not a spec: another block stands there; run `lemur verify`"):
+        names(where, "window attention")
+
+
+def test_many_specs_are_read_by_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extract.search.index._IN_PROCESS", 3)
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    assert names(folder, "stochastic depth") == ["DropPath"]
+
+
+def test_a_description_need_not_have_all_words(folder: Path) -> None:
+    asked = "Drops whole paths of residual networks at random, per sample"
+    told = found(folder, asked)
+    assert told.hits[0]["name"] == "DropPath"
+    assert told.complete
+    assert names(folder, "pools features by two, a convolution of stride two with the norm after it")[0].startswith(
+        "Conv"
+    )
+
+
+def test_words_in_turn_joined_and_by_initials(folder: Path) -> None:
+    assert names(folder, "multi head self attention module for windows")[0] in ("WindowMSA", "MultiHeadAttention")
+    assert names(folder, "ghost net")[:1] == ["GhostNet"]
+    assert names(folder, "Convolutional")[:1] == ["ConvNormAct"], "by its beginning"
+
+
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -266,7 +331,7 @@ def test_other_folders(tmp_path: Path, folder: Path) -> None:
 
 def test_a_query_imports_nothing_heavy(folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from extract.search import Filters, search_folder;"
+        "import sys; from pathlib import Path; from extract.search.command import Filters, search_folder;"
         "search_folder(Path(sys.argv[1]), 'se', Filters());"
         "sys.exit(bool({'torch', 'pyarrow', 'pydantic'} & set(sys.modules)))"
     )

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.search import candidate_of
+from extract.search.command import candidate_of
 from extract.specs.make import LIMIT, line_of, make_spec, repeated, source_of
 from manifests.records import Block
 

@@ -11,11 +11,15 @@ import pytest
 
 from extract.index import Index
 from extract.results import Result, code_columns
+from extract.search.alike import Computation, alike, block_in, lines_of
+from extract.search.index import open_index
+from extract.search.ranking import Filters
 from extract.specs.algorithm import algorithm_of
 from extract.tracing import Traced, trace_all
 from extract.validate import Pair
 from extract.verify import check_graphs, verify
-from lemur_core.graphs.identity import identities_of
+from lemur_core.files.errors import UserError
+from lemur_core.graphs.identity import identities_of, similarity, subtrees
 from lemur_core.graphs.notation import forms_of
 from manifests.manifest import read_manifest
 from manifests.publish.staged import staged
@@ -240,3 +244,34 @@ def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> No
     assert rows[before[1].block]["summary"] == after[1].summary
     assert rows[before[0].block]["algorithm"] is not None
     assert {before[1].source} == {withheld.source for withheld in ready.withheld}
+
+
+# --- searched by graph -----------------------------------------------------------------------------------------------
+
+
+def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
+    index = open_index(sound)
+    wanted = block_in(sound, "alpha::Gate")
+    form = forms_of(dict(specs_of(sound)[0].algorithm))["eval"]  # type: ignore[arg-type]
+    keys = {name[:16]: count for name, count in subtrees(form).items()}
+    assert wanted.labels == keys
+    hits, matched = alike(sound, index, wanted, Filters(), 10)
+    assert matched == 1
+    assert [(hit.block.partition("@")[0], hit.similarity, hit.agreement) for hit in hits] == [("beta", 1.0, "same")]
+    told = lines_of(wanted, hits, matched)
+    assert told[0] == f"like {wanted.block}"
+    assert told[2] == f"1.000  same               {hits[0].block}  (Other)"
+    with pytest.raises(UserError, match="--source gamma: no block"):
+        alike(sound, index, wanted, Filters(sources=("gamma",)), 10)
+
+
+def test_likeness_is_that_of_the_graphs(sound: Path) -> None:
+    index = open_index(sound)
+    half = dict(list(block_in(sound, "alpha::Gate").labels.items())[::2])
+    exact = similarity(half, index.labels.of(1))
+    assert 0 < exact < 1
+    assert index.labels.similar(half) == pytest.approx([exact, exact])
+    hits, _ = alike(sound, index, Computation("half", half, None, None), Filters(), 10)
+    assert [(hit.similarity, hit.agreement) for hit in hits] == [(pytest.approx(exact), "different")] * 2
+    with pytest.raises(UserError, match="nothing: no block that passes has a graph with anything in common"):
+        alike(sound, index, Computation("nothing", {"0" * 16: 1}, None, None), Filters(), 10)

@@ -1,0 +1,121 @@
+"""Blocks by what they compute: how much of one graph each block's graph has, and whether they are one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from extract.blocks import find_block, read_rows
+from extract.search.index import Index, open_index
+from extract.search.ranking import Filters, passing
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import shown
+from manifests.records import Agreement
+
+_SAID = {"same": "same", "widths": "same up to widths", "different": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """What blocks are compared with.
+
+    Args:
+        labels: Weisfeiler-Lehman labels of its graph in eval mode (`lemur_core.graphs.identity.subtrees`).
+        graph, widths: its identities G0 and G1.
+        block: it is this block of the folder, which is left out of the hits.
+    """
+
+    title: str
+    labels: Mapping[str, int]
+    graph: str | None
+    widths: str | None
+    block: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """A block with a graph that has something in common."""
+
+    block: str
+    category: str
+    similarity: float  # Jaccard of the labels, up to widths
+    agreement: Agreement
+    file: str | None
+
+
+def block_in(folder: Path, wanted: str) -> Computation:
+    """What a block of a folder computes.
+
+    Raises: UserError if there is no such block, or it has no graph that can be compared here.
+    """
+    row = find_block(folder, wanted).row
+    index = open_index(folder)
+    labels = index.labels.of(index.facts["block"].index(row.block)) if row.block in index.facts["block"] else {}
+    if not labels:
+        why = "its graph is of another form or another torch" if row.graph else "it has no graph: it was not traced"
+        raise UserError(f"{row.block}: {why}; give another block")
+    return Computation(row.block, labels, row.graph, row.graph_widths, row.block)
+
+
+def alike(folder: Path, index: Index, wanted: Computation, filters: Filters, limit: int) -> tuple[list[Alike], int]:
+    """The blocks nearest by graph, best first, and how many have a graph to compare.
+
+    Raises: UserError if a filter names what there is not, or no block that passes has anything in common.
+    """
+    allowed = passing(index, filters) & (index.labels.totals > 0)
+    similar = index.labels.similar(wanted.labels)
+    agreements = {
+        row["block"]: _agreement(wanted, row) for row in read_rows(folder, ("block", "graph", "graph_widths"))
+    }
+    names = index.facts["block"]
+    places = [int(place) for place in np.flatnonzero(allowed) if names[place] != wanted.block]
+    places = [place for place in places if similar[place] > 0 or agreements.get(names[place]) == "same"]
+    if not places:
+        raise UserError(f"{wanted.title}: no block that passes has a graph with anything in common")
+    ranks: dict[str | None, int] = {"same": 0, "widths": 1}
+    places.sort(key=lambda place: (ranks.get(agreements.get(names[place]), 2), -similar[place], place))
+    hits = [
+        Alike(
+            names[place],
+            index.facts["category"][place],
+            float(similar[place]),
+            agreements.get(names[place], "different"),
+            index.spec(place)["file"],
+        )
+        for place in places[:limit]
+    ]
+    return hits, len(places)
+
+
+def _agreement(wanted: Computation, row: Mapping[str, Any]) -> Agreement:
+    if row["graph"] is not None and row["graph"] == wanted.graph:
+        return "same"
+    return "widths" if row["graph_widths"] is not None and row["graph_widths"] == wanted.widths else "different"
+
+
+def lines_of(wanted: Computation, hits: list[Alike], matched: int) -> list[str]:
+    """The hits as a table."""
+    lines = [f"like {wanted.title}", "graph"]
+    lines += [f"{hit.similarity:.3f}  {_SAID[hit.agreement]:<17}  {hit.block}  ({hit.category})" for hit in hits]
+    if matched > len(hits):
+        lines.append(f"{len(hits)} of {matched:,}; -k shows more")
+    return [shown(line) for line in lines]
+
+
+def facts_of(wanted: Computation, folder: Path, hits: list[Alike], matched: int) -> str:
+    """The hits as JSON."""
+    told = [
+        {
+            "rank": rank,
+            "block": hit.block,
+            "category": hit.category,
+            "graph": hit.similarity,
+            "agreement": hit.agreement,
+            "file": hit.file,
+        }
+        for rank, hit in enumerate(hits, start=1)
+    ]
+    return json.dumps({"like": wanted.title, "in": str(folder), "matched": matched, "hits": told}, indent=2)

@@ -1,0 +1,101 @@
+"""`lemur search QUERY`: the hits as lines, as JSON, or as a file of candidates."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from extract.search.index import open_index
+from extract.search.ranking import Filters, Found, search
+from lemur_core.files.atomic import write_text
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural, shown
+
+_SHOWN = 10
+
+Spec = dict[str, Any]  # a line of specs.jsonl
+
+
+def search_folder(
+    folder: Path,
+    query: str,
+    filters: Filters,
+    *,
+    count: int = _SHOWN,
+    spec_file: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Search a folder and print the hits; with `spec_file`, write their specs there too.
+
+    Raises: UserError if nothing is found, the folder has no specs, or the file cannot be written.
+    """
+    limit = None if spec_file is not None and not query.strip() else count
+    index = open_index(folder)
+    try:
+        found = search(index, query, filters, limit)
+    except UserError as error:
+        raise UserError(shown(f"{folder}: {error}")) from None
+    if spec_file is not None:
+        write_candidates(spec_file, found.hits)
+    if as_json:
+        print(json.dumps(facts_of(found, folder, query), indent=2))
+        return
+    print("\n".join(lines_of(found, folder, count)))
+    if spec_file is not None:
+        print(shown(f"{spec_file}: {plural(len(found.hits), 'candidate')}"))
+
+
+def lines_of(found: Found, folder: Path, count: int = _SHOWN) -> list[str]:
+    """The hits as lines, and how the first of them is read and imported."""
+    lines = [] if found.complete else ["no block has all of these words; nearest first:"]
+    hits = found.hits[:count]
+    for rank, hit in enumerate(hits, start=1):
+        lines.append(f"{rank:>3}  {hit['block']}")
+        lines.append(f"     {hit['category']}, {hit['level']}, {hit['license']}: {hit['summary'].partition(': ')[2]}")
+        lines.append(f"     {folder / hit['file'] if hit['file'] else '(no file)'}")
+    if found.matched > len(hits):
+        lines.append(f"{len(hits)} of {found.matched:,}; -k shows more")
+    best = hits[0]
+    lines += [
+        "",
+        f"read it    lemur show {quote(best['block'])} --in {quote(str(folder))}",
+        f"import it  {_loading(best, folder)}",
+    ]
+    return [shown(line) for line in lines]
+
+
+def facts_of(found: Found, folder: Path, query: str) -> dict[str, Any]:
+    """For JSON: the hits in order, with what finds them again."""
+    names = ("block", "name", "category", "level", "license", "source", "summary", "file")
+    hits = [
+        {"rank": rank, **{name: hit[name] for name in names}, "load": _loading(hit, folder)}
+        for rank, hit in enumerate(found.hits, start=1)
+    ]
+    return {"query": query, "matched": found.matched, "all_words": found.complete, "hits": hits}
+
+
+def candidate_of(spec: Spec) -> dict[str, Any]:
+    """A spec in the form of NN-RAG's `spec.json`: class, forward_args and summary, then everything else of it."""
+    rest = {name: value for name, value in spec.items() if name not in ("name", "forward", "summary")}
+    names = [item["name"] for item in spec["forward"]]
+    return {"class": spec["name"], "forward_args": names, "summary": spec["summary"], **rest}
+
+
+def write_candidates(path: Path, hits: Sequence[Spec]) -> None:
+    """Write `{"candidates": […]}`, one a line, whole or not at all.
+
+    Raises: UserError if it cannot be written there.
+    """
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; give a file for --spec")
+    try:
+        lines = (json.dumps(candidate_of(spec), ensure_ascii=False) for spec in hits)
+        write_text(path, '{"candidates": [\n' + ",\n".join(lines) + "\n]}\n")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --spec") from error
+
+
+def _loading(hit: Spec, folder: Path) -> str:
+    """Python that loads a block."""
+    return f"from extract import load_block; {hit['name']} = load_block({str(folder)!r}, {hit['block']!r})"

@@ -1,0 +1,134 @@
+"""`lemur search --like`: a block by name, or a network's file that is traced in the sandbox."""
+
+import json
+import runpy
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.index import Index
+from extract.results import Result, code_columns
+from extract.search.ranking import Filters
+from extract.tracing import trace_all
+from extract.validate import Pair
+from lemur.like import search_like
+from lemur_core.files.errors import UserError
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+STEM = """from torch import nn
+
+
+class Stem(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        return self.norm(self.conv(x)).relu()
+"""
+OTHER = """from torch import nn
+
+
+class Other(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.rows = nn.Embedding(width, 4)
+
+    def forward(self, x):
+        return self.rows(x)
+"""
+NETWORK = """from torch import nn
+
+
+def supported_hyperparameters():
+    return {"lr"}
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(in_shape[1], 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, out_shape[0])
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+    def train_setup(self, prm):
+        pass
+
+    def learn(self, train_data):
+        pass
+"""
+
+
+def arguments(width: str, given: str) -> dict[str, Any]:
+    return {"init": {"args": [width], "kwargs": {}}, "forward": {"args": [given], "kwargs": {}}}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stem of two widths in two sources, and something else."""
+    base = tmp_path_factory.mktemp("like")
+    image, numbers = "torch.randn(2, 3, 8, 8)", "torch.zeros(2, 3, dtype=torch.long)"
+    wanted = [
+        (made.source(base, "alpha@1.0"), "Stem", STEM, arguments("16", image)),
+        (made.source(base, "beta@2.0"), "Stem", STEM, arguments("32", image)),
+        (made.source(base, "gamma@3.0"), "Other", OTHER, arguments("5", numbers)),
+    ]
+    pairs = [Pair(of.name, name, code, "", (), (), given) for of, name, code, given in wanted]
+    with Index(base / "facts.sqlite") as index:
+        answers = {one.block: one.answer for one in trace_all(pairs, index, jobs=1)}
+    results = []
+    for of, name, code, given in wanted:
+        answer = answers[of.name]
+        assert answer is not None
+        facts = {"arguments": json.dumps(given), "graph": answer["graph"], "graph_widths": answer["graph_widths"]}
+        observed = {"parameters": 1, "trainable": 1, "buffers": 0, "layers": {}, "cases": []}
+        block = f"{of.name}::{of.name.partition('@')[0]}.blocks.{name}"
+        closed = code_columns(made.code_of(block, of.license, code))
+        nothing: dict[str, Any] = {"error_kind": None, "error": None, "observed": json.dumps(observed)}
+        row = made.block(of, name, "backward", **nothing, **facts, **closed)
+        results.append(Result(row, ((of.name, row.path),), answer))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        made.write(base / "out", results, [of for of, *_ in wanted], level="backward")
+    return base / "out"
+
+
+def test_a_block_by_name(library: Path) -> None:
+    told = json.loads(search_like(library, "alpha::Stem", Filters(), count=5, as_json=True))
+    assert told["like"] == "alpha@1.0::alpha.blocks.Stem"
+    assert [(hit["block"], hit["graph"], hit["agreement"]) for hit in told["hits"]] == [
+        ("beta@2.0::beta.blocks.Stem", 1.0, "widths")
+    ]
+
+
+def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(NETWORK)
+    told = search_like(library, str(path), Filters(), count=5).splitlines()
+    assert told[0] == f"like {path}"
+    assert [line.split()[1].partition("@")[0] for line in told[2:]] == ["alpha", "beta", "gamma"]
+    stems, other = [float(line.split()[0]) for line in told[2:4]], float(told[4].split()[0])
+    assert 0.9 > stems[0] == stems[1] > 3 * other
+    path.write_text("x = 1\n")
+    with pytest.raises(UserError, match=r"net\.py: has no graph: .*; give a network by LEMUR's contract that runs"):
+        search_like(library, str(path), Filters(), count=5)
+    with pytest.raises(UserError, match=r"gone\.py: cannot be read: No such file"):
+        search_like(library, str(tmp_path / "gone.py"), Filters(), count=5)
+
+
+def test_the_command(library: Path, tmp_path: Path, lemur_here: Command) -> None:
+    done = lemur_here("search", "--like", "beta::Stem", "--in", library, cwd=tmp_path)
+    assert done.stdout.splitlines()[2] == "1.000  same up to widths  alpha@1.0::alpha.blocks.Stem  (Other)"
+    done = lemur_here("search", "stem", "--like", "Stem", "--in", library, cwd=tmp_path)
+    assert (done.returncode, "takes the place of QUERY" in done.stderr) == (2, True)
+    done = lemur_here("search", "--like", "Nothing", "--in", library, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
