@@ -69,7 +69,8 @@ def write_extraction(
         specs = write_specs(folder / SPECS, rows, traced)
         watch.lap("write specs")
         codes = [row.code for row in rows if row.code is not None]
-        tables, dataset = write_dataset(folder, specs, codes, len(rows), facts.options)
+        lean = [row.lean_code for row in rows if row.code is not None]
+        tables, dataset = write_dataset(folder, specs, codes, lean, len(rows), facts.options)
         describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
         watch.lap("write data set")
         files = {block: len(made) for block, made in made_from.items()}
@@ -174,12 +175,13 @@ CONFIGS: Configs = {
 
 
 def write_dataset(
-    folder: Path, specs: Sequence[Spec], codes: Sequence[str], blocks: int, options: Options
+    folder: Path, specs: Sequence[Spec], codes: Sequence[str], lean: Sequence[str | None], blocks: int, options: Options
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Write the tables and the card of a folder whose blocks, requirements and specs are written.
 
     Args:
         codes: the closed files of the same blocks.
+        lean: their lean forms.
         blocks: rows of the table of blocks.
         options: seed, and how conversations are made.
     Returns: rows by path below `folder`, and counts for the manifest.
@@ -191,7 +193,7 @@ def write_dataset(
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
     chat = None
     if options.chat is not None:
-        chat_blocks = [ChatBlock(*given) for given in zip(specs, places, codes, strict=True)]
+        chat_blocks = [ChatBlock(*given) for given in zip(specs, places, codes, lean, strict=True)]
         chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else Rights())
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}

@@ -155,8 +155,8 @@ def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[
     for (name, _), wrong in zip(row["texts"], repeats([text for _, text in row["texts"]], code), strict=True):
         if wrong:
             yield "chat code", f"{name} repeats a passage of its file"
-    if row["answer"] is not None and row["answer"] != code.removesuffix("\n"):
-        yield "chat code", "the code that write answers is not its file"
+    if row["answer"] is not None and row["answer"] != (row["lean_code"] or code).removesuffix("\n"):
+        yield "chat code", "the code that write answers is not its lean form, or its file where it has none"
     head = _header(code)
     for key, value in (("Block", row["block"]), ("Licence", row["license"])):
         if head.get(key) != value:

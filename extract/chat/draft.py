@@ -86,11 +86,15 @@ _FURTHER, _FURTHER_WITH_CODE = 2, 10  # facts of a requirement beside behaviour 
 
 @dataclass(frozen=True, slots=True)
 class ChatBlock:
-    """A block with what may be stated of it: its spec, its place, and its code, which answers must not repeat."""
+    """A block with what may be stated of it: its spec, its place, and its code, which answers must not repeat.
+
+    `lean` is its lean form, which is the answer where code is asked for; the whole code where it has none.
+    """
 
     spec: Spec
     place: Place
     code: str
+    lean: str | None = None
 
     @property
     def subject(self) -> Subject:
@@ -201,7 +205,7 @@ def shapes(block: ChatBlock, sampler: Sampler) -> Draft | Skipped:
 
 
 def write(block: ChatBlock, sampler: Sampler, rights: Rights) -> Draft | Skipped:
-    """Requirements drawn from the spec's facts, answered with the block's file, its header included.
+    """Requirements drawn from the spec's facts, answered with its lean form, header included.
 
     Only where every part of the code may be passed on.
     """
@@ -212,7 +216,7 @@ def write(block: ChatBlock, sampler: Sampler, rights: Rights) -> Draft | Skipped
         return not_run(spec)
     request = sampler.choice(_WRITE, "question").format(name=spec.name)
     user = [request, "", *_requirement(spec, sampler, _FURTHER_WITH_CODE)]
-    return drafted(sampler, "\n".join(user), fence(block.code), notice=rights.notice(spec))
+    return drafted(sampler, "\n".join(user), fence(block.lean or block.code), notice=rights.notice(spec))
 
 
 def spec_facts(spec: Spec, names: Sequence[str]) -> dict[str, Any]:

@@ -56,12 +56,13 @@ _OPTIONAL: dict[str, Any] = {
 def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     """The spec of a block that has code.
 
+    What its text tells is read from the lean form where there is one: what its arguments reach.
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
 
     Args: answer: what was traced of it, by `extract.probing.tracing.trace_block`.
     """
     assert row.code is not None
-    outline = outline_of(row.code)
+    outline = outline_of(row.lean_code or row.code)
     observed = observed_of(row)
     worked = worked_of(row.arguments)
     constructor, forward = (outline.method(row.name, method) for method in ("__init__", "forward"))

@@ -11,6 +11,7 @@ import pytest
 
 from extract.chat.build import ChatOptions
 from extract.chat.draft import ChatBlock
+from extract.lean import LeanFile, lean_columns
 from extract.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import Place
@@ -57,6 +58,7 @@ def observed_of(place: int, width: int, parameters: int) -> dict[str, Any]:
         "error": None,
         "arguments": json.dumps(worked),
         "observed": json.dumps({**found, "train_differs": place % 3 == 0}),
+        "lean_error": "not made here",
     }
 
 
@@ -69,6 +71,8 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         block = made.block(source, name)
         code = made.code_of(block.block, source.license, body_of(name, width))
         observed = observed_of(place, width, parameters + (width if place else 0))
+        if name == "GatedA":
+            observed |= {**lean_columns(LeanFile(f"{code}# Lean.\n", (), source.license)), "lean_error": None}
         rows.append(block.model_copy(update={**code_columns(code), **observed}))
     return rows
 

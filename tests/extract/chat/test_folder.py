@@ -92,6 +92,8 @@ def test_code_leaves_only_under_permissive_licences(extraction: Path) -> None:
     assert {row["source"] for row in with_code} == {"alpha@1.0"}
     assert {row["block"].rpartition(".")[2] for row in with_code} == {"Squeeze", "WidenA", "BlendA", "GatedA", "MixerA"}
     for row in with_code:
+        lean = row["block"].endswith("GatedA")
+        assert ("# Lean." in row["messages"][-1]["content"]) == lean, "the lean form where there is one"
         assert row["license"] == "MIT"
         assert row["notice"].endswith("MIT; changed: imports resolved and definitions brought together")
         for part in (row["path"], f"lines {row['start_line']}-{row['end_line']}", row["swhid"]):
@@ -194,7 +196,7 @@ PASSAGE = "def __init__ ( self , channels , width = 16 )"
         (CHAT, answer("shapes", "It has 123457 parameters."), "chat facts", "states 123457"),
         (CHAT, answer("specify", '```json\n{"name": "Other"}\n```'), "chat facts", "the spec that it answers"),
         (CHAT, answer("describe", PASSAGE), "chat code", "repeats a passage"),
-        (CHAT, answer("write", "```python\nimport os\n```"), "chat code", "is not its file"),
+        (CHAT, answer("write", "```python\nimport os\n```"), "chat code", "is not its lean form"),
         (CHAT, list.pop, "chat explained", "0 conversations and 0 drops"),
         (CHAT, alone, "chat facts", "has no spec"),
         (SPECS, first(parameters=5), "spec splits", "does not state what its line states"),
