@@ -35,7 +35,7 @@ def main() -> None:
     stated = sum(spec.algorithm is not None and spec.algorithm.rebuilds is True for spec in specs)
     free = sum(bool(one.found["free"]) for one in equal)
     ratios = sorted(_lines(one) / lengths[one.block] for one in written)
-    print(f"sample        {len(rows)} blocks that run forward: every {given.every}th from number {given.first} on")
+    print(f"sample        {len(rows)} blocks that run forward: one in {given.every} from number {given.first} on")
     print(f"rebuilt       {len(written)} ({_share(len(written), len(rows))})")
     print(f"equal         {len(equal)} ({_share(len(equal), len(written))} of these),", end=" ")
     print(f"{sum(bool(one.found['bits']) for one in equal)} in every bit; {stated} specs say so")

@@ -55,7 +55,12 @@ class Rewritten:
         """A cause, as a kind of causes."""
         if self.step == "read":
             return "an operation without public form" if "operation" in self.cause else "what no graph holds"
-        return {"failed": "ended in the sandbox", "written": "not equal"}.get(self.step, self.step)
+        kinds = {
+            "failed": "ended in the sandbox",
+            "written": "not equal",
+            "traced": "its original cannot be built here",
+        }
+        return kinds.get(self.step, self.step)
 
 
 def count_rewritten(found: Sequence[Rewritten]) -> dict[str, int]:

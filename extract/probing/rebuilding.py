@@ -17,9 +17,10 @@ from lemur_core.graphs.calls import RebuildError
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, Node
 from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.module_text import Rebuilt
 from lemur_core.graphs.notation import restore
 from lemur_core.graphs.proof import Difference, Trial, compare
-from lemur_core.graphs.rebuild import Rebuilt, rebuild
+from lemur_core.graphs.rebuild import rebuild
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.sizes import Sized, never_run
 from lemur_core.graphs.symbolic import Size, at
