@@ -13,7 +13,7 @@ from extract.graph import Links, kept_blocks
 from extract.modules import Definition, External, Missing, Module, Target
 from extract.requirements import is_required
 from extract.symbols import Imported, Link, Node, Optional, Registered, Symbol
-from lemur_core.source.facts import IMPORT, Alias, LocalImport, Statement
+from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
 from lemur_core.source.text import Edit, apply, dedent, normalise
@@ -308,14 +308,15 @@ class Renderer:
 
     def _local_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
         """Imports inside functions: of the runtime they stay, of the corpus they go, of optional packages they fail."""
-        grouped: dict[tuple[int, int], list[tuple[LocalImport, Target]]] = {}
-        for entry, target in zip(statement.locals, links.local_targets, strict=True):
-            grouped.setdefault((entry.start, entry.end), []).append((entry, target))
+        grouped: dict[tuple[int, int], list[tuple[LocalImport, Target, bool]]] = {}
+        checked = _only_checked(statement)
+        for number, (entry, target) in enumerate(zip(statement.locals, links.local_targets, strict=True)):
+            grouped.setdefault((entry.start, entry.end), []).append((entry, target, number in checked))
         edits = []
         for (start, end), entries in sorted(grouped.items()):
-            if all(self._stays(module, entry, target) for entry, target in entries):
+            if all(self._stays(module, entry, target) for entry, target, _ in entries):
                 continue
-            lines = [line for entry, target in entries if (line := self._local_line(module, entry, target))]
+            lines = [line for each in entries if (line := self._local_line(module, *each))]
             text = self.texts.of(module)
             line_start = text.rfind(b"\n", 0, start) + 1
             lead = text[line_start:start]
@@ -335,7 +336,7 @@ class Renderer:
             return True
         return not entry.guarded and is_required(module.source, target.package)
 
-    def _local_line(self, module: Module, entry: LocalImport, target: Target) -> str:
+    def _local_line(self, module: Module, entry: LocalImport, target: Target, checked: bool) -> str:
         bound = entry.alias.bound
         if entry.is_global:
             bound = self.names.of.get(Definition(module, bound), bound)
@@ -347,6 +348,8 @@ class Renderer:
                 return str(Import(target.package, target.name, target.whole, bound))  # the corpus passes it on
             package = target.package.split(".")[0]
             self.absent.add(package)
+            if checked and not entry.guarded:  # a class without instances
+                return f"{bound} = type({bound!r}, (), {{}})"
             return f"{bound} = None; raise ModuleNotFoundError({f'No module named {package!r}'!r})"
         if isinstance(target, Missing):
             return f"{bound} = None; raise ImportError({target.where!r})"
@@ -354,6 +357,15 @@ class Renderer:
             return ""
         name = self.names.of.get(target, target.name)
         return f"{bound} = {name}" if name != bound else f'{bound} = globals()["{bound}"]'
+
+
+def _only_checked(statement: Statement) -> set[int]:
+    """The function-level imports of a statement whose names only `isinstance` and annotations read."""
+    reads: dict[int, bool] = {}
+    for use in statement.uses:
+        if use.local >= 0 and use.when != IN_ANNOTATION:
+            reads[use.local] = reads.get(use.local, True) and use.checked
+    return {number for number, checked in reads.items() if checked}
 
 
 class Texts:

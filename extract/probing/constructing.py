@@ -37,6 +37,7 @@ from extract.probing.values import (
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LACKING = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
+_OPTIONAL = 8  # parameters that are looked at after one failure, beside those that must be given
 _LAYERS = ("nn.Identity()", "[nn.Identity()]", "F.relu")
 _FILLED = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for a sequence that is empty by default
 _TRIES = 80  # of arguments for what is required
@@ -191,6 +192,8 @@ class Constructor:
         named = [w for w in dict.fromkeys(words) if w in self.parameters and not is_variadic(self.parameters[w])]
         if "normalized_shape" in str(failure.cause):
             named = [name for name in self.parameters if "norm" in name] + named
+        if isinstance(failure.cause, IndexError):  # what is empty by default
+            named = [name for name, p in self.parameters.items() if p.default in ((), [])] + named
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)
@@ -243,11 +246,15 @@ class Constructor:
                 yield dict(picks), {**extra, **{name: self._choices(name)[0] for name in wanted}}
         named = [word for word in dict.fromkeys(words) if word in picks]
         optional = [w for w in dict.fromkeys(words) if w in self.parameters and w not in picks]
-        optional = [name for name in optional if not is_variadic(self.parameters[name])]
+        optional = [name for name in optional if not is_variadic(self.parameters[name])][:3]
         passed_on = [w for w in dict.fromkeys(words) if w in extra and w not in self.parameters]
+        if "NoneType" in str(failure.cause):
+            optional = [*optional, *(name for name in self._asked_for() if name not in extra)]
+            for name, text in self._unset(words):
+                yield dict(picks), {**extra, name: text}
         for name in named:
             yield from (({**picks, name: place}, dict(extra)) for place in _others(choices[name], picks[name]))
-        for name in [*optional[:3], *passed_on]:
+        for name in [*optional[:_OPTIONAL], *passed_on]:
             yield from (
                 (dict(picks), {**extra, name: text}) for text in self._choices(name)[:4] if extra.get(name) != text
             )
@@ -265,6 +272,28 @@ class Constructor:
         for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
             found += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(found))
+
+    def _asked_for(self) -> list[str]:
+        """The names that the constructor asks its `**kwargs` for: `kwargs.get("norm_layer")`."""
+        rest = next((name for name, p in self.parameters.items() if p.kind is p.VAR_KEYWORD), "")
+        try:
+            text = inspect.getsource(self.cls.__init__) if rest else ""
+        except (OSError, TypeError):
+            text = ""
+        asked = re.findall(rf"\b{rest}(?:\.(?:get|pop)\(|\[)\s*[\"'](\w+)[\"']", text) if text else []
+        return [name for name in dict.fromkeys(asked) if name not in self.parameters]
+
+    def _unset(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Default settings with one more field set: of those that are None and that the failing lines name."""
+        for name, parameter in self.parameters.items():
+            kind = type(parameter.default)
+            if kind.__name__ in self.names.names and hasattr(kind, "__dataclass_fields__"):
+                unset = [
+                    f for f in kind.__dataclass_fields__ if getattr(parameter.default, f, 0) is None and f in words
+                ]
+                for field_name in unset:
+                    for text in candidates(field_name)[:3]:
+                        yield name, call_of(kind.__name__, {field_name: text})
 
     def _companions(self) -> dict[str, tuple[str, ...]]:
         """Expressions for parameters that take a class of the corpus, or an instance of one."""

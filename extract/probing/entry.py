@@ -174,9 +174,12 @@ def _all(constructor: Constructor) -> Iterator[_Plan]:
             plan = _Plan(waiting.pop())
             yield plan
             if plan.failure is not None:
-                lacks = "SimpleNamespace" in str(plan.failure.cause)  # each variant gets further than the one before
-                if plan.built is built or lacks:
-                    waiting += list(itertools.islice(constructor.variants(plan.built, plan.failure), _VARIANTS))[::-1]
+                failed = str(plan.failure.cause)
+                fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _VARIANTS))[::-1]
+                if plan.built is built or "SimpleNamespace" in failed:  # each variant gets further than the one before
+                    waiting += fresh
+                elif "object is not callable" in failed:
+                    waiting = fresh + waiting
         if constructor.budget.late():
             return
 

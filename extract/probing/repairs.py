@@ -272,6 +272,8 @@ def ranks(at: FailedCall) -> Iterator[Inputs]:
     for rank in dict.fromkeys([*found, *sorted(named, reverse=True)]):
         if 1 <= rank <= _MOST_RANK:
             yield from at.each_with(partial(of_rank, rank=rank))
+            if len(at.inputs) > 1:
+                yield from at.all_with(partial(of_rank, rank=rank))
 
 
 def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
@@ -408,6 +410,8 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
     """Where a tensor stands for a list, or a list has the wrong length."""
     short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # what is left of a tensor that was looped over
     looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
+    stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # into what was meant to be a list
+    looped = looped or (stored is not None and stored[1] in dict(at.inputs))
     told = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
     if not looped and not re.search(told, f"{at.text} {at.line}"):
         return

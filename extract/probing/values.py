@@ -52,6 +52,9 @@ NAMES: tuple[Rule, ...] = (
         "1.0|0.5|2|[1.0]",
     ),
     Rule(r"norm_?(layer|cls|func|fn|type)?", "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(32)|None"),
+    Rule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
+    Rule(r"(.*_)?impl(ementation)?|backend", "None|'eager'"),
+    Rule(r"(.*_)?(loss|criterion)(_(fn|func|fcn|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()|1.0"),
     Rule(r"(act|gate)_?(layer|fn|func)?|activ.*|.*_act", "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True"),
     Rule(
         r"(.*_)?(backbone|encoder)|body|trunk|(base_)?model|net(work)?|stem",
@@ -60,6 +63,10 @@ NAMES: tuple[Rule, ...] = (
 )
 ANNOTATIONS: tuple[Rule, ...] = (
     Rule(r"bool", "False|True"),
+    Rule(
+        r".*(list|sequence|iterable)\[.*(callable|module).*",
+        "[nn.Identity(), nn.Identity()]|nn.ModuleList([nn.Identity()])",
+    ),
     Rule(r"(type|callable).*", "nn.Identity|nn.ReLU|@block|F.relu"),
     Rule(r".*(module|nn\.).*", "nn.Identity()|nn.Linear(32, 32)|nn.Identity"),
     Rule(r".*(list|sequence|tuple|iterable|size).*", "[32, 32]|[32, 32, 32]|(4, 4)|[2, 2, 2, 2]|(32, 32)"),

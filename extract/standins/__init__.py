@@ -62,6 +62,7 @@ DEFINITIONS: Mapping[str, StandIn] = {
         """,
     ),
     **_table("attention.py", "AttentionInterface AttentionInterface: get_interface"),
+    **_table("neighbours.py", "radius_graph radius_graph: x r batch loop max_num_neighbors flow"),
     **_table(
         "frameworks.py",
         """

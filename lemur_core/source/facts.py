@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 12
+FACTS_VERSION = 13
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -26,6 +26,7 @@ class Use(NamedTuple):
     local: int  # -1: a global; else the name is bound by this entry of the statement's `locals`
     called: bool = False  # the name, or an attribute of it, is called or decorates
     inside: int = -1  # where it stands inside a string annotation, if that is a plain one
+    checked: bool = False  # an object is asked whether it is an instance of it: `isinstance(x, layers.Drop)`
 
 
 class Alias(NamedTuple):

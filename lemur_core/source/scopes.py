@@ -53,6 +53,7 @@ class Names:
         self._module = _Scope(_MODULE, None)
         self._loads: list[tuple[_Scope, Use]] = []
         self._callees: set[ast.expr] = set()
+        self._kinds: set[ast.expr] = set()  # classes that `isinstance` asks for
         self._global_stores: list[tuple[_Scope, Store]] = []
         self._local_scopes: list[_Scope] = []
         self._scopes: list[_Scope] = []
@@ -207,7 +208,7 @@ class Names:
     def _name(self, node: ast.Name, scope: _Scope, when: int) -> None:
         start, end = self._start(node), self._end(node)
         if isinstance(node.ctx, ast.Load):
-            self._loads.append((scope, Use(node.id, (), when, start, (end,), -1, node in self._callees)))
+            self._loads.append((scope, Use(node.id, (), when, start, (end,), -1, *self._part(node))))
         else:
             self._bind(scope, Store(node.id, start, end))
 
@@ -223,9 +224,13 @@ class Names:
         chain.reverse()
         ends = (self._end(inner), *(self._end(part) for part in chain))
         names = tuple(part.attr for part in chain)
-        self._loads.append((scope, Use(inner.id, names, when, self._start(inner), ends, -1, node in self._callees)))
+        self._loads.append((scope, Use(inner.id, names, when, self._start(inner), ends, -1, *self._part(node))))
         if not isinstance(node.ctx, ast.Load):
             self._touch(inner, scope)
+
+    def _part(self, node: ast.expr) -> tuple[bool, int, bool]:
+        """Whether an expression is called, no place in a string, and whether `isinstance` asks for it."""
+        return node in self._callees, -1, node in self._kinds
 
     def _touch(self, node: ast.expr, scope: _Scope) -> None:
         while isinstance(node, ast.Attribute | ast.Subscript):
@@ -274,6 +279,8 @@ class Names:
             self.calls = True
         self._callees.add(node.func)
         name = last_name(node.func)
+        if name in {"isinstance", "issubclass"} and len(node.args) == 2:
+            self._kinds.update(node.args[1].elts if isinstance(node.args[1], ast.Tuple) else node.args[1:])
         by_name = name == "cast" or (name == "wrap" and scope.kind == _MODULE)  # typing.cast("T", x), fx.wrap("f")
         if by_name and node.args and isinstance(node.args[0], ast.Constant):
             self._note(node.args[0], scope)

@@ -228,3 +228,28 @@ def test_settings_need_no_validating_decorator(corpus: Any) -> None:
     assert isinstance(outcome, Emitted), outcome
     assert "@strict" not in outcome.code.split("# Changed")[1].split("\n\n", 1)[1]
     assert outcome.requires == ()
+
+
+def test_a_class_that_only_isinstance_asks_for(corpus: Any, closed: Any, run: Any) -> None:
+    """Where its package is not a requirement, nothing is an instance of it."""
+    made = corpus(
+        """
+        --- p/a.py
+        from torch import nn
+        class A(nn.Module):
+            def forward(self, x):
+                from absent.types import Mapping as Named, List
+                if isinstance(x, (dict, Named)) or isinstance(x, List):
+                    return "mapping"
+                return x
+        class B(nn.Module):
+            def forward(self, x):
+                from absent.types import List
+                return List(x)
+        """
+    )
+    code = closed(made.emit("A"))
+    assert "taken as not installed: absent" in code
+    assert [run(code)["A"]()(x) for x in ({}, 1)] == ["mapping", 1]
+    with pytest.raises(ModuleNotFoundError, match="absent"):
+        run(closed(made.emit("B")))["B"]()(1)

@@ -33,6 +33,25 @@ class A(nn.Module):
 """
 
 
+def test_what_the_constructor_asks_its_keywords_for(constructor: MakeConstructor) -> None:
+    made = constructor(text("width, **rest", 'self.a = nn.Sequential(rest.get("norm_layer")(width))'))
+    assert dict(first(made).kwargs) == {"width": "32", "norm_layer": "nn.LayerNorm"}
+
+
+def test_a_field_of_default_settings_that_is_needed(constructor: MakeConstructor) -> None:
+    more = """
+from dataclasses import dataclass
+@dataclass
+class Cfg:
+    window_size: object = None
+    other: object = None
+"""
+    made = constructor(
+        text("dim, cfg=Cfg()", "window_size = cfg.window_size\nself.a = nn.Linear(dim, window_size * 1)", more)
+    )
+    assert dict(first(made).kwargs) == {"dim": "32", "cfg": "Cfg(window_size=4)"}
+
+
 @pytest.mark.parametrize(
     ("base", "body"),
     [
