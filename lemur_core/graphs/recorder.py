@@ -30,6 +30,8 @@ _IGNORED = frozenset(
 #: Operations in place that do not read what was there before.
 _FILLS = frozenset({"zero", "fill"})
 _DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "random"})
+#: What Python gets to see of values: elements, or how many of them are so.
+_OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 #: What makes tensors of values that Python holds.
 _CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
 
@@ -53,7 +55,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = torch.device(device)
         self.nodes: list[Node] = []
-        self.reads_values = False  # whether Python saw a value: with another one, it might have gone another way
+        self.reads_values = False  # whether Python saw a value: with another one, it might go another way
         self._memory = Memory(self._append, self.nodes)
         self._live: set[Ref] = set()  # what a gradient could reach
         self._stopped: dict[Ref, Ref] = {}
@@ -152,7 +154,7 @@ class Recorder(TorchDispatchMode):
         op = func._schema.name.removeprefix("aten::")
         arguments = {name: self._argument(value) for name, value in given.items() if name not in _IGNORED}
         targets = {parameter.name: given[parameter.name] for parameter in parameters if parameter.is_written}
-        self.reads_values |= op == "_local_scalar_dense"
+        self.reads_values |= _shows_values(func, given)
         result = func(*args, **kwargs)
         results = tensors_in(result)
         if op == "set_" or not results:
@@ -337,6 +339,14 @@ def _normalised(given: Mapping[str, Any]) -> Tensor | None:
     result = torch.empty_like(source)
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *others))
     return result.requires_grad_().clone() if trained else result
+
+
+def _shows_values(func: OpOverload, given: Mapping[str, Any]) -> bool:
+    """Whether an operation gives Python elements, or as many of them as have a property."""
+    if _OF_VALUES.isdisjoint(func.tags):
+        return False
+    chosen = given.get("indices")  # by places, as many as these, or by truth
+    return chosen is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(chosen))
 
 
 @cache
