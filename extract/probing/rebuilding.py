@@ -177,7 +177,7 @@ def _proved(name: str, subject: Subject, sized: Sized, made: Rebuilt) -> dict[st
     cause, worst = pair.differs(None)
     if cause is None:
         cause = "the original does not run again"
-    tried = (pair.differs(shapes) for shapes in never_run(sized, own)) if not cause else iter(())
+    tried = (pair.differs(shapes) for shapes in never_run(sized, own) if not pair.late) if not cause else iter(())
     at_others = next(((told, error) for told, error in tried if told is not None), None)
     if at_others is not None:
         cause, worst = at_others[0], max(worst, at_others[1])
@@ -200,6 +200,7 @@ class _Pair:
     def __init__(self, subject: Subject, original: nn.Module, rebuilt: nn.Module, made: Rebuilt, trains: bool) -> None:
         self.subject, self.original, self.rebuilt, self.made = subject, original, rebuilt, made
         self.modes = (False, True) if trains else (False,)
+        self.late = False  # another size took too long: no further one is tried
 
     def differs(self, shapes: Sequence[Shape] | None) -> tuple[str | None, float]:
         """What differs, empty where nothing does, None where the original does not run so; and the largest error."""
@@ -209,7 +210,8 @@ class _Pair:
             try:
                 difference = self._compared(shapes, train)
             except AttemptError as failure:
-                if shapes and not self._runs(shapes, train):
+                self.late = shapes is not None and isinstance(failure.cause, TimeoutError)
+                if self.late or (shapes and not self._runs(shapes, train)):
                     return None, 0.0
                 return f"{where}: {failure.message}", 1.0
             if difference.what and not self._is_rounding(shapes, train):
@@ -224,8 +226,8 @@ class _Pair:
     def _compared(self, shapes: Sequence[Shape] | None, train: bool) -> Difference:
         try:
             return self._compare(self._trial(shapes, train))
-        except AttemptError:
-            if self._runs(shapes, train):
+        except AttemptError as failure:
+            if isinstance(failure.cause, TimeoutError) or self._runs(shapes, train):
                 raise
             return self._compare(self._trial(shapes, train, gradients=False))  # the original gives none itself
 
