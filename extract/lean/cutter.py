@@ -67,6 +67,7 @@ class _Unit:
     cuts: Cuts = field(default_factory=Cuts)
     binds: dict[str, None] = field(default_factory=dict)
     touches: dict[str, None] = field(default_factory=dict)
+    bases: set[str] = field(default_factory=set)  # that classes in it name
     entered: bool = False  # one of its functions was, as the block was used
 
     @property
@@ -136,6 +137,9 @@ class Cutter:
                     if self._name not in unit.binds and b"__doc__" not in self.text:
                         unit.cuts.texts += one.texts
                     unit.cuts.stub = one.stub if unit.kind == CLASS else ()
+                    kinds = (one for one in ast.walk(node) if isinstance(one, ast.ClassDef))
+                    named = (one for kind in kinds for base in kind.bases for one in ast.walk(base))
+                    unit.bases |= {one.id for one in named if isinstance(one, ast.Name)}
                     unit.entered |= any(self._was_used(function) for function in functions_in(node))
         return found
 
@@ -261,15 +265,9 @@ class Cutter:
 
     def _is_base(self, unit: _Unit, live: Collection[str]) -> bool:
         """Whether a class that stays as it is derives from this one."""
-        names = set(unit.binds)
-        for other in self._units:
-            if other is not unit and other.kind == CLASS and (not live or set(other.binds) & set(live)):
-                node = other.nodes[0]
-                assert isinstance(node, ast.ClassDef)
-                bases = {one.id for base in node.bases for one in ast.walk(base) if isinstance(one, ast.Name)}
-                if bases & names and (not other.cuts.stub or self._is_base(other, live)):
-                    return True
-        return False
+        deriving = (other for other in self._units if other is not unit and other.bases & unit.binds.keys())
+        staying = (other for other in deriving if self._stays(other, live or other.binds))
+        return any(not other.cuts.stub or self._is_base(other, live) for other in staying)
 
     def _live(self, removed: Collection[int], spared: Collection[int]) -> set[str]:
         """The names that what stays needs, each cut made that can be."""

@@ -36,9 +36,9 @@ def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
         payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
             `extract.probing.fidelity.sign_block`; `sizes`, for each further call the shapes of its tensors.
 
-    Returns: `{"error"}`, or `lines` that ran, `entered` functions (first line and name), `classes` of which there were
-        instances (first line), `bound`: methods that stand for another one of a base ("Class.method"), and
-        `signature`, that of `sign_lean`.
+    Returns: `{"error"}`, or `lines` that ran; `entered`, functions that were called (first line and name), and `used`,
+        those after the file's own statements; `classes` of which there were objects; `bound`, methods that stand for
+        one of another class ("Class.method"); and `signature`, what `sign_lean` returns.
     """
     _prepare(payload)
     watch = _Watch()
@@ -229,8 +229,8 @@ class _Watch:
         self._using = True
 
     def look(self) -> None:
-        """Note the file's classes of which there are objects."""
-        kinds = {type(item) for item in gc.get_objects()}
+        """Note the file's classes of which there are objects, or objects of a class that derives from them."""
+        kinds = {base for kind in {type(item) for item in gc.get_objects()} for base in kind.__mro__}
         self.classes |= {kind.__qualname__ for kind in kinds if getattr(kind, "__module__", "") == MODULE_NAME}
 
     @contextmanager
