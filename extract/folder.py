@@ -14,7 +14,7 @@ from extract.chat.build import build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock, Rights, read_rights
 from extract.report import write_report
 from extract.requirements import requirements_text, runtime_versions
-from extract.results import COLUMNS, Options, Result, RunFacts, at_least, count_rows
+from extract.results import COLUMNS, Result, RunFacts, at_least, count_rows
 from extract.sources import Source
 from extract.specs.make import write_specs
 from extract.specs.splits import Place, place_specs, write_spec_tables
@@ -31,7 +31,19 @@ from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, Sp
 from manifests.tables import Configs, card_yaml, offered_tables, write_table
 
 #: What the manifest states of each source, beside the number of its files.
-_OF_SOURCES = ("name", "kind", "version", "origin", "license", "swhid", "digest", "priority", "paths", "exclude")
+_OF_SOURCES = (
+    "name",
+    "kind",
+    "version",
+    "origin",
+    "license",
+    "swhid",
+    "digest",
+    "priority",
+    "paths",
+    "exclude",
+    "instead_of",
+)
 #: Characters of a file name before `.py`; longer ones are cut and get a digest.
 _LONGEST = 160
 _DIGITS = 8
@@ -70,7 +82,7 @@ def write_extraction(
         watch.lap("write specs")
         codes = [row.code for row in rows if row.code is not None]
         lean = [row.lean_code for row in rows if row.code is not None]
-        tables, dataset = write_dataset(folder, specs, codes, lean, len(rows), facts.options)
+        tables, dataset = write_dataset(folder, specs, codes, lean, len(rows), facts)
         describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
         watch.lap("write data set")
         files = {block: len(made) for block, made in made_from.items()}
@@ -175,7 +187,7 @@ CONFIGS: Configs = {
 
 
 def write_dataset(
-    folder: Path, specs: Sequence[Spec], codes: Sequence[str], lean: Sequence[str | None], blocks: int, options: Options
+    folder: Path, specs: Sequence[Spec], codes: Sequence[str], lean: Sequence[str | None], blocks: int, facts: RunFacts
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Write the tables and the card of a folder whose blocks, requirements and specs are written.
 
@@ -183,9 +195,10 @@ def write_dataset(
         codes: the closed files of the same blocks.
         lean: their lean forms.
         blocks: rows of the table of blocks.
-        options: seed, and how conversations are made.
+        facts: of the run: the seed, how conversations are made, and which sources stand in for others.
     Returns: rows by path below `folder`, and counts for the manifest.
     """
+    options = facts.options
     places = place_specs(specs, codes, options.seed)
     rows = write_spec_tables(folder, specs, places)
     splits = Counter(place.split for place in places)
@@ -198,7 +211,9 @@ def write_dataset(
         rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
     told: Mapping[str, int] = {TABLE: blocks, **rows}
-    (folder / CARD).write_text(extraction_card(told, specs, places, chat), encoding="utf-8", newline="\n")
+    (folder / CARD).write_text(
+        extraction_card(told, specs, places, chat, facts.sources), encoding="utf-8", newline="\n"
+    )
     return rows, counts
 
 
@@ -224,11 +239,13 @@ def extraction_card(
     specs: Sequence[Spec],
     places: Sequence[Place],
     chat: Chat | None,
+    sources: Sequence[Source],
 ) -> str:
     """The card.
 
     Args: rows: rows by path of every table; what has none is not offered, since `datasets` refuses it.
     """
+    taken = ", ".join(f"`{source.name}` (`{source.instead_of}`)" for source in sources if source.instead_of)
     head = card_yaml(
         offered_tables(CONFIGS, rows),
         default="blocks",
@@ -254,6 +271,7 @@ def extraction_card(
         "`report.md` shows how far the blocks came, `manifest.json` says how to make this folder again, and `lemur"
         " verify` checks its promises. The code of each block is under the licence of its source.",
         "",
+        *([f"Releases in the place of sources that could not be reached: {taken}.", ""] if taken else []),
         *_specs(specs, places),
     ]
     return head + "\n" + "\n".join([*lines, *(extraction_chat_card(chat) if chat else [])]).rstrip() + "\n"

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,9 @@ def write_report(
         (_distinct(distinct), ""),
         (_graphs(facts, counts), ""),
         *(([], name) for name in graphs),
-        (_by_group("By source", "source", counts["sources"], facts), "sources"),
+        (_by_group("By source", "source", counts["sources"], facts, apart=_substitutes(facts)), "sources"),
         (_unopened(facts), ""),
+        (_substituted(facts), ""),
         (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
         (_failures(failures_of(rows), counts["blocks"]), "failures"),
         (_sizes(rows, files), "sizes"),
@@ -128,6 +129,8 @@ def summary_text(manifest: Manifest, out: Path) -> str:
         found = counts["targets"]
         lines.append(f"  {count(found['found'])} of {plural(found['names'], 'name')} found")
     lines += [f"  left out: {shown(name)}: {shown(why)}" for name, why in manifest.details["unopened"].items()]
+    taken = [source for source in manifest.details["sources"] if source.get("instead_of")]
+    lines += [f"  taken: {shown(source['name'])} in the place of {shown(source['instead_of'])}" for source in taken]
     notes = manifest.details["notes"]
     lines += [f"  note: {shown(note)}" for note in notes[:_PRINTED_NOTES]]
     if len(notes) > _PRINTED_NOTES:
@@ -267,17 +270,28 @@ def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
 
 
 def _by_group(
-    title: str, label: str, groups: Mapping[str, Mapping[str, int]], facts: RunFacts, *, intro: str = ""
+    title: str,
+    label: str,
+    groups: Mapping[str, Mapping[str, int]],
+    facts: RunFacts,
+    *,
+    intro: str = "",
+    apart: Collection[str] = (),
 ) -> list[str]:
-    """A table of groups with how many stand on each rung, and the share on the rung that the run is judged by."""
+    """A table of groups with how many stand on each rung, and the share on the rung that the run is judged by.
+
+    Args: apart: groups that a further line leaves out: sources that stand in for others.
+    """
     if not groups:
         return []
     goal = goal_of(facts.options.level)
     ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.options.level, level)]
     ladder = ladder if goal == facts.options.level else [goal, *ladder[ladder.index(goal) + 1 :]]
     rows = [[code_span(name, 60), *_cells(levels, ladder, goal)] for name, levels in groups.items()]
-    whole: dict[str, int] = {level: sum(levels.get(level, 0) for levels in groups.values()) for level in LEVELS}
-    rows.append(["**all**", *_cells(whole, ladder, goal)])
+    direct = [levels for name, levels in groups.items() if name not in apart]
+    for name, parts in (("**all**", list(groups.values())), *([("**reached directly**", direct)] if apart else [])):
+        whole: dict[str, int] = {level: sum(levels.get(level, 0) for levels in parts) for level in LEVELS}
+        rows.append([name, *_cells(whole, ladder, goal)])
     heads = [label, "classes", *(f"`{level}`" for level in ladder), f"% `{goal}`", "95 %"]
     return _section(title, heads, rows, intro=intro)
 
@@ -364,6 +378,19 @@ def _unopened(facts: RunFacts) -> list[str]:
         return []
     rows = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
     return _section("Sources that could not be opened", ["source", "reason"], rows, left=2)
+
+
+def _substitutes(facts: RunFacts) -> list[str]:
+    """The sources that stand in for others, by name."""
+    return [source.name for source in facts.sources if source.instead_of]
+
+
+def _substituted(facts: RunFacts) -> list[str]:
+    """Which releases were taken in the place of sources that could not be reached."""
+    taken = [source for source in facts.sources if source.instead_of]
+    rows = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in taken]
+    heads = ["source", "taken from", "in the place of"]
+    return _section("Sources that stand in for others", heads, rows, left=3) if rows else []
 
 
 def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> list[str]:

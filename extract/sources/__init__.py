@@ -152,7 +152,8 @@ def _try_open(entry: "CorpusSource") -> Source | UserError:
         return first
     note(f"{first}; taking {other.source} instead")
     try:
-        return _open_at(entry, other.source, other.digest, entry.paths if other.paths is None else other.paths)
+        taken = _open_at(entry, other.source, other.digest, entry.paths if other.paths is None else other.paths)
+        return replace(taken, instead_of=entry.source)
     except UserError as second:
         return UserError(f"{entry.name}: neither of its sources can be opened: {first}; {second}")
 

@@ -56,6 +56,7 @@ class Source:
     priority: int = DEFAULT_PRIORITY  # the smaller, the earlier a bare class name is looked up here
     paths: tuple[str, ...] = ()  # what a corpus asks for, as prefixes or globs; () is everything
     exclude: tuple[str, ...] = ()  # what it leaves out of that
+    instead_of: str = ""  # the source that a corpus names and that could not be reached, as written there
 
     def read(self, file: SourceFile) -> bytes:
         """The bytes of one file.

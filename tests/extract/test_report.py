@@ -1,5 +1,6 @@
 """The report of an extraction: what it says is what the rows say, whatever they hold."""
 
+import dataclasses
 import re
 import runpy
 from collections.abc import Sequence
@@ -214,3 +215,20 @@ def test_the_summary(written: Path) -> None:
     assert "  left out: gamma|x: no such *release*" in lines
     assert "  note: Gone: no class of that name" in lines
     assert re.fullmatch(r"here: [0-9.]+ s, [0-9,]+ MiB; see report\.md", lines[-1])
+
+
+def test_a_release_in_the_place_of_a_source(tmp_path: Path, sources: Sequence[Any]) -> None:
+    """It is named where one looks for it, and the others' figures stand alone."""
+    wanted = "git+https://example.org/beta@abc"
+    taken = [sources[0], dataclasses.replace(sources[1], instead_of=wanted)]
+    manifest = made.write(tmp_path / "out", made.results(taken), taken)
+    text = report(tmp_path / "out")
+    part = text.partition("## Sources that stand in for others")[2].partition("\n## ")[0]
+    assert "| `beta@2.0` |" in part
+    assert f"`{wanted}`" in part
+    (direct,) = [line for line in text.splitlines() if line.startswith("| **reached directly**")]
+    (alpha,) = [line for line in text.splitlines() if line.startswith("| `alpha@1.0`")]
+    assert direct.split("|")[2:] == alpha.split("|")[2:]
+    assert f"`beta@2.0` (`{wanted}`)" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert [source["instead_of"] for source in manifest.details["sources"]] == ["", wanted]
+    assert f"taken: beta@2.0 in the place of {wanted}" in summary_text(manifest, tmp_path / "out")

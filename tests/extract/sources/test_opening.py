@@ -117,6 +117,7 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
         ("b@1.0", 2, ("pkg/a",)),
         ("a", 1, ("models",)),
     ]
+    assert [source.instead_of for source in sources] == ["", "pkg@9.9"]
     assert "pkg@9.9: no such release; near ones: 1.0; taking" in capsys.readouterr().err
     entries[1]["alternative"]["source"] = "./nowhere"
     opened, unopened = open_available(Corpus.model_validate({"name": "mine", "sources": entries}))
