@@ -19,6 +19,12 @@ class NotInstalled:
     def __bool__(self):
         return False
 
+    def __instancecheck__(self, instance):
+        return False
+
+    def __subclasscheck__(self, subclass):
+        return False
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)

@@ -303,6 +303,8 @@ def test_loggers(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_is_absent_says_so() -> None:
     absent = frameworks.NotInstalled("flash_attn")
+    assert not isinstance(absent, (int, absent))
+    assert not issubclass(dict, absent)
     assert not absent
     for use in (lambda: absent(1), lambda: absent.function):
         with pytest.raises(ModuleNotFoundError, match="flash_attn"):
