@@ -6,6 +6,7 @@ goes through `stop_gradient`. A `torch.autograd.Function` becomes `custom_gradie
 what its own backward makes of a `cotangent`, which stands for any gradient.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -32,6 +34,8 @@ _FILLS = frozenset({"zero", "fill"})
 _DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "random"})
 #: What Python gets to see of values: elements, or how many of them are so.
 _OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+_CHECKPOINT = torch.utils.checkpoint.checkpoint
+_CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
 #: What makes tensors of values that Python holds.
 _CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
 
@@ -77,6 +81,7 @@ class Recorder(TorchDispatchMode):
             undo.enter_context(sdpa_kernel(SDPBackend.MATH))
             undo.enter_context(composites.catch(self._composite))
             undo.enter_context(self._catch_functions())
+            undo.enter_context(composites.replaced(torch.utils.checkpoint, "checkpoint", _checkpoint))
             if self.device.type == "meta":
                 undo.enter_context(self._catch_constructors())
             undo.enter_context(self.device)
@@ -323,6 +328,20 @@ def _parameters(func: OpOverload) -> tuple[_Parameter, ...]:
         )
         for argument in func._schema.arguments
     )
+
+
+def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+    """`torch.utils.checkpoint.checkpoint`: what it computes, and not that it computes it twice.
+
+    The reentrant variant, the default, gives no gradient where none of its arguments needs one.
+    """
+    if function is None or "context_fn" in kwargs:
+        return _CHECKPOINT(function, *args, **kwargs)
+    reentrant = kwargs.get("use_reentrant") is not False
+    stops = reentrant and not any(tensor.requires_grad for tensor in tensors_in(args))
+    given = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
+        return function(*args, **given)
 
 
 def _normalised(given: Mapping[str, Any]) -> Tensor | None:

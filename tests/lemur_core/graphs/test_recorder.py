@@ -1,13 +1,16 @@
 """What a recorder notes of a run, beside its graph."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
+from lemur_core.graphs.identity import label, text
 from lemur_core.graphs.recorder import Recorder
-from lemur_core.graphs.trace import run
+from lemur_core.graphs.trace import run, trace
 
 RUNS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "no value": (lambda x: x[:, torch.tensor([1, 0])] + x.shape[0], False),
@@ -39,3 +42,39 @@ def test_it_notes_whether_values_were_seen(name: str) -> None:
             given = torch.tensor([[0.5, -1.0], [2.0, 0.25]])
         run(recorder, Body(compute), [given], train=False)
     assert recorder.reads_values is seen
+
+
+class Repeated(nn.Module):
+    """A block that is checkpointed in a given way, or not at all."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.first, self.block = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.options = options
+        self.stem = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x) if self.stem else x
+        if not self.options:
+            return x * self.block(x)
+        return x * cast(Tensor, checkpoint.checkpoint(self.block, x, **self.options))
+
+
+class Bare(Repeated):
+    """Nothing before it has a gradient."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
+        self.stem = False
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_checkpoint_computes_what_it_keeps_from_memory(device: str) -> None:
+    def graph(kind: type[Repeated], **options: bool) -> str:
+        found = trace(lambda: kind(**options), lambda: [torch.ones(2, 4)], device=device, train=True)
+        return text(found, label)
+
+    plain, bare = graph(Repeated), graph(Bare)
+    assert graph(Repeated, use_reentrant=True) == graph(Repeated, use_reentrant=False) == plain
+    assert graph(Bare, use_reentrant=False) == bare
+    assert graph(Bare, use_reentrant=True) != bare  # its parameters get no gradient
