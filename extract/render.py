@@ -50,8 +50,10 @@ def choose_names(closure: Closure) -> Names:
     taken_words = _words(nodes)
     several = len({id(node.module) for node in nodes}) > 1
     root = closure.root
+    entered = {Definition(n.module, name) for n in nodes if n.decorators for name in n.statement.binds}  # by `__name__`
+    first = pinned | entered
     own_first = sorted(
-        symbols, key=lambda s: (s != Definition(root.module, root.name), s not in pinned, not _of(s, root.module))
+        symbols, key=lambda s: (s != Definition(root.module, root.name), s not in first, not _of(s, root.module))
     )
     names: dict[Symbol, str] = {}
     used: set[str] = set()

@@ -280,6 +280,22 @@ from ..table import LAYERS
 def own(x): return x
 LAYERS["own"] = own
 >>> A()(3) == ["own"]
+=== an entry keeps the name by which it is entered
+--- p/a.py
+from . import more
+from .table import LAYERS
+def own(x): return x
+return own(x), sorted(LAYERS), LAYERS["own"](x)
+--- p/table.py
+LAYERS = {}
+def register(f):
+    LAYERS[f.__name__] = f
+    return f
+--- p/more.py
+from .table import register
+@register
+def own(x): return -x
+>>> A()(3) == (3, ["own"], -3)
 === entries of one name in two files keep their order
 --- p/a.py
 from .table import LAYERS
