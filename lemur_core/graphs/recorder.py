@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lemur_core.graphs import composites
 from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
@@ -36,6 +36,7 @@ _DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric"
 _OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 _CHECKPOINT = torch.utils.checkpoint.checkpoint
 _CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
+_COPY = torch.ops.aten._to_copy.default
 #: What makes tensors of values that Python holds.
 _CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
 
@@ -146,7 +147,7 @@ class Recorder(TorchDispatchMode):
         """Record one operation and compute it."""
         kwargs = dict(kwargs or {})
         if self._paused:
-            return func(*args, **kwargs)
+            return self._compute(func, args, kwargs)
         parameters = _parameters(func)
         given = {
             parameter.name: args[place] if place < len(args) else kwargs.get(parameter.name, parameter.default)
@@ -160,7 +161,7 @@ class Recorder(TorchDispatchMode):
         arguments = {name: self._argument(value) for name, value in given.items() if name not in _IGNORED}
         targets = {parameter.name: given[parameter.name] for parameter in parameters if parameter.is_written}
         self.reads_values |= _shows_values(func, given)
-        result = func(*args, **kwargs)
+        result = self._compute(func, args, kwargs)
         results = tensors_in(result)
         if op == "set_" or not results:
             return result
@@ -173,6 +174,20 @@ class Recorder(TorchDispatchMode):
             for tensor, ref in zip(results, self._add(op, arguments, results, random), strict=True):
                 self._memory.hold(tensor, ref)
         return result
+
+    def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute an operation; a network without values that goes to the CPU on its own stays without them."""
+        try:
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError):
+            given = tensors_in([*args, *kwargs.values()])
+            if not any(tensor.is_meta for tensor in given):
+                raise
+            if func is _COPY and kwargs.get("device") == torch.device("cpu"):
+                return func(*args, **(kwargs | {"device": self.device}))
+            if all(tensor.is_meta for tensor in given) or any(p.is_written for p in _parameters(func)):
+                raise
+            return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
 
     def _write(
         self, op: str, arguments: dict[str, Argument], targets: dict[str, Any], results: Sequence[Tensor]
@@ -342,6 +357,10 @@ def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs
     given = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
     with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
         return function(*args, **given)
+
+
+def _without_values(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, Tensor) else value
 
 
 def _normalised(given: Mapping[str, Any]) -> Tensor | None:

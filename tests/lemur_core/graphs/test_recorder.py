@@ -78,3 +78,22 @@ def test_a_checkpoint_computes_what_it_keeps_from_memory(device: str) -> None:
     assert graph(Repeated, use_reentrant=True) == graph(Repeated, use_reentrant=False) == plain
     assert graph(Bare, use_reentrant=False) == bare
     assert graph(Bare, use_reentrant=True) != bare  # its parameters get no gradient
+
+
+class OnItsOwn(nn.Module):
+    """Looks at sizes on the CPU before it runs anywhere else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        with torch.no_grad():
+            seen = self.body.to("cpu")(torch.zeros(2, 3, 8, 8, device="cpu"))
+        self.head = nn.Linear(seen.flatten(1).shape[1], 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.head(self.body(x.to("cpu")).flatten(1)))
+
+
+def test_a_network_that_goes_to_the_cpu_by_itself_needs_no_values() -> None:
+    found = [trace(OnItsOwn, lambda: [torch.ones(2, 3, 8, 8)], device=device) for device in ("meta", "cpu")]
+    assert text(found[0], label) == text(found[1], label)
