@@ -248,9 +248,9 @@ def test_names_that_are_only_listed_are_found_again(folder: Path, cache: Path, e
     names = folder / "listed" / "nn_block_names.json"
     assert json.loads(names.read_text()) == list(rows)
     done = lemur(folder, cache, "extract", "--source", "./mylib", "--names", str(names), "--start-from", "Block",
-                 "--limit", "2", "--level", "emitted", "--out", "again")  # fmt: skip
+                 "--limit", "2", "--level", "emitted", "--out", "listed-again")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert list(rows_of(folder / "again")) == list(rows)[list(rows).index("Block") :][:2]
+    assert list(rows_of(folder / "listed-again")) == list(rows)[list(rows).index("Block") :][:2]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from extract.search.command import candidate_of
@@ -171,6 +171,7 @@ expressions = st.recursive(plain, grown, max_leaves=24)
 
 
 @settings(max_examples=25)
+@example([("a", "'0¡0¡0ª0¹'")], False)
 @given(st.lists(st.tuples(names, expressions), min_size=1, max_size=8, unique_by=lambda pair: pair[0]), st.booleans())
 def test_any_default_is_neutral(defaults: list[tuple[str, str]], as_text: bool) -> None:
     given = ", ".join(f"{name}={value}" for name, value in defaults)
