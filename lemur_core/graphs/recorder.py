@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -177,17 +177,20 @@ class Recorder(TorchDispatchMode):
 
     def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute an operation; a network without values that goes to the CPU on its own stays without them."""
+        given = partial(tensors_in, [*args, *kwargs.values()])
         try:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):
-            given = tensors_in([*args, *kwargs.values()])
-            if not any(tensor.is_meta for tensor in given):
+            if not any(tensor.is_meta for tensor in given()):
                 raise
             if func is _COPY and kwargs.get("device") == torch.device("cpu"):
                 return func(*args, **(kwargs | {"device": self.device}))
-            if all(tensor.is_meta for tensor in given) or any(p.is_written for p in _parameters(func)):
+            if all(tensor.is_meta for tensor in given()) or any(p.is_written for p in _parameters(func)):
                 raise
             return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
+        if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in given()):
+            return _without_values(result)  # what it holds was never computed
+        return result
 
     def _write(
         self, op: str, arguments: dict[str, Argument], targets: dict[str, Any], results: Sequence[Tensor]
