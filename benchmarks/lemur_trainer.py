@@ -25,7 +25,8 @@ from torch import Tensor
 from benchmarks.environment import make_environment
 from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
-from train.check import CheckSettings, check_nn, code_quality, open_box
+from lemur_core.source.quality import code_quality
+from train.check import CheckSettings, check_nn, open_box
 from train.data import Cifar10, load_cifar10
 from train.register import register
 

@@ -12,6 +12,7 @@ from typing import Any
 from extract.blocks import KIND
 from extract.chat.build import build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock, Rights, read_rights
+from extract.paper import qualities
 from extract.report import write_report
 from extract.requirements import requirements_text, runtime_versions
 from extract.results import COLUMNS, Result, RunFacts, at_least, count_rows
@@ -64,7 +65,12 @@ def write_extraction(
     Raises: UserError if `out` cannot be written.
     """
     paths = code_paths([result.row.block for result in results if result.row.code is not None])
-    rows = [result.row.model_copy(update={"file": paths.get(result.row.block)}) for result in results]
+    scores = qualities([result.row.lean_code or result.row.code for result in results], facts.options.jobs)
+    rows = [
+        result.row.model_copy(update={"file": paths.get(result.row.block), "quality": score})
+        for result, score in zip(results, scores, strict=True)
+    ]
+    watch.lap("quality")
     assert len({row.block for row in rows}) == len(rows), "a block stands twice among the results"
     counts = count_rows([row.model_dump(include=set(COLUMNS)) for row in rows], facts.targets)
     with atomic_folder(out, force=force) as folder:

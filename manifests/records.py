@@ -224,6 +224,12 @@ class Block(Record):
     graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
     graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
     lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean form")
+    quality: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="LEMUR's score of code by Pyflakes and Radon; null where it does not parse",
+    )
 
 
 class Case(Record):

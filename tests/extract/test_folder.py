@@ -50,7 +50,8 @@ def test_every_file_is_there(written: Path) -> None:
         for s in ("alpha@1.0", "beta@2.0")
         for n in ("Attention", "Scale", "Broken", "Einops")
     }
-    figures = {f"figures/{name}.png" for name in ("sources", "failures", "sizes")}
+    drawn = ("sources", "failures", "sizes", "paper_sources", "paper_categories", "paper_flow")
+    figures = {f"figures/{name}.png" for name in drawn}
     tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
     specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
     assert files == code | figures | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"}

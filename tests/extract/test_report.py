@@ -110,7 +110,7 @@ def test_the_names_that_were_asked_for(written: Path) -> None:
 
 def test_this_run(written: Path) -> None:
     text = report(written)
-    assert [cells[0] for cells in rows_of(text, "This run")][:2] == ["extract", "write tables"]
+    assert [cells[0] for cells in rows_of(text, "This run")][:3] == ["extract", "quality", "write tables"]
     assert "| files in the index | 30 | 10 parsed | 75.0 % |" in text
     assert "| validations | 2 | 6 run | 25.0 % |" in text
     assert "Blocks took 250 ms each on average (10 blocks)" in text

@@ -1,6 +1,5 @@
 """Checking a network by LEMUR's contract, in the real sandbox: figures, and a reason in one line for what fails."""
 
-import io
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from PIL import Image
 
 from lemur_core.files.errors import UserError
-from train.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, code_quality, open_box
+from train.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
 from train.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
 from train.data import Cifar10, load_cifar10
 from train.lemur_trainer import TrainData, prepare, steps_of
@@ -207,41 +206,3 @@ def test_each_image_is_flipped_by_itself(name: str, axis: int, share: float) -> 
     prepared = prepare(images, steps_of(name))
     falling = prepared.select(axis, 0).mean((1, 2)) > prepared.select(axis, -1).mean((1, 2))
     assert abs(float(falling.float().mean()) - share) < 0.08
-
-
-# --- quality of the code ------------------------------------------------------------------------------------------------
-
-
-def test_quality_by_pyflakes() -> None:
-    untidy = f"import os\nimport torch\n\ndef f(x):\n    y = torch.ones(1)\n    return x + undefined\n# {'x' * 120}\n"
-    found = code_quality(untidy, "net", python=None)
-    assert found.by == "pyflakes"
-    assert found.found == {"error": 1, "warning": 2, "convention": 1}
-    assert found.score == 0.90
-
-
-def test_quality_counts_complexity() -> None:
-    body = "".join(f"    if x == {i}:\n        return {i}\n" for i in range(10))
-    simple, complicated = f"def f(x):\n{body}", f"def f(x):\n    assert x\n{body}    return x and 1 or 2\n"
-    assert code_quality(simple, "net", python=None).score == 0.99  # 11 ways through it
-    assert code_quality(simple.replace("    if x == 9:\n        return 9\n", ""), "n", python=None).score == 1.0
-    assert code_quality(complicated, "net", python=None).found == {"complexity": 1}
-    whole = "class A:\n" + "".join(f"    {line}\n" for line in complicated.splitlines())
-    assert code_quality(whole, "net", python=None).found == {"complexity": 2}  # the class and its method
-
-
-def test_quality_by_pylint_where_it_is(tmp_path: Path) -> None:
-    """An interpreter whose Pylint is a script of ours: what counts is what its messages cost."""
-    kinds = ["error", "warning", "convention", "refactor", "refactor", "fatal"]
-    python = tmp_path / "python"
-    report = io.StringIO()
-    print("[" + ", ".join(f'{{"type": "{kind}"}}' for kind in kinds) + "]", file=report)
-    python.write_text(
-        f"#!/bin/sh\ncase \"$2\" in -c) echo 3.3.9;; *) cat <<'END'\n{report.getvalue()}END\nexit 30;; esac\n"
-    )
-    python.chmod(0o755)
-    found = code_quality("x = 1\n", "net", python=str(python))
-    assert (found.by, found.score) == ("pylint 3.3.9", 0.90)
-    python.write_text("#!/bin/sh\ncase \"$2\" in -c) echo 3.3.9;; *) echo broken >&2; echo '{';; esac\n")
-    with pytest.raises(UserError, match=r"-m pylint: gives no JSON: broken; mend or remove Pylint"):
-        code_quality("x = 1\n", "net", python=str(python))

@@ -1,0 +1,194 @@
+"""The measures of the NN-RAG paper: its categories, classes of failure and tables, counted from the rows."""
+
+import re
+import runpy
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from extract import categories
+from extract.paper import (
+    CATEGORIES,
+    FAILURES,
+    NEITHER,
+    Headline,
+    category_of_paper,
+    count_failures,
+    failure_of_paper,
+    failures_section,
+    qualities,
+)
+from extract.symbols import Reason
+from lemur_core.sandbox import Status
+from lemur_core.source.quality import code_quality
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
+FIGURES = {"paper_sources", "paper_categories", "paper_flow"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("paper")
+    sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    facts: dict[str, Any] = {"targets": ("Attention", "Gone"), "validations_reused": 3, "validations_run": 1}
+    made.write(base / "out", made.results(sources), sources, timings=True, **facts)
+    return base / "out"
+
+
+def rows_of(folder: Path, title: str) -> list[list[str]]:
+    section = (folder / "report.md").read_text(encoding="utf-8").partition(f"# {title}\n")[2].partition("\n#")[0]
+    lines = [line for line in section.split("\n") if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+# --- what falls under what ----------------------------------------------------------------------------------------------
+
+
+def test_each_of_our_categories_is_one_of_the_papers_eight() -> None:
+    named = [ours for _, all_ours in CATEGORIES.values() for ours in all_ours]
+    assert len(CATEGORIES) == 8
+    assert sorted(named) == sorted(categories.CATEGORIES)
+    assert sum(stated for stated, _ in CATEGORIES.values()) == 1289
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("Attention", "Attention mechanisms"),
+        ("Resampling", "Pooling operations"),
+        ("Head", "Network architectures"),
+        ("Embedding", "Utility modules"),
+        ("of a later release", "Utility modules"),
+    ],
+)
+def test_categories(ours: str, theirs: str) -> None:
+    assert category_of_paper(ours) == theirs
+
+
+def test_the_papers_own_examples_fall_where_it_puts_them() -> None:
+    examples = {
+        "Attention mechanisms": ["MultiHeadAttention", "SelfAttention"],
+        "Convolutional layers": ["Conv2d", "DeformConv"],
+        "Transformer blocks": ["BertLayer", "SwinTransformerBlock"],
+        "Pooling operations": ["MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"],
+        "Normalization techniques": ["BatchNorm2d", "LayerNorm", "GroupNorm"],
+        "Loss functions": ["FocalLoss", "DiceLoss"],
+        "Network architectures": ["ResNet", "VGG", "EfficientNet"],
+        "Utility modules": ["DropPath", "PatchEmbed"],
+    }
+    found = {
+        name: category_of_paper(categories.category_of(name, f"x.{name}", ["nn.Module"]))
+        for names in examples.values()
+        for name in names
+    }
+    assert found == {name: theirs for theirs, names in examples.items() for name in names}
+
+
+def test_each_reason_of_ours_has_a_class() -> None:
+    """Those that say nothing of the source apart; an unknown error is one of the repository's own."""
+    known = set().union(*(kinds for _, kinds in FAILURES.values()))
+    assert {str(reason) for reason in Reason} <= known
+    ended = {status.value for status in Status if status is not Status.OK}
+    assert {failure_of_paper(kind) for kind in ended} == {NEITHER}
+    assert failure_of_paper("native_op") == "External C++/CUDA operators"
+    assert failure_of_paper("missing_dependency") == failure_of_paper("zero_division_error") == list(FAILURES)[-1]
+    assert [stated for stated, _ in FAILURES.values()] == [87, 70, 52, 139]
+
+
+# --- counts and sections ------------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_not_executed_is_a_failure(tmp_path: Path) -> None:
+    of = made.source(tmp_path)
+    rows = [
+        made.block(of, "A", "discovered"),
+        made.block(of, "B", "compiled", error_kind="attribute_error", error="x"),
+        made.block(of, "C", "compiled", error_kind="timeout", error="x"),
+        made.block(of, "D", "executed", error_kind="no_arguments", error="x"),
+        made.block(of, "E"),
+    ]
+    assert count_failures(rows) == {
+        "External C++/CUDA operators": Counter(native_op=1),
+        "Complex or circular dependencies": Counter(),
+        "Dynamic metaprogramming": Counter(attribute_error=1),
+        "Utilities and configuration of a repository": Counter(),
+        NEITHER: Counter(timeout=1),
+    }
+    assert "Of 3 classes that are not `executed`" in "\n".join(failures_section(rows))
+    assert not [line for line in failures_section(rows[:2]) if NEITHER in line]
+    assert failures_section(rows[3:]) == []
+
+
+def test_tables(written: Path) -> None:
+    by_category = {cells[0]: cells[2:] for cells in rows_of(written, "By category of the paper")}
+    assert list(by_category) == list(CATEGORIES)
+    assert by_category["Attention mechanisms"] == ["2", "20.0 %", "2", "100 %", "~180"]
+    assert by_category["Utility modules"] == ["8", "80.0 %", "4", "50.0 %", "~289"]
+    assert rows_of(written, "Failures by the paper's classes")[0][1:] == [
+        "`native_op` 2",
+        "2",
+        "50.0 %",
+        "~87 (25.0 %)",
+    ]
+    headline = {cells[0]: cells[1] for cells in rows_of(written, "Table 3 of NN-RAG's paper")}
+    assert headline["total blocks targeted"] == "11"  # ten classes, and the name that none has
+    assert headline["successfully extracted"] == "8"
+    assert headline["extraction success rate"] == "72.7 %"
+    assert headline["validation pass rate, 95 % Wilson interval"].startswith("54.5 %, ")
+    assert headline["cache hit rate of this run"] == "75.0 %"
+    lines = pq.read_table(written / "blocks.parquet", columns=["n_lines"])["n_lines"].to_pylist()
+    assert headline["total generated code, lines"] == str(sum(number or 0 for number in lines))
+
+
+def test_a_run_that_executes_nothing_validates_nothing(tmp_path: Path) -> None:
+    of = made.source(tmp_path)
+    made.write(
+        tmp_path / "out",
+        [made.Result(made.block(of, "A", "parsed", error_kind=None, error=None))],
+        [of],
+        level="parsed",
+    )
+    headline = {cells[0]: cells[1] for cells in rows_of(tmp_path / "out", "Table 3 of NN-RAG's paper")}
+    assert headline["validated and executable"] == "–"
+    assert headline["successfully extracted"] == "1"
+
+
+def test_the_headline_counts_names_that_are_missing() -> None:
+    counts = {"blocks": 3, "lines": 40, "reached": {"emitted": 2, "executed": 1}, "targets": {"missing": ["A", "B"]}}
+    assert Headline.of(counts) == Headline(targeted=5, extracted=2, validated=1, lines=40)
+
+
+def test_figures(written: Path, tmp_path: Path) -> None:
+    """Throughput only where seconds are recorded: without, no figure differs from run to run."""
+    names = {path.stem for path in (written / "figures").glob("paper_*.png")}
+    assert names == FIGURES | {"paper_throughput"}
+    sources = [made.source(tmp_path, name) for name in ("alpha@1.0", "beta@2.0")]
+    made.write(tmp_path / "out", made.results(sources), sources)
+    assert {path.stem for path in (tmp_path / "out" / "figures").glob("paper_*.png")} == FIGURES
+    text = (written / "report.md").read_text(encoding="utf-8")
+    places = [int(place) for place in re.findall(r"\*Figure (\d+)\.", text)]
+    assert places == list(range(1, len(places) + 1))
+
+
+# --- quality ------------------------------------------------------------------------------------------------------------
+
+
+def test_quality_stands_in_the_table(written: Path) -> None:
+    table = pq.read_table(written / "blocks.parquet", columns=["code", "quality"])
+    codes, scores = (table[name].to_pylist() for name in ("code", "quality"))
+    assert scores == [code and code_quality(code, "x", python=None).score for code in codes]
+    assert {None, 1.0, 0.96} == set(scores)  # not emitted, clean, with two unused imports
+    (cells,) = rows_of(written, "Code quality")
+    assert cells[0] == "8"
+    assert cells[-1] == "75.0 %"
+
+
+def test_quality_of_many_is_that_of_each() -> None:
+    codes = [None, "x = (", "import os\n", "x = y\n", *["a = 1\n"] * 70]
+    assert qualities(codes, jobs=1) == [None, None, 0.98, 0.95, *[1.0] * 70]
+    assert qualities(codes[:4]) == [None, None, 0.98, 0.95]
+    assert qualities([]) == []
