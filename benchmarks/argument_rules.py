@@ -19,7 +19,6 @@ from extract.discover import Selection, discover, select
 from extract.emit import Emitted, Emitter
 from extract.extractor import read_names
 from extract.hints import HintFinder, companions, finder, interpreter, usage
-from extract.hints.values import UNKNOWN
 from extract.index import Index
 from extract.modules import FOUNDATION, Library
 from extract.probing import inputs, repairs, values
@@ -27,6 +26,7 @@ from extract.requirements import distributions_of
 from extract.results import at_least
 from extract.runtime import runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
+from extract.values import UNKNOWN
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
 from manifests.corpus import load_corpus
 

@@ -1,23 +1,22 @@
-"""Everything that one class needs, in an order in which it can run.
+"""Everything that one class needs: the statements behind each name, what fills its containers, what strings name."""
 
-What a statement reads as it runs must stand before it. What its functions read when they are called only has to be
-somewhere in the file; it is put before all the same, where no cycle forbids it.
-"""
-
-import functools
+import ast
+import importlib.util
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from extract.discover import Found, class_of
+from extract.discover import Found
 from extract.graph import Graph, Links, kept_blocks
 from extract.modules import Definition, Module
-from extract.standins import SOURCE_NAME
-from extract.symbols import Entry, Namespace, Node, Problem, Reason, Registered, Symbol
+from extract.order import NodeKey, Order, Unit
+from extract.standins import MODULES, SOURCE_NAME
+from extract.strings import Known, Scope, Strings
+from extract.symbols import Entry, Finder, Imported, Namespace, Node, Problem, Reason, Registered, Symbol
 from lemur_core.files.markdown import plural
-from lemur_core.source.facts import AT_DEFINITION, CLASS, Search
+from lemur_core.source.changes import Sought, pattern_of
 
 MOST_STATEMENTS = 3_000
 _SURE_LETTERS = 3  # letters and digits that a computed string has for sure, when all names that it fits are meant
@@ -28,24 +27,7 @@ _SEARCHES = {
     "subclasses": "asks for all classes that derive from one",
 }
 
-NodeKey = tuple[str, str, int]  # source, path, number of the statement
-UnitKey = tuple[int, int, int]  # module, outermost kept block or -1, statement or -1
-Needs = Callable[[UnitKey], Iterable[UnitKey]]
 Entries = dict[tuple[Registered, str], Entry]
-
-
-@dataclass
-class Unit:
-    """What is emitted in one piece: a statement, or an `if` or `try` with the statements needed in it."""
-
-    module: Module
-    block: int  # -1 for a statement
-    nodes: list[Node] = field(default_factory=list)
-
-    @property
-    def start(self) -> int:
-        """Offset in the file."""
-        return self.module.facts.blocks[self.block].start if self.block >= 0 else self.nodes[0].statement.start
 
 
 @dataclass
@@ -61,6 +43,9 @@ class Closure:
     entries: Entries = field(default_factory=dict)  # what its registries hold, by the strings in it
     dynamic: dict[str, None] = field(default_factory=dict)  # what it finds as it runs and cannot be known
     found: dict[Symbol, str] = field(default_factory=dict)  # what it finds by strings, under these names
+    modules_by_name: dict[Finder, dict[str, Namespace]] = field(default_factory=dict)  # what it imports by strings
+    #: By statement, what stands for `importlib.import_module` between which offsets.
+    finders: dict[NodeKey, dict[tuple[int, int], Finder]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -92,7 +77,7 @@ def closure_of(root: Found, graph: Graph) -> Closure:
         problem = Problem(Reason.TOO_LARGE, f"needs more than {MOST_STATEMENTS} statements of its source")
         closure.problems[problem] = None
     order = graph.fillings.order(root.module) if growth.fillings else {}
-    closure.units = _Order(root, graph, list(growth.nodes.values()), growth.fillings, order).units_in_order()
+    closure.units = Order(root, graph, list(growth.nodes.values()), growth.fillings, order).units_in_order()
     return closure
 
 
@@ -104,6 +89,7 @@ class _Growth:
         self.nodes: dict[NodeKey, Node] = {}
         self.fillings: dict[Definition, list[Node]] = {}  # of each container, in the order in which they run
         self._graph = graph
+        self._strings = Strings(graph, root, self.nodes)
 
     def take(self, symbols: Iterable[Symbol], nodes: Iterable[Node] = ()) -> None:
         """Take in symbols and statements with all that they need; stops where that is too much."""
@@ -153,34 +139,81 @@ class _Growth:
                     self._fill(symbol)
 
     def find_by_strings(self) -> None:
-        """Take in what computed strings may name, as far as the closure's own strings and their constant parts tell."""
+        """Take in what strings name, as far as they are known: by their values, else by the closure's own words."""
         searching = [node for node in self.nodes.values() if node.statement.searches]
         searching = [node for node in searching if node.module.source.name != SOURCE_NAME]
         if not searching or self.closure.problems:
             return
         words = sorted({word for node in self.nodes.values() for word in self._graph.words(node)})
         for node in searching:
-            for search in node.statement.searches:
-                self._find(node.module, search, words)
+            for sought, scope in self._strings.searches(node):
+                known = self._strings.values(sought.asked, scope)
+                if sought.kind == "import":
+                    self._find_modules(node, sought, scope, known)
+                elif sought.kind == "subclasses":
+                    self._say(node, sought, [], [], whole=False)
+                else:
+                    self._find_names(node, sought, known, words)
 
-    def _find(self, module: Module, search: Search, words: Sequence[str]) -> None:
-        pattern = re.compile(search.pattern)
-        sure = len(re.sub(r"\W|_", "", search.pattern)) >= _SURE_LETTERS
-        names = sorted(module.bound()) if sure else words
-        found = []
-        for name in names if search.kind in {"globals", "eval"} else ():
-            target = self._graph.library.lookup(module, name) if pattern.fullmatch(name) else None
-            if not isinstance(target, Definition):
+    def _find_names(self, node: Node, sought: Sought, known: Known, words: Sequence[str]) -> None:
+        """`globals()[name]`, `eval(name)`: names of the file."""
+        pattern = pattern_of(sought.asked)
+        sure = len(re.sub(r"\W|_", "", pattern)) >= _SURE_LETTERS
+        asked = [name for text in known.texts for name in ([text] if sought.kind == "globals" else _names_in(text))]
+        if not known.whole:
+            candidates = sorted(node.module.bound()) if sure else words
+            asked += [name for name in candidates if re.fullmatch(pattern, name)]
+        found, lacking = [], []
+        for name in dict.fromkeys(asked):
+            target = self._graph.library.lookup(node.module, name)
+            if not isinstance(target, Definition) or (sought.kind == "eval" and name in node.statement.shadows):
                 continue
             symbol = self._graph.symbol(target)
-            if symbol in self.closure.symbols or not self._try([symbol]):
+            why = "" if symbol in self.closure.symbols else self._try([symbol])
+            if why:
+                lacking.append(f"{name}: {why}")
+            else:
                 self.closure.found[symbol] = name
                 found.append(name)
-        if not sure or search.kind not in {"globals", "eval"}:
-            told = f"{module.source.name} {module.file.path}:{search.line} {_SEARCHES[search.kind]}"
-            before = next((text for text in self.closure.dynamic if text.startswith(told)), "")  # of the first round
-            self.closure.dynamic.pop(before, None)
-            self.closure.dynamic[f"{told}; it has {', '.join(found)}" if found else told] = None
+        self._say(node, sought, found, lacking if known.whole else [], whole=known.whole or sure)
+
+    def _find_modules(self, node: Node, sought: Sought, scope: Scope, known: Known) -> None:
+        """`import_module(name)`: modules of the corpus, with what is taken of them; others stay imports."""
+        library, module = self._graph.library, node.module
+        assert isinstance(sought.node, ast.Call)
+        given = _package_of(sought.node)
+        package = self._strings.values(given, scope) if given is not None else Known((None,), True)
+        found, lacking = [], []
+        for name in known.texts:
+            dotted = _absolute(name, package)
+            inner = library.find_module(module.source, dotted) if dotted else None
+            if inner is None:
+                if not dotted or library.knows(module.source, dotted):
+                    lacking.append(f"{name}: {'its package is not known' if not dotted else f'no module {dotted}'}")
+                continue
+            finder = Finder(module)
+            offered = Namespace(inner, self._strings.attributes(sought.node, scope))
+            why = _unusual(sought.node, scope, offered)
+            why = why or self._try([offered, finder, self._graph.ours(MODULES), Imported("types", "", False, "types")])
+            if why:
+                lacking.append(f"{dotted}: {why}")
+                continue
+            found.append(dotted)
+            self.closure.modules_by_name.setdefault(finder, {})[dotted] = offered
+            places = self.closure.finders.setdefault(node.key, {})
+            places[self._strings.span(module, sought.node.func)] = finder
+        self._say(node, sought, found, lacking, whole=known.whole)
+
+    def _say(self, node: Node, sought: Sought, found: Sequence[str], lacking: Sequence[str], *, whole: bool) -> None:
+        """Note what a search may ask for beyond what the closure has, in place of what was noted of it before."""
+        place = f"{node.module.source.name} {node.module.file.path}:{sought.node.lineno}"
+        told = f"{place} {_SEARCHES[sought.kind]}"
+        before = next((text for text in self.closure.dynamic if text.startswith(told)), "")
+        self.closure.dynamic.pop(before, None)
+        told += f"; it has {', '.join(found)}" if found else ""
+        told += f"; it lacks {'; '.join(lacking)}" if lacking else ""
+        if not whole or lacking:
+            self.closure.dynamic[told] = None
 
     def _fill(self, container: Definition) -> None:
         missing: dict[str, int] = {}
@@ -215,6 +248,47 @@ class _Growth:
         return problem.detail if problem else f"with them it needs more than {MOST_STATEMENTS} statements"
 
 
+def _names_in(text: str) -> list[str]:
+    """The names that an evaluated string reads."""
+    try:
+        return [item.id for item in ast.walk(ast.parse(text, mode="eval")) if isinstance(item, ast.Name)]
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
+
+def _package_of(call: ast.Call) -> ast.expr | None:
+    """The package that a relative name of a module starts from."""
+    named = [word.value for word in call.keywords if word.arg == "package"]
+    plain = [] if _is_statement(call) else call.args[1:2]
+    return next(iter([*named, *plain]), None)
+
+
+def _is_statement(call: ast.Call) -> bool:
+    """Whether it is the function behind the import statement, which gives the first package of a dotted name."""
+    return isinstance(call.func, ast.Name) and call.func.id == "__import__"
+
+
+def _unusual(call: ast.Call, scope: Scope, offered: Namespace) -> str:
+    """Why our stand-in for `import_module` cannot stand for what is called; empty where it can."""
+    if not scope.functions:
+        return "the file runs it as it is imported"
+    if not offered.only:
+        return "the whole module is asked for"
+    listed = len(call.args) > 3 or any(word.arg == "fromlist" for word in call.keywords)
+    return "" if not _is_statement(call) or listed else "__import__ gives its first package"
+
+
+def _absolute(name: str, package: Known) -> str:
+    """The dotted name of a module; empty where it is relative to what is not known."""
+    if not name.startswith("."):
+        return name
+    (base,) = package.values if package.whole and len(package.values) == 1 else (None,)
+    try:
+        return importlib.util.resolve_name(name, base) if isinstance(base, str) else ""
+    except ImportError:  # beyond the top
+        return ""
+
+
 def _registered(closure: Closure, nodes: Sequence[Node]) -> list[Entry]:
     """What the closure's registries hold under the strings that the closure names, as far as it is new."""
     new = []
@@ -236,206 +310,3 @@ def _whole_try(node: Node) -> Iterator[Node]:
             for other in node.module.facts.statements:
                 if any(block == number for block, _ in other.path) and node.module.taken(other):
                     yield Node(node.module, other)
-
-
-# -- order -------------------------------------------------------------------------------------------------------------
-
-
-class _Order:
-    """The units of a closure, and what must stand before what."""
-
-    def __init__(
-        self,
-        root: Found,
-        graph: Graph,
-        nodes: Sequence[Node],
-        fillings: Mapping[Definition, Sequence[Node]],
-        order: Mapping[Module, int],
-    ) -> None:
-        self._graph = graph
-        self._fillings = fillings
-        self._order = order
-        self._fills: dict[NodeKey, list[Definition]] = {}
-        for container, found in fillings.items():
-            for node in found:
-                self._fills.setdefault(node.key, []).append(container)
-        #: The statements that read a filled container as they run.
-        self._looking: dict[Definition, list[Node]] = {container: [] for container in fillings}
-        for node in nodes if fillings else ():
-            for links in graph.links_of(node):
-                for link in links.links:
-                    held = link.symbol if isinstance(link.symbol, Definition) else None
-                    now = link.use.when == AT_DEFINITION
-                    if now and held in self._looking and held not in self._fills.get(node.key, ()):
-                        self._looking[held].append(node)
-        self._root = Definition(root.module, root.name)
-        self._units: dict[UnitKey, Unit] = {}
-        self._of_node: dict[NodeKey, UnitKey] = {}
-        for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):
-            kept = kept_blocks(node.module, node.statement)
-            key = (id(node.module), kept[0] if kept else -1, -1 if kept else node.statement.number)
-            self._units.setdefault(key, Unit(node.module, key[1])).nodes.append(node)
-            self._of_node[node.key] = key
-        #: The statements that read a name of their own file as they run: before it is bound again.
-        self._readers: dict[tuple[int, str], list[NodeKey]] = {}
-        for node in nodes:
-            for use in node.statement.uses:
-                if use.when == AT_DEFINITION and use.local < 0:
-                    self._readers.setdefault((id(node.module), use.name), []).append(node.key)
-
-    def units_in_order(self) -> list[Unit]:
-        """What a unit reads as it runs before it; the class itself last, unless something changes it afterwards."""
-        hard: dict[UnitKey, list[UnitKey]] = {}
-        soft: dict[UnitKey, list[UnitKey]] = {}
-        for key, unit in self._units.items():
-            before, later = self._needs(unit)
-            hard[key] = [k for k in dict.fromkeys(before) if k != key]
-            soft[key] = [k for k in dict.fromkeys(later) if k != key]
-        root_key = next(self._of_node[node.key] for node in self._graph.members(self._root))
-        preferred = _post_order([root_key, *self._units], lambda k: [*hard[k], *soft[k]])
-        return [self._units[key] for key in _hard_order(preferred, hard, self._called())]
-
-    def _needs(self, unit: Unit) -> tuple[list[UnitKey], list[UnitKey]]:
-        before: list[UnitKey] = []
-        later: list[UnitKey] = []
-        for node in unit.nodes:
-            for links in self._graph.links_of(node):
-                for link in links.links:
-                    if isinstance(link.symbol, Definition):
-                        keys = self._keys(node, link.symbol, link.use.when == AT_DEFINITION)
-                        (before if link.use.when == AT_DEFINITION else later).extend(keys)
-                for target in links.alias_links:
-                    if isinstance(target, Definition):
-                        before.extend(self._keys(node, target, True))
-            for container in self._fills.get(node.key, ()):
-                before += self._keys(node, container, True)
-                before += [self._of_node[r.key] for r in self._looking[container] if self._place(r) < self._place(node)]
-            # Statements that bind or change one name stay in their order.
-            for name in (*node.statement.binds, *node.statement.touches):
-                before += [self._of_node[k] for k in self._readers.get((id(node.module), name), ()) if k < node.key]
-                before += [
-                    self._of_node[other.key]
-                    for other in self._graph.members(Definition(node.module, name))
-                    if other.statement.number < node.statement.number and other.key in self._of_node
-                ]
-        return before, later
-
-    def _keys(self, node: Node, symbol: Definition, now: bool) -> list[UnitKey]:
-        members = [m for m in self._graph.members(symbol) if m.key in self._of_node]
-        fillings = self._fillings.get(symbol, ())
-        if now:
-            if symbol.module is node.module:
-                earlier = [m for m in members if m.statement.number < node.statement.number]
-                members = earlier or [m for m in members if m.statement.number != node.statement.number]
-            fillings = [m for m in fillings if self._place(m) < self._place(node)]
-        return [self._of_node[m.key] for m in (*members, *fillings)]
-
-    def _place(self, node: Node) -> tuple[int, int]:
-        """When a statement runs as the block's own file is imported."""
-        return self._order.get(node.module, len(self._order)), node.statement.number
-
-    def _called(self) -> dict[UnitKey, list[UnitKey]]:
-        """What the functions read that may be called while a unit runs, and those that they call in turn."""
-        reads: dict[UnitKey, list[UnitKey]] = {}
-        calls: dict[UnitKey, list[UnitKey]] = {}
-        starts: dict[UnitKey, list[UnitKey]] = {}
-        noted: dict[UnitKey, list[UnitKey]] = {}
-        for key, unit in self._units.items():
-            reads[key], calls[key], starts[key], noted[key] = [], [], [], []
-            for node in unit.nodes:
-                hook = self._subclass_hook(node)
-                for links in self._graph.links_of(node):
-                    for use, target in links.notes:  # evaluated as the function is defined, if that can be
-                        if use.start >= 0 and isinstance(target, Definition):
-                            noted[key] += self._keys(node, target, True)
-                    for link in links.links:
-                        if not isinstance(link.symbol, Definition):
-                            continue
-                        now = link.use.when == AT_DEFINITION
-                        members = self._keys(node, link.symbol, now)
-                        if now and (link.use.called or hook):
-                            starts[key] += members
-                        elif not now:
-                            reads[key] += members
-                            if link.use.called:
-                                calls[key] += members
-        result: dict[UnitKey, list[UnitKey]] = {}
-        for key in self._units:
-            reached = _post_order(starts[key], lambda k: [*calls[k], *starts[k]])
-            needed = dict.fromkeys([*(r for c in reached for r in reads[c]), *noted[key]])
-            result[key] = [k for k in needed if k != key]
-        return result
-
-    def _subclass_hook(self, node: Node) -> bool:
-        """Whether a class has a base whose `__init_subclass__` runs as it is defined."""
-        if node.statement.kind != CLASS:
-            return False
-        for link in self._graph.links(node.module, node.statement).links:
-            if link.use.when == AT_DEFINITION and isinstance(link.symbol, Definition):
-                facts = class_of(link.symbol)
-                if facts is not None and "__init_subclass__" in facts.methods:
-                    return True
-        return False
-
-
-def _post_order(starts: Iterable[UnitKey], needs: Needs) -> list[UnitKey]:
-    """Depth-first post-order: what is needed before what needs it, cycles cut where they close."""
-    seen: set[UnitKey] = set()
-    result: list[UnitKey] = []
-    for start in starts:
-        if start in seen:
-            continue
-        seen.add(start)
-        stack: list[tuple[UnitKey, Iterator[UnitKey]]] = [(start, iter(needs(start)))]
-        while stack:
-            key, waiting = stack[-1]
-            following = next((k for k in waiting if k not in seen), None)
-            if following is None:
-                stack.pop()
-                result.append(key)
-            else:
-                seen.add(following)
-                stack.append((following, iter(needs(following))))
-    return result
-
-
-def _hard_order(
-    preferred: Sequence[UnitKey],
-    hard: dict[UnitKey, list[UnitKey]],
-    called: dict[UnitKey, list[UnitKey]],
-) -> list[UnitKey]:
-    """The preferred order, mended so that what a unit needs as it runs stands before it."""
-
-    @functools.cache
-    def reach(key: UnitKey) -> frozenset[UnitKey]:
-        """What a unit needs, directly or not, before it runs."""
-        return frozenset(_post_order([key], lambda k: hard[k]))
-
-    def place(key: UnitKey) -> None:
-        running.add(key)
-        stack.append((key, iter([*hard[key], *called[key]])))
-
-    def can_stand_before(candidate: UnitKey, key: UnitKey) -> bool:
-        if candidate in done or candidate in running:
-            return False
-        # What is only perhaps called, and needs what is being placed, stands where it can.
-        return candidate in hard[key] or not reach(candidate) & running
-
-    stack: list[tuple[UnitKey, Iterator[UnitKey]]] = []
-    done: set[UnitKey] = set()
-    running: set[UnitKey] = set()
-    result: list[UnitKey] = []
-    for start in preferred:
-        if start not in done:
-            place(start)
-        while stack:
-            key, waiting = stack[-1]
-            following = next((k for k in waiting if can_stand_before(k, key)), None)
-            if following is not None:
-                place(following)
-                continue
-            stack.pop()
-            running.discard(key)
-            done.add(key)
-            result.append(key)
-    return result

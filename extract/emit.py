@@ -2,17 +2,18 @@
 
 import ast
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from extract.closure import Closure, Unit, closure_of
+from extract.closure import Closure, closure_of
 from extract.discover import Found
 from extract.graph import Graph
 from extract.index import Index
 from extract.modules import Definition, Library
+from extract.order import Unit
 from extract.render import Names, Renderer, Texts, annotation_name, choose_names
 from extract.requirements import distributions_of
-from extract.standins import SOURCE_NAME
+from extract.standins import MODULES, SOURCE_NAME
 from extract.symbols import How, Imported, Namespace, Optional, Reason, Registered, Registries
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
@@ -175,7 +176,17 @@ def _namespaces(names: Names, closure: Closure) -> list[str]:
             lines = "".join(f"    {name}={value},\n" for name, value in items)
             types_ = names.of[Imported("types", "", False, "types")]
             texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
-    return sorted(texts)
+    return sorted(texts) + sorted(_finders(names, closure))
+
+
+def _finders(names: Names, closure: Closure) -> Iterator[str]:
+    """What stands for `importlib.import_module`, with the modules that are imported by strings."""
+    library = closure.graph.library
+    for finder, modules in closure.modules_by_name.items():
+        ours = names.of[closure.graph.ours(MODULES)]
+        origin = sorted({*library.packages(finder.module.source), *(name.partition(".")[0] for name in modules)})
+        lines = "".join(f"    {name!r}: {names.of[modules[name]]},\n" for name in sorted(modules))
+        yield f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})"
 
 
 def _asked_for(names: Names, closure: Closure) -> list[str]:

@@ -4,8 +4,9 @@ Computed once for each statement and shared by all blocks that need it.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from extract.discover import class_of, follow
 from extract.fillings import Fillings
@@ -64,6 +65,7 @@ _TORCH_OPS = (
     "loaded_libraries",
     "load_library",
 )
+T = TypeVar("T")
 
 
 @dataclass
@@ -92,6 +94,7 @@ class Graph:
         self._block_links: dict[tuple[int, int], Links] = {}
         self._members: dict[Symbol, tuple[Node, ...]] = {}
         self._texts: dict[Module, bytes] = {}
+        self._parsed: dict[Module, Any] = {}
         self._touching: dict[int, dict[str, list[Statement]]] = {}
 
     # -- members -------------------------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ class Graph:
     def items(self, namespace: Namespace) -> dict[str, Symbol]:
         """What a module used as a value offers: its public classes, functions and constants."""
         found: dict[str, Symbol] = {}
-        for name in self.library.public_names(namespace.module):
+        for name in namespace.only or self.library.public_names(namespace.module):
             target = self.library.lookup(namespace.module, name)
             if isinstance(target, Definition):
                 found[name] = self.symbol(target)
@@ -152,6 +155,13 @@ class Graph:
             self._texts[module] = normalise(module.source.read(module.file))
         for found in _QUOTED.finditer(self._texts[module], statement.start, statement.end):
             yield found[1].decode()
+
+    def parsed(self, module: Module, parse: Callable[[Module], T]) -> T:
+        """What a parser makes of a file, kept for the next block."""
+        if module not in self._parsed:
+            self._parsed[module] = parse(module)
+        found: T = self._parsed[module]
+        return found
 
     def links_of(self, node: Node) -> Iterator[Links]:
         """The links of a statement and of the blocks kept around it."""

@@ -8,9 +8,10 @@ every other byte as it is; LibCST would give the same text at many times the cos
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from extract.closure import Closure, Unit
+from extract.closure import Closure
 from extract.graph import Links, kept_blocks
 from extract.modules import Definition, External, Missing, Module, Target
+from extract.order import Unit
 from extract.requirements import is_required
 from extract.symbols import Imported, Link, Node, Optional, Registered, Symbol
 from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
@@ -46,6 +47,9 @@ def choose_names(closure: Closure) -> Names:
     links = [(node, link) for node, found in closure.linked for link in found.links]
     symbols = _all_symbols(closure, nodes)
     hidden = _hidden(links)
+    for node in nodes:
+        for finder in closure.finders.get(node.key, {}).values():
+            hidden.setdefault(finder, set()).update(node.statement.shadows)
     pinned = {*(link.symbol for _, link in links if link.use.start < 0), *closure.found}
     taken_words = _words(nodes)
     several = len({id(node.module) for node in nodes}) > 1
@@ -99,7 +103,7 @@ def _of(symbol: Symbol, module: Module) -> bool:
     return not isinstance(symbol, Definition) or symbol.module is module
 
 
-def _hidden(links: Iterable[tuple[Node, Link]]) -> Mapping[Symbol, set[str]]:
+def _hidden(links: Iterable[tuple[Node, Link]]) -> dict[Symbol, set[str]]:
     """For symbols whose uses are rewritten: the local names that would capture the rewritten name."""
     result: dict[Symbol, set[str]] = {}
     for node, link in links:
@@ -153,6 +157,7 @@ class Renderer:
         self.dropped: list[str] = []  # decorators left out
         self.absent: set[str] = set()  # optional packages whose imports became errors
         self._nodes = {(id(node.module), node.statement.number): node for node in closure.nodes}
+        self._finders = closure.finders
 
     def unit(self, unit: Unit) -> str:
         """The text of one unit, at the left margin."""
@@ -236,6 +241,8 @@ class Renderer:
             *self._local_edits(module, statement, links),
             *self._error_edits(module, statement, links),
         ]
+        finders = self._finders.get(self._nodes[id(module), statement.number].key, {})
+        edits += [Edit(start, end, self.names.of[finder]) for (start, end), finder in finders.items()]
         for decorator in links.dropped:
             edits.append(Edit(decorator.start, decorator.end, ""))
             self.dropped.append(text[decorator.start : decorator.end].decode().strip())

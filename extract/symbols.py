@@ -39,6 +39,7 @@ class Namespace(NamedTuple):
     """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
 
     module: Module
+    only: tuple[str, ...] = ()  # the attributes that are taken of it, where all are known
 
     @property
     def name(self) -> str:
@@ -46,7 +47,18 @@ class Namespace(NamedTuple):
         return self.module.name.rpartition(".")[2]
 
 
-Symbol = Definition | Imported | Registered | Optional | Namespace
+class Finder(NamedTuple):
+    """What stands for `importlib.import_module` in the statements of a module: it gives the modules that are known."""
+
+    module: Module
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"modules_of_{self.module.name.rpartition('.')[2]}"
+
+
+Symbol = Definition | Imported | Registered | Optional | Namespace | Finder
 
 
 class Reason(StrEnum):

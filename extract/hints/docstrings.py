@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 
-from extract.hints.values import ROOTS, Expr, imported_values
+from extract.values import ROOTS, Expr, imported_values
 
 _FREE = ROOTS | {"partial"} | frozenset(dir(builtins))
 _LONGEST = 600

@@ -12,9 +12,9 @@ from extract.hints.docstrings import Example
 from extract.hints.interpreter import CallSite
 from extract.hints.model import Call, Hints, Signature
 from extract.hints.usage import Ancestor, Usage
-from extract.hints.values import ROOTS
 from extract.index import Index
 from extract.modules import FOUNDATION, Definition, Library, Module
+from extract.values import ROOTS
 
 _MOST_CALLS = 8
 _MOST_FORWARD = 6

@@ -8,9 +8,9 @@ import ast
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from extract.hints import values
+from extract import values
 from extract.hints.model import Definition
-from extract.hints.values import (
+from extract.values import (
     LONGEST,
     MOST_ITEMS,
     ROOTS,

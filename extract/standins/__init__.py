@@ -90,6 +90,7 @@ DEFINITIONS: Mapping[str, StandIn] = {
 }
 REGISTRY = StandIn("frameworks.py", "Registry")
 NOT_INSTALLED = StandIn("frameworks.py", "NotInstalled")
+MODULES = StandIn("frameworks.py", "Modules")
 _AUTO_CLASS = StandIn("frameworks.py", "AutoClass")
 _AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look other classes up by name
 

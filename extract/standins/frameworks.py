@@ -5,6 +5,8 @@ Nothing is downloaded, and no class is looked up by a checkpoint's name: a block
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import logging
 
 import torch
@@ -33,6 +35,24 @@ class NotInstalled:
     def __call__(self, *_, **__):
         """Fail as the import would have."""
         raise ModuleNotFoundError(f"No module named {self._package!r} (optional, not part of this block)")
+
+
+class Modules:
+    """`importlib.import_module` for a file that has, under their dotted names, the modules which it may ask for."""
+
+    def __init__(self, package, origin, modules):
+        self._package = package
+        self._origin = origin
+        self._modules = modules
+
+    def __call__(self, name, *_, **__):
+        """The module of a name; those of the packages that the file comes from are not imported."""
+        dotted = importlib.util.resolve_name(name, self._package)
+        if dotted in self._modules:
+            return self._modules[dotted]
+        if dotted.partition(".")[0] in self._origin:
+            raise ModuleNotFoundError(f"No module named {dotted!r} (not part of this block)")
+        return importlib.import_module(dotted)
 
 
 class AutoClass:

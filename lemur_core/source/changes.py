@@ -6,6 +6,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, Change, Search
 
@@ -145,14 +146,24 @@ def _inside(node: _Function) -> Iterator[ast.AST]:
 # -- code found by strings -------------------------------------------------------------------------------------------
 
 
+class Sought(NamedTuple):
+    """One place that looks for code by a string."""
+
+    node: ast.expr  # the call or subscript
+    kind: str  # as in `Search`
+    asked: ast.expr | None  # the expression of the string
+
+
 def searches_of(node: ast.stmt) -> tuple[Search, ...]:
-    """Where a statement looks for code by strings that are not constants."""
-    found = []
-    for item in ast.walk(node):
-        kind, asked = _search(item)
-        if kind and (asked is None or not isinstance(asked, ast.Constant)):
-            found.append(Search(kind, ".*" if asked is None else _pattern(asked), getattr(item, "lineno", 0)))
-    return tuple(dict.fromkeys(found))
+    """Where a statement looks for code by strings."""
+    found = [sought for item in ast.walk(node) if (sought := search_at(item)) is not None]
+    return tuple(dict.fromkeys(Search(kind, pattern_of(asked), at.lineno) for at, kind, asked in found))
+
+
+def search_at(node: ast.AST) -> Sought | None:
+    """What a node itself looks for by a string."""
+    kind, asked = _search(node)
+    return Sought(node, kind, asked) if kind and isinstance(node, ast.expr) else None
 
 
 def _search(node: ast.AST) -> tuple[str, ast.expr | None]:
@@ -168,9 +179,9 @@ def _search(node: ast.AST) -> tuple[str, ast.expr | None]:
     if name == "getattr" and len(node.args) > 1 and _is_globals(node.args[0]):
         return "globals", node.args[1]
     if isinstance(node.func, ast.Name) and name in {"eval", "exec"}:
-        return "eval", asked
+        return ("", None) if name == "exec" and isinstance(asked, ast.Constant) else ("eval", asked)
     if name in {"import_module", "__import__"}:
-        return "import", asked
+        return "import", asked or next((word.value for word in node.keywords if word.arg == "name"), None)
     return ("subclasses", None) if name == "__subclasses__" else ("", None)
 
 
@@ -182,14 +193,14 @@ def _is_globals(node: ast.expr) -> bool:
     return named and isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules"
 
 
-def _pattern(node: ast.expr) -> str:
+def pattern_of(node: ast.expr | None) -> str:
     """A regular expression for the strings that an expression may give: its constant parts, anything between them."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.escape(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_pattern(part) for part in node.values)
+        return "".join(pattern_of(part) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _pattern(node.left) + _pattern(node.right)
+        return pattern_of(node.left) + pattern_of(node.right)
     if isinstance(node, ast.IfExp):
-        return f"(?:{_pattern(node.body)}|{_pattern(node.orelse)})"
+        return f"(?:{pattern_of(node.body)}|{pattern_of(node.orelse)})"
     return ".*"

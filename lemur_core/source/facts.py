@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 13
+FACTS_VERSION = 14
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -69,7 +69,7 @@ class Change(NamedTuple):
 
 
 class Search(NamedTuple):
-    """One place that finds code by a computed string: `globals()[name]`, `eval(name)`, `import_module(f".{x}")`."""
+    """One place that finds code by a string: `globals()[name]`, `eval(name)`, `import_module(f".{x}")`."""
 
     kind: str  # "globals", "eval", "import" or "subclasses"
     pattern: str  # regular expression of the strings that it may ask for, from their constant parts

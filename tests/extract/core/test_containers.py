@@ -320,9 +320,126 @@ def make(x): return x + 20
 )
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_fills_a_container_comes_along(behaves: Behaves, case: str) -> None:
-    files, expression, expected, has, lacks = CASES[case]
+SEARCHES = read_cases(
+    """
+=== a name of the file by a string that the block holds
+--- p/a.py
+class Swish(nn.Module):
+    def forward(self, x): return x + 1
+class Mish(nn.Module):
+    def forward(self, x): return x + 2
+class A(nn.Module):
+    def __init__(self, act="Swish"):
+        super().__init__()
+        self.act = globals()[act]()
+    def forward(self, x): return self.act(x)
+>>> A()(3) == 4
+- class Mish
+=== a string with a part that is known
+--- p/a.py
+def small_block(x): return x + 1
+def large_block(x): return x + 2
+def other(x): return x
+class A(nn.Module):
+    def forward(self, x, size=1): return globals().get(f"{['small', 'large'][size]}_block")(x)
+>>> A()(3), A()(3, 0) == (5, 4)
+- def other
+=== getattr of the file's own module
+--- p/a.py
+import sys
+from .b import helper as aid
+class Swish(nn.Module):
+    def forward(self, x): return x + 1
+def make(name): return getattr(sys.modules[__name__], name)
+return make("Swish")()(x), make("aid")(x)
+--- p/b.py
+def helper(x): return -x
+>>> A()(3) == (4, -3)
+=== a constant name
+--- p/a.py
+class Swish:
+    value = 1
+return globals()["Swish"].value, eval("Swish.value + 1")
+>>> A()(3) == (1, 2)
+=== a name by the default of a parameter and a call
+--- p/a.py
+def one(x): return x + 1
+def two(x): return x + 2
+def three(x): return x + 3
+def make(kind="o" + "ne"): return globals()[kind]
+return make()(x), make(kind="tw" + "o")(x)
+>>> A()(3) == (4, 5)
+- def three
+=== a name out of a table
+--- p/a.py
+def fast(x): return x + 1
+def slow(x): return x + 2
+def other(x): return x
+NAMES = {"f": "fa" + "st", "s": "sl" + "ow"}
+class A(nn.Module):
+    def forward(self, x, kind="s"): return globals()[NAMES[kind]](x)
+>>> A()(3), A()(3, "f") == (5, 4)
+- def other
+=== a module by its name
+--- p/a.py
+from importlib import import_module
+class A(nn.Module):
+    def forward(self, x, kind="fast"): return getattr(import_module(f".{kind}", __package__), "run")(x)
+--- p/fast.py
+def run(x): return x + 1
+def never(x): return x
+--- p/slow.py
+def run(x): return x + 2
+>>> A()(3), A()(3, "fast") == (4, 4)
+- def never
+=== modules by the names in a loop
+--- p/a.py
+import importlib
+PLACES = dict_of = {"one": "p.one", "two": "p.sub.two"}
+def load(place):
+    module = importlib.import_module(place)
+    return module.run
+return [load(place)(x) for key, place in PLACES.items()]
+--- p/one.py
+def run(x): return x + 1
+def never(x): return x
+--- p/sub/__init__.py
+--- p/sub/two.py
+from ..one import run as other
+def run(x): return other(x) * 2
+>>> A()(3) == [4, 8]
+- def never
+=== __import__ with a list
+--- p/a.py
+return __import__("p.more", fromlist=["one"]).one(x)
+--- p/more.py
+def one(x): return x + 7
+>>> A()(3) == 10
+=== modules of the runtime stay imports
+--- p/a.py
+import importlib
+def which(name): return importlib.import_module(name)
+return which("ma" + "th").sqrt(x), getattr(which("operator"), "add")(x, 1)
+>>> A()(4) == (2.0, 5)
+- Modules
+=== eval of a name
+--- p/a.py
+class LongRFOp:
+    value = 7
+class ShortRFOp:
+    value = 5
+class A(nn.Module):
+    def forward(self, x): return [eval(x + "RFOp").value for x in ("Long", "Short")]
+>>> A()(3) == [7, 5]
+"""
+)
+
+ALL = CASES | SEARCHES
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_what_tables_and_strings_name_comes_along(behaves: Behaves, case: str) -> None:
+    files, expression, expected, has, lacks = ALL[case]
     code = behaves(files, expression, expected)
     assert all(text in code for text in has)
     assert not any(text in code for text in lacks)
@@ -372,62 +489,6 @@ def test_an_entry_that_cannot_come_along_is_said(corpus, closed, run) -> None:  
     assert "absent is not defined" in told
 
 
-SEARCHES = read_cases(
-    """
-=== a name of the file by a string that the block holds
---- p/a.py
-class Swish(nn.Module):
-    def forward(self, x): return x + 1
-class Mish(nn.Module):
-    def forward(self, x): return x + 2
-class A(nn.Module):
-    def __init__(self, act="Swish"):
-        super().__init__()
-        self.act = globals()[act]()
-    def forward(self, x): return self.act(x)
->>> A()(3) == 4
-- class Mish
-=== a string with a part that is known
---- p/a.py
-def small_block(x): return x + 1
-def large_block(x): return x + 2
-def other(x): return x
-class A(nn.Module):
-    def forward(self, x, size=1): return globals().get(f"{['small', 'large'][size]}_block")(x)
->>> A()(3), A()(3, 0) == (5, 4)
-- def other
-=== getattr of the file's own module
---- p/a.py
-import sys
-from .b import helper as aid
-class Swish(nn.Module):
-    def forward(self, x): return x + 1
-def make(name): return getattr(sys.modules[__name__], name)
-return make("Swish")()(x), make("aid")(x)
---- p/b.py
-def helper(x): return -x
->>> A()(3) == (4, -3)
-=== eval of a name
---- p/a.py
-class LongRFOp:
-    value = 7
-class ShortRFOp:
-    value = 5
-class A(nn.Module):
-    def forward(self, x): return [eval(x + "RFOp").value for x in ("Long", "Short")]
->>> A()(3) == [7, 5]
-"""
-)
-
-
-@pytest.mark.parametrize("case", SEARCHES)
-def test_what_strings_name_comes_along(behaves: Behaves, case: str) -> None:
-    files, expression, expected, has, lacks = SEARCHES[case]
-    code = behaves(files, expression, expected)
-    assert all(text in code for text in has)
-    assert not any(text in code for text in lacks)
-
-
 def test_a_search_that_cannot_be_known_is_said(corpus, closed) -> None:  # type: ignore[no-untyped-def]
     made = corpus(
         """
@@ -446,3 +507,44 @@ def test_a_search_that_cannot_be_known_is_said(corpus, closed) -> None:  # type:
         f"{source} p/a.py:5 imports a module by a computed name",
         f"{source} p/a.py:5 looks a name of its file up by a computed string; it has one",
     )
+
+
+KNOWN = {
+    "a runtime module": ("", 'importlib.import_module("ma" + "th")', None),
+    "a module that is not there": ("", 'importlib.import_module("p.absent")', "it lacks p.absent: no module p.absent"),
+    "a module that cannot come along": ("", 'importlib.import_module("p.bad").run', "it lacks p.bad: "),
+    "a whole module": ("", 'vars(importlib.import_module("p.good"))', "it lacks p.good: the whole module is asked for"),
+    "as the file is imported": ('M = importlib.import_module("p.good")', "M", "the file runs it as it is imported"),
+    "a local name": ("", 'eval("name")', None),
+    "one value of two": ("", 'importlib.import_module(name or "p.good").run', "it has p.good"),
+    "a parameter that others give": (
+        "def load(kind): return globals()[kind]\nclass B:\n    loader = load\n    first = load('good')",
+        "B.first",
+        "looks a name of its file up by a computed string",
+    ),
+    "a constant that is changed": (
+        "KIND = 'good'\ndef change():\n    global KIND\n    KIND = 'other'",
+        "change(), globals()[KIND]",
+        "looks a name of its file up by a computed string; it has good",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_what_is_known_of_a_string_decides_what_is_said(corpus, closed, case: str) -> None:  # type: ignore[no-untyped-def]
+    above, expression, expected = KNOWN[case]
+    made = corpus(
+        {
+            "p/a.py": f"import importlib\nfrom torch import nn\n{above}\ndef good(x): return x\n"
+            f"class A(nn.Module):\n    def forward(self, name): return {expression}\n",
+            "p/good.py": "def run(x): return x\n",
+            "p/bad.py": "def run(x): return absent(x)\n",
+        }
+    )
+    outcome = made.emit("A")
+    closed(outcome)
+    if expected is None:
+        assert outcome.dynamic == ()
+    else:
+        (told,) = outcome.dynamic
+        assert expected in told
