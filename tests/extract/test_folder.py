@@ -60,7 +60,7 @@ def test_every_file_is_there(written: Path) -> None:
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
     rows = [result.row for result in made.results(sources)]
     read = [Block.model_validate(row) for row in read_rows(written)]
-    assert [row.model_copy(update={"file": None, "seconds": 0.25}) for row in read] == rows
+    assert [row.model_copy(update={"file": None, "seconds": 0.25, "quality": None}) for row in read] == rows
     assert pq.read_schema(written / "blocks.parquet").names == arrow_schema(Block).names
     for place, row in enumerate(read):
         assert read_block(written, place) == row
@@ -85,12 +85,12 @@ def test_the_columns_of_a_block() -> None:
     assert schema.names[len(names.split()) :] == [
         *("digest", "resolutions", "file", "arguments", "observed"),
         *("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "dynamic"),
-        *("graph", "graph_widths", "lean_error"),
+        *("graph", "graph_widths", "lean_error", "quality"),
     ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
     text |= {"dynamic", "graph", "graph_widths", "lean_code", "lean_sha256", "lean_license", "lean_error"}
-    assert nullable == text | {"n_lines", "seconds", "lean_lines"}
+    assert nullable == text | {"n_lines", "seconds", "lean_lines", "quality"}
     for name in ("requires", "resolutions", "lean_requires"):
         assert pa.types.is_list(schema.field(name).type)
         assert schema.field(name).type.value_type == pa.string()
