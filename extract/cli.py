@@ -203,3 +203,67 @@ def rebuild(
     from extract.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
+
+
+_NETWORKS = "Into a network"
+
+
+@app.command(rich_help_panel=_PANEL)
+def migrate(
+    block: Annotated[
+        str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)
+    ],
+    into: Annotated[
+        Path,
+        typer.Option(
+            "--into", metavar="NET.py", help="A file with class Net, by LEMUR's contract.", show_default=False
+        ),
+    ],
+    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="NEW.py", help="File to write; default: next to the host, HOST-BLOCK.py."),
+    ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SITE",
+            help="after:PATH, replace:PATH or PATH of a submodule; default: the best one that can be proved.",
+            rich_help_panel=_NETWORKS,
+        ),
+    ] = None,
+    show_sites: Annotated[
+        bool,
+        typer.Option("--list", help="Only show all sites, with shapes and reasons.", rich_help_panel=_NETWORKS),
+    ] = False,
+    prm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Hyperparameters of the network; default: usual ones.", rich_help_panel=_NETWORKS
+        ),
+    ] = None,
+    in_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NxCxHxW", help="Of a batch; default: the first of 64, 32, 224, 256.", rich_help_panel=_NETWORKS
+        ),
+    ] = None,
+    classes: Annotated[int, typer.Option(metavar="N", min=1, help="Of images.", rich_help_panel=_NETWORKS)] = 10,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")] = False,
+    unsafe_no_sandbox: Annotated[
+        bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Put a block, with everything it needs, into another network, and prove that all of it works."""
+    from extract.migration.command import Options, list_sites, migrate_into_network
+    from lemur_core.files.errors import UsageError
+
+    if into.is_dir():
+        raise UsageError(f"--into {into}: is a folder; give a Python file with class Net")
+    if show_sites and (site or out or dry_run):
+        raise UsageError("--list: writes nothing; leave out --site, --out and --dry-run")
+    options = Options(out, site, dry_run, force, prm, in_shape, classes, unsafe_no_sandbox, as_json)
+    run = list_sites if show_sites else migrate_into_network
+    print(run(folder, block, into, options))

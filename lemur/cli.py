@@ -81,21 +81,23 @@ def trace(
     wanted: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="A network, block, conversation or run; of a run, also net.", show_default=False
+            metavar="ID|FILE.py",
+            help="A network, block, conversation or run; of a run, also net; or a file that blocks were put into.",
+            show_default=False,
         ),
     ],
     folders: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "--in", metavar="DIR", help="The folder that it is in, then those that was made from.", show_default=False
         ),
-    ],
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
 ) -> None:
     """Follow one row of a finished folder back to the lines of the release that its code is from."""
     from lemur.folders import trace as trace_row
 
-    chain = trace_row(wanted, folders)
+    chain = trace_row(wanted, folders or ())
     if as_json:
         print(json.dumps([link.to_json() for link in chain], indent=2))
         return

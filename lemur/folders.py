@@ -12,11 +12,12 @@ import curate.trace
 import extract.verify
 import train.trace
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article
 from manifests.checks import Check, check_files
-from manifests.kinds import FolderKind, Link, manifest_link
+from manifests.kinds import FolderKind, Link, lines_text, manifest_link
 from manifests.manifest import FILE_NAME, Manifest, Parent, read_manifest
+from manifests.provenance import inlined_blocks
 
 #: All kinds of folder whose rows and guarantees are known.
 KINDS: Mapping[str, FolderKind] = {**extract.verify.KINDS, **curate.trace.KINDS, **train.trace.KINDS}
@@ -40,17 +41,56 @@ def trace(wanted: str, folders: Sequence[Path]) -> list[Link]:
 
     Args:
         wanted: a network or record id of a snapshot, a block of an extraction, the id of a conversation; of a training
-            run `net`, the name of its network or one of its blocks; of a study a run in it.
-        folders: the folder that it is in, then those that may be among what that was made from.
+            run `net`, the name of its network or one of its blocks; of a study a run in it; a Python file, the comments
+            of which name blocks, as `lemur migrate` and `lemur train assemble` write it.
+        folders: the folder that it is in, then those that may be among what that was made from; of a file those that
+            its blocks may be in.
 
     Raises: UserError if a folder is not finished, or nothing is called so.
     """
+    if Path(wanted).suffix == ".py" and Path(wanted).is_file():
+        return _trace_file(Path(wanted), folders)
+    if not folders:
+        raise UsageError(f"{wanted}: is no Python file; name the folder that it is in with --in DIR")
     manifests = {folder: read_manifest(folder) for folder in folders}
     first, manifest = folders[0], manifests[folders[0]]
     digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
     found = _kind(first, manifest).find(first, wanted)
     links = [*found.links, manifest_link(first, manifest)]
     return links + _follow(manifest.parents, found.codes, digests, depth=1)
+
+
+def _trace_file(path: Path, folders: Sequence[Path]) -> list[Link]:
+    """The blocks that a file's comments name, each with its chain in the first folder that holds its code.
+
+    Raises: UserError if it names none, or a folder is not finished.
+    """
+    try:
+        blocks = inlined_blocks(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}; give a Python file") from error
+    if not blocks:
+        raise UserError(f"{path}: no comment in it names a block; give a file that `lemur migrate` wrote")
+    manifests = {folder: read_manifest(folder) for folder in folders}
+    links = [Link("file", path.name, {"sha256": sha256_file(path)})]
+    for block in blocks:
+        facts: dict[str, Any] = {
+            "site": f"{block.slot} (from line {block.line} on)",
+            "source": f"{block.block.partition('::')[0]} {block.path}",
+            "lines": lines_text(*block.lines),
+            "swhid": block.swhid,
+            "licence": block.license,
+            "code": block.code_sha256,
+        }
+        for folder, manifest in manifests.items():
+            found = _kind(folder, manifest).find_code(folder, block.code_sha256)
+            if found is not None:
+                links += [Link("block", block.block, facts | {"found": str(folder)}), *found.links]
+                links.append(manifest_link(folder, manifest))
+                break
+        else:
+            links.append(Link("block", block.block, facts | {"found": "in none of the folders" if folders else None}))
+    return links
 
 
 def _kind(folder: Path, manifest: Manifest) -> FolderKind:

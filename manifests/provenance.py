@@ -84,9 +84,29 @@ def without_source(error: str) -> str:
     return re.sub(QUOTED_LINE, LINE, error)
 
 
-#: As `train.assemble.provenance` writes it.
+#: How the comment above the block of a slot begins.
+SLOT_HEADING = "Slot "
+
+
+def provenance_lines(slot: str, name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where the block of a slot comes from, as lines of the comment that `inlined_blocks` reads.
+
+    Args: facts: of the block's row: `block`, `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
+    """
+    return (
+        f"{SLOT_HEADING}{slot}: {name}.",
+        "",
+        f"Block:   {facts['block']}",
+        f"File:    {facts['path']}, lines {facts['start_line']}-{facts['end_line']}",
+        f"SWHID:   {facts['swhid']}",
+        f"Licence: {facts['license']}",
+        f"SHA-256: {facts['code_sha256']} (of the extracted file)",
+    )
+
+
+#: As `provenance_lines` writes it.
 _COMMENT = re.compile(
-    r"^# Slot (?P<slot>\w+): .*\n"
+    r"^# Slot (?P<slot>\S+): .*\n"
     r"#\n"
     r"# Block:   (?P<block>.+)\n"
     r"# File:    (?P<path>.+), lines (?P<first>\d+)-(?P<last>\d+)\n"

@@ -11,15 +11,13 @@ from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from manifests.licenses import all_of
+from manifests.provenance import SLOT_HEADING, provenance_lines
 from manifests.records import Block, Ingredient
 from train.candidates import NETWORK, Prober, choose, met_a_cut, prober_for, question, settle
 from train.library import open_library
 from train.network_text import PREAMBLE, Filled, drops, hyperparameters, network_imports, network_text, support_text
 from train.recipe import Network, Recipe
 from train.slots import NONE, SLOTS, Filler, sizes_of, widths_of
-
-#: How the comment above the block of a slot begins.
-SLOT_HEADING = "Slot "
 
 _WRAP = 118
 _OURS = "MIT"  # of what stands between the blocks
@@ -212,12 +210,4 @@ def provenance(slot: str, filler: Filler) -> tuple[str, ...]:
     block = filler.block
     if block is None:
         return (f"{SLOT_HEADING}{slot}: {filler.use}, built in.",)
-    return (
-        f"{SLOT_HEADING}{slot}: {block.name}.",
-        "",
-        f"Block:   {block.block}",
-        f"File:    {block.path}, lines {block.start_line}-{block.end_line}",
-        f"SWHID:   {block.swhid}",
-        f"Licence: {block.license}",
-        f"SHA-256: {block.code_sha256} (of the extracted file)",
-    )
+    return provenance_lines(slot, block.name, block.model_dump())

@@ -15,6 +15,9 @@ from typing import Any
 from lemur_core.source.scopes import last_name
 from lemur_core.source.text import Lines
 
+#: How the error of a cut begins.
+LEFT_OUT = "left out of the lean form"
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (*_FUNCTIONS, ast.ClassDef)
@@ -340,7 +343,7 @@ class CutFinder:
 
 def stop(label: str) -> str:
     """The statement that stands where something was cut."""
-    return f"raise NotImplementedError({json.dumps(f'left out of the lean form: {label}', ensure_ascii=False)})"
+    return f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
 
 
 def is_overload(node: ast.stmt) -> bool:

@@ -67,10 +67,19 @@ class Bundle:
     Attributes:
         text: a module: future import, imports, then the parts' definitions in their order.
         names: the name there of each part's class, by the part's key.
+        globals: by the part's key, the names there of all globals of the part by their own.
+        imports: by the part's key, what the part imports at its top, under the names there.
+        bodies: by the part's key, its comment lines and definitions as they stand in the text; those that an earlier
+            part has already are left out.
+        future: whether annotations are strings there.
     """
 
     text: str
     names: dict[str, str]
+    globals: dict[str, dict[str, str]] = field(default_factory=dict)
+    imports: dict[str, tuple[Import, ...]] = field(default_factory=dict)
+    bodies: dict[str, str] = field(default_factory=dict)
+    future: bool = False
 
 
 def bundle(parts: Sequence[Part]) -> Bundle:
@@ -101,14 +110,24 @@ def bundle(parts: Sequence[Part]) -> Bundle:
     colour = _colours(files)
     names = _choose_names(files, colour)
     imports = {
-        one._replace(bound=own[one.bound]) for file, own in zip(files, names, strict=True) for one in file.imports
+        file.part.key: tuple(one._replace(bound=own[one.bound]) for one in file.imports)
+        for file, own in zip(files, names, strict=True)
     }
     lines = ["from __future__ import annotations", ""] if future else []
     # Modules first: `import torch.nn as nn` where another part has `from torch import nn`.
-    lines += import_section(sorted(imports, key=lambda one: (bool(one.name), one)))
+    every = {one for ones in imports.values() for one in ones}
+    lines += import_section(sorted(every, key=lambda one: (bool(one.name), one)))
     bodies = [file.render(own, copies) for file, own, copies in zip(files, names, _copies(files, colour), strict=True)]
     text = "\n\n\n".join(filter(None, ["\n".join(lines).strip("\n"), *bodies])) + "\n"
-    return Bundle(text, {file.part.key: own[file.part.name] for file, own in zip(files, names, strict=True)})
+    keys = [file.part.key for file in files]
+    return Bundle(
+        text,
+        {file.part.key: own[file.part.name] for file, own in zip(files, names, strict=True)},
+        globals=dict(zip(keys, names, strict=True)),
+        imports=imports,
+        bodies=dict(zip(keys, bodies, strict=True)),
+        future=future,
+    )
 
 
 # -- one part --------------------------------------------------------------------------------------------------------

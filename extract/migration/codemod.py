@@ -1,0 +1,458 @@
+"""A host's text with a block in it: the author's text stays, only what a person would change is changed (LibCST).
+
+The definitions of the block's closed file are put before class Net, under names that are free; what both files define
+alike stands once. Imports that the host lacks follow its own. The site is edited where the host makes it: the
+assignment in `Net.__init__`, an argument of the container that is assigned there; else one statement at the end of it.
+
+Source: https://libcst.readthedocs.io/en/latest/codemods_tutorial.html
+"""
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from extract.migration.sites import Filling, Place, Site
+from lemur_core.files.errors import UserError
+from lemur_core.source.bundle import Part, bundle
+from lemur_core.source.facts import IMPORT
+from lemur_core.source.imports import Import, import_section
+from lemur_core.source.parse import parse_file
+from lemur_core.source.text import normalise
+
+NET = "Net"
+_HOST, _BLOCK, _SITE = "host", "block", "site"
+_CONTAINERS = {"Sequential": False, "ModuleList": True}  # whether the submodules are given as one list
+
+#: What the names mean that arguments found by validation may use beside those of the block's file.
+USUAL = {
+    "torch": Import("torch", "", True, "torch"),
+    "nn": Import("torch", "nn", True, "nn"),
+    "F": Import("torch.nn", "functional", True, "F"),
+    "np": Import("numpy", "", True, "np"),
+    "numpy": Import("numpy", "", True, "numpy"),
+    "math": Import("math", "", True, "math"),
+    "functools": Import("functools", "", True, "functools"),
+    "partial": Import("functools", "partial", True, "partial"),
+    "types": Import("types", "", True, "types"),
+    "OrderedDict": Import("collections", "OrderedDict", True, "OrderedDict"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A host with a block in it: the whole text, and what the block's class is called there."""
+
+    text: str
+    name: str
+
+
+def put_in(
+    host: str, site: Site, name: str, code: str, header: Sequence[str], top: Sequence[str], note: str
+) -> Written:
+    """Put a block into a network's file.
+
+    Args:
+        host: its text.
+        site: one that the block fits.
+        name: of the block's class in `code`, a closed file.
+        header: comment lines, without `# `, above the block's definitions.
+        top: the same at the top of the file.
+        note: a comment at the site.
+
+    Raises: UserError if LibCST cannot read the host, `Net.__init__` is not there, or the two cannot share a file.
+    """
+    assert site.filling is not None
+    module = _parsed(host)
+    made = _expression(site.filling, name)
+    joined = bundle(
+        [
+            Part(_HOST, NET, host),
+            Part(_BLOCK, name, code, tuple(header)),
+            Part(_SITE, "_site_", f"{_imports_for(made)}\ndef _site_(): pass\n"),
+        ]
+    )
+    names = joined.globals[_BLOCK] | joined.globals[_SITE]
+    number = _place_of_net(module)
+    net = cst.ensure_type(module.body[number], cst.ClassDef)
+    statements = list(module.body)
+    statements[number] = _with_site(net, site, _renamed(made, names), names["nn"], note)
+    definitions = _statements(joined.bodies[_BLOCK], module)
+    number = max([number, *(place + 1 for place in _shared(joined.bodies[_BLOCK], module))])
+    if number < len(statements):
+        statements[number] = _apart(statements[number], () if definitions else header)
+    wanted = [one for key in (_BLOCK, _SITE) for one in joined.imports[key]]
+    statements[number:number] = definitions
+    statements[:number] = _with_imports(statements[:number], wanted)
+    if joined.future and not _has_future(module):
+        statements.insert(_after_docstring(module.body), _statement("from __future__ import annotations"))
+    return Written(_with_header(module, top).with_changes(body=statements).code, joined.names[_BLOCK])
+
+
+def _parsed(host: str) -> cst.Module:
+    try:
+        module = cst.parse_module(host)
+    except (cst.ParserSyntaxError, UnicodeError, RecursionError) as error:
+        raise UserError(f"the host is no Python that LibCST reads: {str(error).splitlines()[0]}") from error
+    if module.code != host:
+        raise UserError("LibCST does not give the host back as it was written; nothing was changed")
+    return module
+
+
+# -- the expression --------------------------------------------------------------------------------------------------
+
+
+def _expression(filling: Filling, name: str) -> list[str]:
+    """The modules of a site: the block, with the layers that change channels around it."""
+    around = [filling.adapter(one) if one else "" for one in (filling.before, filling.after)]
+    return [text for text in (around[0], f"{name}({filling.call.text()})", around[1]) if text]
+
+
+def _names_in(texts: Iterable[str]) -> set[str]:
+    return {node.id for text in texts for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+
+
+def _imports_for(made: Sequence[str]) -> str:
+    """Import statements for the usual names in the expressions, and for `nn`."""
+    used = sorted({"nn", *(_names_in(made) & USUAL.keys())})
+    return "\n".join(str(USUAL[name]) for name in used) + "\n"
+
+
+def _renamed(texts: Sequence[str], names: dict[str, str]) -> list[str]:
+    """The expressions in the names of the file."""
+    return [_rename(text, names) for text in texts]
+
+
+def _rename(text: str, names: dict[str, str]) -> str:
+    found = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
+    data = text.encode()
+    for node in sorted(found, key=lambda node: -node.col_offset):
+        if node.lineno == 1:
+            new = names.get(node.id, node.id).encode()
+            data = data[: node.col_offset] + new + data[node.end_col_offset :]
+    return data.decode()
+
+
+# -- the site --------------------------------------------------------------------------------------------------------
+
+
+def _with_site(net: cst.ClassDef, site: Site, made: list[str], nn: str, note: str) -> cst.ClassDef:
+    """Class Net with the block in its place."""
+    function = _init_of(net)
+    body = cst.ensure_type(function.body, cst.IndentedBlock)
+    me = function.params.params[0].name.value if function.params.params else "self"
+    lines = list(body.body)
+    place = _assigned(lines, me, site.place)
+    if place is not None:
+        line, new = place
+        lines[line] = _edited(cst.ensure_type(lines[line], cst.SimpleStatementLine), new, site, made, nn, note)
+    else:
+        target = f"{me}{site.place.steps}"
+        value = _value(made, nn, target if site.how == "after" else None)
+        end = len(lines)
+        while end and _returns(lines[end - 1]):
+            end -= 1
+        lines[end:end] = [_commented(_statement(f"{target} = {value}"), note)]
+    return net.with_deep_changes(body, body=lines)
+
+
+def _init_of(net: cst.ClassDef) -> cst.FunctionDef:
+    found = [
+        one
+        for one in (net.body.body if isinstance(net.body, cst.IndentedBlock) else ())
+        if isinstance(one, cst.FunctionDef) and one.name.value == "__init__"
+    ]
+    if not found or not isinstance(found[-1].body, cst.IndentedBlock):
+        raise UserError("class Net has no __init__ of its own, over several lines, in which a block could be put")
+    return found[-1]
+
+
+def _returns(line: cst.BaseStatement) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[-1], cst.Return)
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The value of an assignment in a line, or the argument of this number in it."""
+
+    small: int
+    argument: int | None
+
+
+def _assigned(lines: Sequence[cst.BaseStatement], me: str, place: Place) -> tuple[int, _Where] | None:
+    """Where `__init__` makes a submodule: the line, and what of it; None where no such single place is to be seen."""
+    parts = place.path.split(".")
+    if len(parts) > 2:
+        return None
+    found = [
+        (number, small)
+        for number, line in enumerate(lines)
+        if isinstance(line, cst.SimpleStatementLine)
+        for small, statement in enumerate(line.body)
+        if _target(statement) == (me, parts[0])
+    ]
+    stores = sum(_stores(line, me, parts[0]) for line in lines)
+    if len(found) != 1 or stores != 1:
+        return None
+    number, small = found[0]
+    if len(parts) == 1:
+        return number, _Where(small, None)
+    value = _assigned_value(cst.ensure_type(lines[number], cst.SimpleStatementLine).body[small])
+    kind, count = place.within
+    items = _items(value, kind)
+    if items is None or len(items) != count or not parts[1].isdecimal() or int(parts[1]) >= count:
+        return None
+    return number, _Where(small, int(parts[1]))
+
+
+def _target(statement: cst.BaseSmallStatement) -> tuple[str, str] | None:
+    """The object and the attribute of `self.x = …`."""
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0].target
+    elif isinstance(statement, cst.AnnAssign) and statement.value is not None:
+        target = statement.target
+    else:
+        return None
+    if isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
+        return target.value.value, target.attr.value
+    return None
+
+
+def _assigned_value(statement: cst.BaseSmallStatement) -> cst.BaseExpression:
+    assert isinstance(statement, cst.Assign | cst.AnnAssign)
+    assert statement.value is not None
+    return statement.value
+
+
+class _Stores(cst.CSTVisitor):
+    """Counts where an attribute is assigned, or changed as a container is."""
+
+    def __init__(self, me: str, attribute: str) -> None:
+        self.count = 0
+        self._wanted = me, attribute
+
+    def _see(self, target: cst.BaseExpression) -> None:
+        while isinstance(target, cst.Subscript):
+            target = target.value
+        if isinstance(target, cst.Tuple | cst.List):
+            for element in target.elements:
+                self._see(element.value)
+        elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
+            self.count += (target.value.value, target.attr.value) == self._wanted
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        self._see(node.target)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self._see(node.target)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self._see(node.target)
+
+
+def _stores(line: cst.CSTNode, me: str, attribute: str) -> int:
+    visitor = _Stores(me, attribute)
+    line.visit(visitor)
+    return visitor.count
+
+
+def _items(value: cst.BaseExpression, kind: str) -> Sequence[cst.Arg | cst.BaseElement] | None:
+    """The submodules of a container that is written out; None of anything else."""
+    if kind not in _CONTAINERS or not isinstance(value, cst.Call):
+        return None
+    called = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
+    if not isinstance(called, cst.Name) or called.value != kind:
+        return None
+    if any(arg.star or arg.keyword is not None for arg in value.args):
+        return None
+    if not _CONTAINERS[kind]:
+        return value.args
+    first = value.args[0].value if len(value.args) == 1 else None
+    if not isinstance(first, cst.List) or any(isinstance(one, cst.StarredElement) for one in first.elements):
+        return None
+    return first.elements
+
+
+def _edited(
+    line: cst.SimpleStatementLine, where: _Where, site: Site, made: list[str], nn: str, note: str
+) -> cst.SimpleStatementLine:
+    """The line that makes a submodule, with the block in it."""
+    value = _assigned_value(line.body[where.small])
+    if where.argument is not None:
+        items = _items(value, site.place.within[0])
+        assert items is not None
+        value = items[where.argument].value
+    if site.how == "replace":
+        new: cst.BaseExpression = cst.parse_expression(_value(made, nn, None))
+    else:
+        call = cst.ensure_type(cst.parse_expression(_value(made, nn, "_")), cst.Call)
+        first = call.args[0].with_changes(value=value)
+        new = call.with_changes(args=[first, *call.args[1:]])
+    return _commented(cst.ensure_type(line.deep_replace(value, new), cst.SimpleStatementLine), note)
+
+
+def _value(made: list[str], nn: str, before: str | None) -> str:
+    """The modules of a site as one expression."""
+    modules = [*([before] if before is not None else []), *made]
+    return modules[0] if len(modules) == 1 else f"{nn}.Sequential({', '.join(modules)})"
+
+
+def _statement(text: str) -> cst.SimpleStatementLine:
+    return cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
+
+
+def _commented(line: cst.SimpleStatementLine, note: str) -> cst.SimpleStatementLine:
+    comment = cst.EmptyLine(comment=cst.Comment(f"# {note}"))
+    return line.with_changes(leading_lines=[*line.leading_lines, comment])
+
+
+# -- definitions and imports -----------------------------------------------------------------------------------------
+
+_Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+_Statements = Sequence[_Statement]
+
+
+def _place_of_net(module: cst.Module) -> int:
+    found = [n for n, one in enumerate(module.body) if isinstance(one, cst.ClassDef) and one.name.value == NET]
+    if not found:
+        raise UserError("the host has no class Net at its top level")
+    return found[-1]
+
+
+class _Indented(cst.CSTTransformer):
+    """States the indentation that a module has by default, for use in another one."""
+
+    def __init__(self, indent: str) -> None:
+        self._indent = indent
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        return updated_node if updated_node.indent is not None else updated_node.with_changes(indent=self._indent)
+
+
+def _statements(text: str, host: cst.Module) -> list[_Statement]:
+    """The block's definitions, two blank lines above them."""
+    parsed = cst.parse_module(text + "\n")
+    if parsed.default_indent != host.default_indent:
+        parsed = cst.ensure_type(parsed.visit(_Indented(parsed.default_indent)), cst.Module)
+    found = list(parsed.body)
+    if found:
+        blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
+        found[0] = found[0].with_changes(leading_lines=[*blank, *parsed.header, *found[0].leading_lines])
+    return found
+
+
+def _apart(statement: _Statement, header: Sequence[str]) -> _Statement:
+    """The statement that follows the definitions, with blank lines above it.
+
+    Args: header: comment lines to put there, where all definitions are the host's already.
+    """
+    leading: Sequence[cst.EmptyLine] = getattr(statement, "leading_lines", ())
+    if header:
+        leading = [*_comments(header), cst.EmptyLine(indent=False), cst.EmptyLine(indent=False), *leading]
+    elif leading and leading[0].comment is None:
+        return statement
+    return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False), cst.EmptyLine(indent=False), *leading])
+
+
+def _comments(lines: Sequence[str]) -> list[cst.EmptyLine]:
+    return [cst.EmptyLine(comment=cst.Comment(f"# {text}".rstrip())) for text in lines]
+
+
+def _shared(body: str, module: cst.Module) -> Iterator[int]:
+    """The numbers of the host's statements that define what the block's text needs and does not define itself."""
+    facts = parse_file(body.encode(), builtins=True)
+    own = {name for one in facts.statements for name in (*one.binds, *one.late)}
+    read = {use.name for one in facts.statements for use in one.uses if use.local < 0} - own
+    read |= {use.name for block in facts.blocks for use in block.uses} - own
+    for number, statement in enumerate(module.body):
+        text = module.code_for_node(statement)
+        binds = {
+            name for one in parse_file(normalise(text.encode())).statements if one.kind != IMPORT for name in one.binds
+        }
+        if binds & read:
+            yield number
+
+
+def _is_import(statement: cst.BaseStatement) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and all(
+        isinstance(one, cst.Import | cst.ImportFrom) for one in statement.body
+    )
+
+
+def _with_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Statement]:
+    """The statements above the definitions, with what is not imported there: the standard library first, if it is."""
+    text = cst.Module([one for one in above if _is_import(one)]).code
+    there = {
+        (Import(a.module, a.name, a.whole, a.bound).thing, a.bound)
+        for one in parse_file(text.encode()).statements
+        for a in one.aliases
+    }
+    missing = {one for one in wanted if (one.thing, one.bound) not in there}
+    found = list(above)
+    places = [(_import_place(above, standard=standard), standard) for standard in (False, True)]
+    for number, standard in sorted(places, key=lambda place: (-place[0], place[1])):
+        some = [one for one in missing if _is_standard(one.package) is standard]
+        lines = import_section(sorted(some, key=lambda one: (bool(one.name), one)))
+        new: list[_Statement] = [_statement(line) for line in lines]
+        if not new:
+            continue
+        if standard and number < len(above) and _is_import(above[number]) and not _is_future(above[number]):
+            new[0] = new[0].with_changes(leading_lines=above[number].leading_lines)
+            found[number] = above[number].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        found[number:number] = new
+    return found
+
+
+def _import_place(above: _Statements, *, standard: bool) -> int:
+    """The number of the statement before which imports are put: after those of their kind, else after all or before."""
+    imports = {number: _package(one) for number, one in enumerate(above) if _is_import(one) and not _is_future(one)}
+    same = [number for number, package in imports.items() if _is_standard(package) is standard]
+    if same:
+        return same[-1] + 1
+    if imports:
+        return min(imports) if standard else max(imports) + 1
+    return max((number + 1 for number, one in enumerate(above) if _is_future(one)), default=_after_docstring(above))
+
+
+def _package(statement: cst.BaseStatement) -> str:
+    """The package that an import statement names first."""
+    facts = parse_file(cst.Module([cst.ensure_type(statement, cst.SimpleStatementLine)]).code.encode())
+    return "__future__" if facts.future else facts.statements[0].aliases[0].module
+
+
+def _is_standard(package: str) -> bool:
+    return package.partition(".")[0] in sys.stdlib_module_names
+
+
+def _is_future(statement: cst.BaseStatement) -> bool:
+    return _is_import(statement) and _package(statement) == "__future__"
+
+
+def _after_docstring(body: _Statements) -> int:
+    first = body[0] if body else None
+    is_docstring = (
+        isinstance(first, cst.SimpleStatementLine)
+        and isinstance(first.body[0], cst.Expr)
+        and isinstance(first.body[0].value, cst.SimpleString | cst.ConcatenatedString)
+    )
+    return int(is_docstring)
+
+
+def _has_future(module: cst.Module) -> bool:
+    facts = parse_file(normalise(module.code.encode()))
+    return "annotations" in facts.future
+
+
+def _with_header(module: cst.Module, lines: Sequence[str]) -> cst.Module:
+    """The module with comment lines at its top, below what has to be there: the interpreter's line, the encoding."""
+    kept = 0
+    for number, line in enumerate(module.header[:2]):
+        said = line.comment.value if line.comment is not None else ""
+        if (number == 0 and said.startswith("#!")) or "coding" in said:
+            kept = number + 1
+    new = [*_comments(lines), *([cst.EmptyLine(indent=False)] if lines else [])]
+    return module.with_changes(header=[*module.header[:kept], *new, *module.header[kept:]])

@@ -1,0 +1,153 @@
+"""Inside the sandbox: what goes into and comes out of each submodule of a LEMUR network, as the trainer constructs it.
+
+The network is made anew and run for each case. What differs between them beside the batch follows the size of the
+images, or is drawn at random: no number in a text can stand for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, step, stub_weights, tuples
+
+_THREADS = 1
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The calls of one module in one run."""
+
+    turn: int  # of the first one, among all calls of modules
+    calls: int = 0
+    inputs: set[tuple[int, ...]] = field(default_factory=set)
+    outputs: set[tuple[int, ...]] = field(default_factory=set)
+    single: bool = True  # one tensor of real numbers in, one out, each time
+
+
+def observe(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a network at several sizes, and tell of each submodule what it was given and what it gave.
+
+    Args:
+        payload: `code`, `prm`; `cases`, as `lemur_core.sandbox.net.run_network` takes them, in two lists: of each the
+            first one that the network runs with counts, of the second one there need be none.
+
+    Returns: `{"runs": false, "category", "error", "missing"}`, or `{"runs": true, "cases": […], "outputs": […],
+        "places": […]}`: of each submodule that was called `path`, `steps` (how Python reaches it), `kind`, `within`
+        (kind of what holds it, and how many it holds), `parameters`, `children`, `shared`, and for each case `calls`,
+        `inputs`, `outputs`, `single`, in the order in which their first calls ended.
+    Raises: MemoryError and the like, which the sandbox tells.
+    """
+    torch.set_num_threads(_THREADS)
+    stub_weights()
+    ran: list[dict[str, Any]] = []
+    failure: NetError | None = None
+    for number, cases in enumerate(payload["cases"]):
+        for case in cases:
+            try:
+                ran.append(_run(payload, case, number))
+                break
+            except NetError as error:
+                failure = failure or error
+        if not ran:
+            assert failure is not None
+            return failure.answer()
+    paths = [path for path in ran[0]["places"] if all(path in one["places"] for one in ran)]
+    places = [_together([one["places"][path] for one in ran]) for path in paths]
+    return {
+        "runs": True,
+        "cases": [one["case"] for one in ran],
+        "outputs": [one["output"] for one in ran],
+        "places": places,
+    }
+
+
+def _run(payload: Mapping[str, Any], case: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """One case. Raises: NetError."""
+    seed_all(seed)
+    net = construct(
+        execute(payload["code"]), tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"])
+    ).eval()
+    seen: dict[nn.Module, _Seen] = {}
+    for module in net.modules():
+        if module is not net:
+            module.register_forward_hook(_watcher(seen), with_kwargs=True)
+    inputs = inputs_of(dict(case))
+    with step("forward_failed", f"input {list(inputs.shape)}"), torch.no_grad():
+        output = net(inputs)
+    if not isinstance(output, Tensor):
+        raise NetError("wrong_output", f"forward gives {type(output).__name__}, not a tensor")
+    return {"case": dict(case), "output": list(output.shape), "places": _places(net, seen)}
+
+
+def _watcher(seen: dict[nn.Module, _Seen]) -> Any:
+    def watch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        one = seen.setdefault(module, _Seen(len(seen)))
+        one.calls += 1
+        if len(args) == 1 and not kwargs and all(map(_is_real, (args[0], output))):
+            one.inputs.add(tuple(args[0].shape))
+            one.outputs.add(tuple(output.shape))
+        else:
+            one.single = False
+
+    return watch
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _places(net: nn.Module, seen: Mapping[nn.Module, _Seen]) -> dict[str, dict[str, Any]]:
+    """What is told of each submodule that was called, by its path, in the order of the calls."""
+    names: dict[nn.Module, list[str]] = {}
+    for path, module in net.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(path)
+    found = {}
+    for module, one in sorted(seen.items(), key=lambda item: item[1].turn):
+        if module not in names:
+            continue  # it was made on the way, or left
+        path = names[module][0]
+        holder = net.get_submodule(path.rpartition(".")[0])
+        found[path] = {
+            "path": path,
+            "steps": _steps(net, path),
+            "kind": type(module).__name__,
+            "within": [type(holder).__name__, len(list(holder.children()))],
+            "parameters": sum(parameter.numel() for parameter in module.parameters()),
+            "children": len(list(module.children())),
+            "shared": len(names[module]) > 1,
+            "calls": one.calls,
+            "inputs": sorted(map(list, one.inputs)),
+            "outputs": sorted(map(list, one.outputs)),
+            "single": one.single,
+        }
+    return found
+
+
+def _steps(net: nn.Module, path: str) -> str:
+    """How Python reaches a submodule from the network: `.layers[2].conv`; empty where no expression does."""
+    text, holder = "", net
+    for name in path.split("."):
+        if isinstance(holder, nn.ModuleDict):
+            text += f"[{name!r}]"
+        elif isinstance(holder, nn.Sequential | nn.ModuleList) and name.isdecimal():
+            text += f"[{list(holder._modules).index(name)}]"
+        elif name.isidentifier():
+            text += f".{name}"
+        else:
+            return ""
+        holder = holder.get_submodule(name)
+    return text
+
+
+def _together(ones: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same submodule in all cases."""
+    kept = {name: value for name, value in ones[0].items() if name not in ("calls", "inputs", "outputs", "single")}
+    return kept | {
+        "calls": max(one["calls"] for one in ones),
+        "inputs": [one["inputs"] for one in ones],
+        "outputs": [one["outputs"] for one in ones],
+        "single": all(one["single"] and one["kind"] == kept["kind"] for one in ones),
+    }
