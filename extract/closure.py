@@ -68,7 +68,7 @@ class Closure:
 def closure_of(root: Found, graph: Graph) -> Closure:
     """The closure of a class."""
     growth = _Growth(root, graph)
-    growth.take([Definition(root.module, root.name)])
+    growth.take([root.root])
     growth.find_by_strings()
     growth.fill_containers()
     growth.find_by_strings()

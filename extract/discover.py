@@ -2,14 +2,14 @@
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from extract.index import RUNTIME_NAMES
 from extract.modules import Definition, External, Library, Missing, Module, Target
 from extract.sources.contents import matches
 from lemur_core.files.errors import UserError
-from lemur_core.source.facts import ClassFacts
+from lemur_core.source.facts import ClassFacts, Nested, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +19,37 @@ class Found:
     module: Module
     name: str
     own_forward: bool
+    outer: tuple[str, ...] = ()  # names of the classes and functions around it
 
     @property
     def facts(self) -> ClassFacts:
         """What is known of the class; reads its file's facts."""
-        found = class_of(Definition(self.module, self.name))
+        found = class_of(Definition(self.module, self.name)) if self.nested is None else self.nested.facts
         assert found is not None
         return found
+
+    @property
+    def nested(self) -> Nested | None:
+        """What is known of it as a class inside another definition; None for those of module level."""
+        wanted = (self.outer, self.name)
+        return next((one for one in self.module.facts.nested if (one.outer, one.facts.name) == wanted), None)
+
+    @property
+    def root(self) -> Definition:
+        """The definition of module level that it is, or stands in."""
+        return Definition(self.module, self.outer[0] if self.outer else self.name)
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """Its first and last line."""
+        at: Statement | Nested = self.nested or self.module.facts.statements[self.facts.statement]
+        return at.line, at.end_line
 
     @property
     def qualname(self) -> str:
         """The dotted name under which its own source imports it."""
         stem = self.module.name or self.module.file.path.removesuffix(".py").replace("/", ".")
-        return f"{stem}.{self.name}"
+        return ".".join((stem, *self.outer, self.name))
 
     @property
     def block(self) -> str:
@@ -44,7 +62,7 @@ class Hierarchy:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._lineage: dict[tuple[int, int], tuple[bool, bool, bool]] = {}
+        self._lineage: dict[tuple[int, ClassFacts], tuple[bool, bool, bool]] = {}
 
     def modules_of(self, module: Module) -> list[Found]:
         """The concrete nn.Module subclasses that a file defines, in order; the last of several with one name."""
@@ -57,11 +75,25 @@ class Hierarchy:
                 found.pop(facts.name, None)
             if is_module and has_forward and not abstract:
                 found[facts.name] = Found(module, facts.name, "forward" in facts.methods)
-        return list(found.values())
+        return [*found.values(), *self._nested(module)]
+
+    def _nested(self, module: Module) -> Iterator[Found]:
+        """Those inside classes and functions; one of them may derive from another beside it."""
+        beside: dict[tuple[tuple[str, ...], str], tuple[bool, bool, bool]] = {}
+        for outer, facts in ((one.outer, one.facts) for one in module.facts.nested):
+            if (outer, facts.name) in beside or not module.taken(module.facts.statements[facts.statement]):
+                continue
+            is_module, has_forward, abstract = self._of(module, facts)
+            for base in facts.bases:
+                above = beside.get((outer, base[0]), (False,) * 3) if len(base) == 1 else (False,) * 3
+                is_module, has_forward = is_module or above[0], has_forward or above[1]
+            beside[outer, facts.name] = is_module, has_forward, abstract
+            if is_module and has_forward and not abstract:
+                yield Found(module, facts.name, "forward" in facts.methods, outer)
 
     def _of(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
         """Whether a class is an nn.Module, has a forward other than nn.Module's, and leaves it abstract."""
-        key = (id(module), facts.statement)
+        key = (id(module), facts)
         if key in self._lineage:
             return self._lineage[key]
         self._lineage[key] = (False, False, False)  # a class cannot be its own base
@@ -206,7 +238,7 @@ def _in_scope(item: Found, wanted: Selection) -> bool:
 
 def _by_name(found: Iterable[Found], names: Sequence[str]) -> tuple[list[Found], list[str], dict[str, tuple[str, ...]]]:
     by_key: dict[str, list[Found]] = {}
-    for item in found:
+    for item in sorted(found, key=lambda item: bool(item.outer)):  # a bare name means one of module level first
         for key in dict.fromkeys((item.name, item.qualname, item.block)):
             by_key.setdefault(key, []).append(item)
     chosen: dict[str, Found] = {}

@@ -53,6 +53,8 @@ class Emitter:
 
     def emit(self, found: Found) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module."""
+        if found.nested is not None and found.nested.why:
+            return Unresolved(found, Reason.NESTED_CLASS, found.nested.why)
         closure = closure_of(found, self.graph)
         if closure.problems:
             first = next(iter(closure.problems))
@@ -62,6 +64,7 @@ class Emitter:
         late = _needed_when_called(closure)
         pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
         body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure) + _asked_for(names, closure)
+        body += _lifted(names, found)
         requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
         head = [*_header(closure, names, renderer), *_future(closure, names, self._texts), *_imports(names, late)]
         code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
@@ -197,16 +200,21 @@ def _asked_for(names: Names, closure: Closure) -> list[str]:
     return ["\n".join(sorted(lines))] if lines else []
 
 
+def _lifted(names: Names, found: Found) -> list[str]:
+    """The line that names a class inside another definition."""
+    return [f"{found.name} = {names.of[found.root]}{found.nested.made}"] if found.nested is not None else []
+
+
 def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
     found = closure.root
     source = found.module.source
-    statement = found.module.facts.statements[found.facts.statement]
+    first, last = found.lines
     lines = [
         f"# {found.name}, from {source.name}",
         "#",
         f"# Block:   {found.block}",
         f"# Origin:  {source.origin or source.name}",
-        f"# File:    {found.module.file.path}, lines {statement.line}-{statement.end_line}",
+        f"# File:    {found.module.file.path}, lines {first}-{last}",
         f"# SWHID:   swh:1:cnt:{found.module.file.blob}",
         f"# Licence: {source.license}",
     ]
@@ -214,7 +222,8 @@ def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
     if others:
         lines.append("# With definitions from:")
         lines += [f"#   {m.source.name} {m.file.path} ({m.source.license})" for m in others]
-    changes = [f"renamed {old} -> {new}" for _, old, new in names.renamed()]
+    changes = [f"named at the end: {line}" for line in _lifted(names, found)]
+    changes += [f"renamed {old} -> {new}" for _, old, new in names.renamed()]
     changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]
     changes += [f"taken as not installed: {package}" for package in sorted(renderer.absent)]
     lines.append("# Changed: imports resolved and definitions brought together" + ("; also:" if changes else "."))

@@ -38,7 +38,7 @@ from manifests.corpus import load_corpus
 from manifests.manifest import Manifest, Stopwatch
 from manifests.records import Block
 
-DISCOVERY_VERSION = 1
+DISCOVERY_VERSION = 2
 _TOLD = 3  # files that are not Python, by name
 _FEW = 5  # names that several classes have; more are not told
 _REASON = 120  # characters of why a block was not compared
@@ -128,9 +128,9 @@ class BlockExtractor:
         if stored is not None:
             listed = json.loads(stored)
             by_path = self.library.by_path
-            return [Found(by_path[source, path], name, own) for source, path, name, own in listed]
+            return [Found(by_path[source, path], name, own, tuple(outer)) for source, path, name, own, outer in listed]
         found = discover(self.library, modules)
-        listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward) for f in found]
+        listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward, f.outer) for f in found]
         self.index.remember(key, json.dumps(listed).encode())
         return found
 
@@ -323,12 +323,12 @@ class BlockExtractor:
 
     def _original(self, item: Emitted, verdict: Verdict, answer: Mapping[str, Any]) -> Original:
         found = item.found
-        statement = found.module.facts.statements[found.facts.statement]
+        first, last = found.lines
         about = {
             "name": found.name,
             "path": found.module.file.path,
-            "start_line": statement.line,
-            "end_line": statement.end_line,
+            "start_line": first,
+            "end_line": last,
             "license": found.module.source.license,
         }
         names = positional_names(outline_of(item.code).method(found.name, "forward"))
@@ -343,7 +343,8 @@ class BlockExtractor:
             block=item.found.block,
             name=item.found.name,
             code=item.code,
-            module=item.found.qualname.rpartition(".")[0],
+            module=item.found.qualname.removesuffix(".".join(("", *item.found.outer, item.found.name))),
+            original=item.found.root.name + (item.found.nested.made if item.found.nested is not None else ""),
             origin=self.library.packages(module.source),
             folders=folders.get(module.source.name, ()),
             arguments=json.loads(verdict.arguments),
@@ -361,7 +362,7 @@ def _result(
     lean: LeanFile | str | None,
 ) -> Result:
     module = found.module
-    statement = module.facts.statements[found.facts.statement]
+    first, last = found.lines
     bases = [".".join(base) for base in found.facts.bases if base]
     emitted = outcome if isinstance(outcome, Emitted) else None
     code = emitted.code if emitted else None
@@ -374,8 +375,8 @@ def _result(
         qualname=found.qualname,
         source=module.source.name,
         path=module.file.path,
-        start_line=statement.line,
-        end_line=statement.end_line,
+        start_line=first,
+        end_line=last,
         category=category_of(found.name, found.qualname, bases),
         level=verdict.level,
         error_kind=verdict.kind,

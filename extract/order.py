@@ -60,7 +60,7 @@ class Order:
                     now = link.use.when == AT_DEFINITION
                     if now and held in self._looking and held not in self._fills.get(node.key, ()):
                         self._looking[held].append(node)
-        self._root = Definition(root.module, root.name)
+        self._root = root.root
         self._units: dict[UnitKey, Unit] = {}
         self._of_node: dict[NodeKey, UnitKey] = {}
         for node in sorted(nodes, key=lambda n: (n.module is not root.module, n.key)):

@@ -56,11 +56,9 @@ def choose_names(closure: Closure) -> Names:
     root = closure.root
     entered = {Definition(n.module, name) for n in nodes if n.decorators for name in n.statement.binds}  # by `__name__`
     first = pinned | entered
-    own_first = sorted(
-        symbols, key=lambda s: (s != Definition(root.module, root.name), s not in first, not _of(s, root.module))
-    )
+    own_first = sorted(symbols, key=lambda s: (s != root.root, s not in first, not _of(s, root.module)))
     names: dict[Symbol, str] = {}
-    used: set[str] = set()
+    used = {root.name} if root.outer else set()  # it is given its name at the end
     shared: dict[tuple[str, str], str] = {}  # `import torch.nn as nn` and `from torch import nn` are one thing
     for symbol in own_first:
         wanted = natural_name(symbol)

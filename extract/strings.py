@@ -274,7 +274,7 @@ class Strings:
 
     def _calls_of(self, target: Definition) -> list[tuple[ast.Call, Scope]] | None:
         """The calls of a function or class in the block's statements; None if others may call it too."""
-        if target == Definition(self._root.module, self._root.name):
+        if target == self._root.root:
             return None
         found = []
         for node in list(self._nodes.values()):

@@ -69,6 +69,7 @@ class Reason(StrEnum):
     NATIVE_OP = "native_op"
     DYNAMIC_MODULE = "dynamic_module"
     TOO_LARGE = "too_large"
+    NESTED_CLASS = "nested_class"
 
 
 class Problem(NamedTuple):

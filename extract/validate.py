@@ -171,6 +171,7 @@ class Pair:
     arguments: Mapping[str, Any]
     digest: str = ""  # of the source that the original is of
     companions: tuple[Mapping[str, Any], ...] = ()
+    original: str = ""  # the expression that gives the original in its module, where that is not its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,7 @@ def _together(group: Sequence[Pair]) -> dict[str, object]:
             {
                 "block": pair.block,
                 "module": pair.module,
-                "name": pair.name,
+                "name": pair.original or pair.name,
                 "arguments": pair.arguments,
                 "companions": [{k: c[k] for k in ("name", "qualname")} for c in pair.companions],
                 "digest": pair.digest,

@@ -44,8 +44,9 @@ def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: `folders`, for the beginning of sys.path: the packages and what they need; `blocks`, each with `block`,
-            its id, `module` and `name` to import, `arguments`, and `companions` with their `qualname`; `stir` leaves
-            other bytes in free memory, so that what reads memory that nobody wrote to gives another signature.
+            its id, `module` to import, the `name` there (or an expression), `arguments`, and `companions` with their
+            `qualname`; `stir` leaves other bytes in free memory, so that what reads memory that nobody wrote to gives
+            another signature.
 
     Returns: by block id, a signature, or `missing` with the reason why there is no original.
     """
@@ -57,7 +58,8 @@ def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
     for item in payload["blocks"]:
         try:
             module = attempt(partial(importlib.import_module, item["module"]), _IMPORT_SECONDS)
-            cls = getattr(module, item["name"])
+            name = item["name"]
+            cls = getattr(module, name) if name.isidentifier() else attempt(partial(eval, name, vars(module)), 1.0)
         except (AttemptError, AttributeError) as error:
             found[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
             continue

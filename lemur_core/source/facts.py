@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 14
+FACTS_VERSION = 15
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -137,6 +137,17 @@ class ClassFacts(NamedTuple):
     abstract: tuple[str, ...]  # methods under abc.abstractmethod
 
 
+class Nested(NamedTuple):
+    """A class inside a class or function of module level."""
+
+    facts: ClassFacts  # of the statement around it
+    outer: tuple[str, ...]  # names of the classes and functions around it, the outermost first
+    line: int
+    end_line: int
+    made: str  # appended to the outermost name, it gives the class: ".Inner", "(64)"
+    why: str  # why nothing does
+
+
 class FileFacts(NamedTuple):
     """Everything that resolution needs to know of one file."""
 
@@ -145,3 +156,4 @@ class FileFacts(NamedTuple):
     classes: tuple[ClassFacts, ...]
     exports: tuple[str, ...] | None  # __all__, where it is a literal
     future: tuple[str, ...]  # names imported from __future__
+    nested: tuple[Nested, ...] = ()

@@ -17,6 +17,7 @@ from lemur_core.source.facts import (
     FileFacts,
     Statement,
 )
+from lemur_core.source.nested import nested_classes
 from lemur_core.source.scopes import BUILTINS, Names, catches_import, import_aliases
 from lemur_core.source.text import Lines, normalise
 
@@ -43,6 +44,7 @@ class _Reader:
         self.drafts: list[tuple[Statement, Names]] = []
         self.blocks: list[tuple[Block, Names]] = []
         self.classes: list[ClassFacts] = []
+        self.scopes: list[tuple[ast.stmt, int]] = []  # classes and functions, with the numbers of their statements
 
     def read(self, tree: ast.Module, known: frozenset[str]) -> FileFacts:
         self._suite(tree.body, ())
@@ -55,7 +57,8 @@ class _Reader:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__"
             for alias in node.names
         ]
-        return FileFacts(statements, blocks, tuple(self.classes), _exports(tree), tuple(future))
+        nested = [one for node, number in self.scopes for one in nested_classes(tree, node, number, _class_facts)]
+        return FileFacts(statements, blocks, tuple(self.classes), _exports(tree), tuple(future), tuple(nested))
 
     def _suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
@@ -124,6 +127,8 @@ class _Reader:
         index = len(self.drafts)
         if isinstance(node, ast.ClassDef) and before is None:
             self.classes.append(_class_facts(node, index))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None:
+            self.scopes.append((node, index))
         draft, names = before or (None, Names(self.lines))
         names.visit(node)
         start, end = self._lines_of(node)

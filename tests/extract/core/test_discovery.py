@@ -69,7 +69,7 @@ FOUND: dict[str, tuple[str, str]] = {
         f"{HEAD}try:\n    Base = nn.NoSuchModule\nexcept AttributeError:\n    Base = nn.Module\nclass A(Base):\n{FORWARD}",
         "A",
     ),
-    "inside a function": (f"{HEAD}def f():\n    class A(nn.Module):\n        def forward(self, x): return x\n", ""),
+    "inside a function": (f"{HEAD}def f():\n    class A(nn.Module):\n        def forward(self, x): return x\n", "A"),
     "its own base": (f"{HEAD}class A(A):\n{FORWARD}", ""),
     "a circle": (f"{HEAD}class A(B):\n{FORWARD}class B(A): pass\n", ""),
     "defined twice": (f"{HEAD}class A:\n    pass\nclass A(nn.Module):\n{FORWARD}", "A"),
