@@ -7,10 +7,11 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+from extract.bindings import Bound, compare_bindings
 from extract.categories import category_of
 from extract.discover import Found, Selected, Selection, discover, select
 from extract.emit import Emitted, Emitter, Unresolved
@@ -27,7 +28,7 @@ from extract.sources import Source, SourceFile, open_available, open_source
 from extract.specs.algorithm import judged, stored_of
 from extract.specs.make import positional_names
 from extract.specs.outline import outline_of
-from extract.standins import standin_source
+from extract.standins import SOURCE_NAME, standin_source
 from extract.tracing import Traced, trace_all
 from extract.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
 from lemur_core.files.errors import UserError
@@ -183,6 +184,8 @@ class BlockExtractor:
         self.watch.lap("validate")
         compared = self._compare(emitted, verdicts) if self.options.fidelity else {}
         self.watch.lap("compare")
+        bound = self._bindings(emitted, verdicts) if self.options.fidelity else {}
+        self.watch.lap("bindings")
         traced = self._trace(emitted, verdicts)
         self.watch.lap("trace")
         answers = self._rebuild(emitted, verdicts, traced)
@@ -192,7 +195,8 @@ class BlockExtractor:
         for found in selected.found:
             outcome, block = outcomes[found.block], found.block
             verdict = verdicts.get(block)
-            yield _result(found, outcome, verdict, compared.get(block), answers.get(block), lean.get(block))
+            made = _result(found, outcome, verdict, compared.get(block), answers.get(block), lean.get(block))
+            yield replace(made, row=made.row.model_copy(update=bound.get(block, {})))
 
     def _distributions(self, source: Source) -> set[str]:
         """Under which names a source could be asked for: never installed, since it is an origin."""
@@ -261,6 +265,32 @@ class BlockExtractor:
         self.facts.notes += sorted(wrong)
         reasons = Counter(c.detail[:_REASON] for c in found.values() if c.fidelity is None)
         self.facts.details["not_compared"] = by_size(reasons)
+        return found
+
+    def _bindings(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, dict[str, Any]]:
+        """What the names of executed blocks are bound to, beside the originals that can be imported here."""
+        executed = [item for item in emitted if at_least(verdicts[item.found.block].level, "executed")]
+        sources = {item.found.module.source.name: item.found.module.source for item in executed}
+        folders = {name: original_folders(source) for name, source in sources.items()}
+        files = [
+            Bound(
+                block=item.found.block,
+                name=item.found.name,
+                code=item.code,
+                module=item.found.qualname.rpartition(".")[0],
+                folders=folders[item.found.module.source.name],
+                digest=item.found.module.source.digest,
+                standins=tuple(sorted(name for name, (source, _) in item.places.items() if source == SOURCE_NAME)),
+            )
+            for item in executed
+        ]
+        found: dict[str, dict[str, Any]] = {}
+        with progress("names", len(files), "blocks") as advance:
+            for block, columns in compare_bindings(
+                files, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
+            ):
+                found[block] = columns
+                advance(1)
         return found
 
     def _trace(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, Traced]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extract import bindings
 from extract.paper import categories_section, failures_section, headline_section, quality_section
 from extract.paper_figures import CAPTIONS as PAPER_CAPTIONS
 from extract.paper_figures import draw_paper
@@ -109,6 +110,7 @@ def write_report(
         (quality_section(rows), ""),
         (_licences(counts), ""),
         (_fidelity(counts), ""),
+        (bindings.section(rows), ""),
         (_this_run(facts, rows, measured), ""),
         (headline_section(facts, counts, measured), "paper_throughput"),
     ]

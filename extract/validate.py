@@ -2,10 +2,10 @@
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from extract.emit import Emitted
 from extract.index import Index
@@ -14,6 +14,23 @@ from extract.results import at_least
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Level
+
+T = TypeVar("T")
+
+
+class Placed(Protocol):
+    """What is compared with an original."""
+
+    @property
+    def module(self) -> str:
+        """To import the original from."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where the original and what it needs is installed."""
+
+
+P = TypeVar("P", bound=Placed)
 
 ENTRY = "extract.probing.entry:climb"
 _BACK_OFF_SECONDS = 0.5
@@ -154,7 +171,7 @@ BLOCK = "extract.probing.fidelity:sign_block"
 ORIGINALS = "extract.probing.fidelity:sign_originals"
 _TOGETHER = 40  # originals of one package in one process
 _LIMITS = Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=6 * 2**30)
-_LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
+LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
 _PARTS = ("state", "values", "eval", "train", "after")
 
 
@@ -197,7 +214,7 @@ def compare_all(
     with CachedSandbox(
         index, attempts=1, workers=jobs, readable=folders, unsafe=unsafe, entries=[BLOCK, ORIGINALS]
     ) as box:
-        theirs = _originals(box, list(_groups(pairs)))
+        theirs = _originals(box, list(groups_of(pairs)))
         missing = [pair for pair in pairs if "missing" in theirs[pair.block]]
         yield from (compare(pair.block, None, theirs[pair.block]) for pair in missing)
         present = [pair for pair in pairs if "missing" not in theirs[pair.block]]
@@ -243,21 +260,33 @@ def _first_difference(ours: object, theirs: object) -> str:
 
 
 def _originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Mapping[str, Any]]:
-    """The signatures of the originals; a group whose process dies is halved."""
+    """The signatures of the originals."""
+
+    def job(place: int, group: Sequence[Pair]) -> Job:
+        return Job(str(place), ORIGINALS, {**_together(group), "stir": stir}, LIMITS_TOGETHER)
+
+    return answers_of(box, groups, job, lambda pair: pair.block)
+
+
+def answers_of(
+    box: CachedSandbox, groups: Sequence[list[T]], job: Callable[[int, Sequence[T]], Job], key: Callable[[T], str]
+) -> dict[str, Mapping[str, Any]]:
+    """What jobs over several items each answer, by the items' keys; a group whose process dies is halved.
+
+    Args:
+        job: the one for a group at a place; its key is that place.
+        key: of an item, under which its answer stands.
+    """
     found: dict[str, Mapping[str, Any]] = {}
     while groups:
-        again: list[list[Pair]] = []
-        jobs = (
-            Job(str(place), ORIGINALS, {**_together(group), "stir": stir}, _LIMITS_TOGETHER)
-            for place, group in enumerate(groups)
-        )
-        for outcome in box.run(jobs):
+        again: list[list[T]] = []
+        for outcome in box.run(job(place, group) for place, group in enumerate(groups)):
             group = groups[int(outcome.key)]
             if outcome.status is Status.OK:
                 assert isinstance(outcome.value, dict)
                 found |= outcome.value
             elif len(group) == 1:
-                found[group[0].block] = {"error": _reason(outcome)}
+                found[key(group[0])] = {"error": _reason(outcome)}
             else:
                 middle = len(group) // 2
                 again += [group[:middle], group[middle:]]
@@ -282,13 +311,13 @@ def _together(group: Sequence[Pair]) -> dict[str, object]:
     }
 
 
-def _groups(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    """Pairs of one package together, some at a time."""
-    by_place: dict[tuple[Path, ...], list[Pair]] = {}
-    for pair in pairs:
-        by_place.setdefault(pair.folders, []).append(pair)
+def groups_of(items: Iterable[P]) -> Iterator[list[P]]:
+    """Those of one package together, some at a time."""
+    by_place: dict[tuple[Path, ...], list[P]] = {}
+    for item in items:
+        by_place.setdefault(item.folders, []).append(item)
     for members in by_place.values():
-        members.sort(key=lambda pair: pair.module)
+        members.sort(key=lambda item: item.module)
         for start in range(0, len(members), _TOGETHER):
             yield members[start : start + _TOGETHER]
 

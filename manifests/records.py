@@ -230,6 +230,14 @@ class Block(Record):
         le=1,
         description="LEMUR's score of code by Pyflakes and Radon; null where it does not parse",
     )
+    names_compared: int | None = Field(
+        default=None, ge=0, description="global names that it reads whose bindings the original has as well, and tells"
+    )
+    names_same: int | None = Field(default=None, ge=0, description="of these, bound to the same as in the original")
+    names_standin: int | None = Field(default=None, ge=0, description="of these, bound to a stand-in of ours")
+    names_other: tuple[str, ...] = Field(
+        default=(), description="of these, not bound to the same: module, name and why, the first so many"
+    )
 
 
 class Case(Record):

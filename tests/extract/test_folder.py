@@ -86,12 +86,13 @@ def test_the_columns_of_a_block() -> None:
         *("digest", "resolutions", "file", "arguments", "observed"),
         *("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "dynamic"),
         *("graph", "graph_widths", "lean_error", "quality"),
+        *("names_compared", "names_same", "names_standin", "names_other"),
     ]
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
     text |= {"dynamic", "graph", "graph_widths", "lean_code", "lean_sha256", "lean_license", "lean_error"}
-    assert nullable == text | {"n_lines", "seconds", "lean_lines", "quality"}
-    for name in ("requires", "resolutions", "lean_requires"):
+    assert nullable == text | {"n_lines", "seconds", "lean_lines", "quality", "names_compared", "names_same", "names_standin"}
+    for name in ("requires", "resolutions", "lean_requires", "names_other"):
         assert pa.types.is_list(schema.field(name).type)
         assert schema.field(name).type.value_type == pa.string()
     assert schema.field("start_line").type == schema.field("n_lines").type == pa.int64()
