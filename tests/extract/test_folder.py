@@ -91,7 +91,8 @@ def test_the_columns_of_a_block() -> None:
     nullable = {field.name for field in schema if field.nullable}
     text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
     text |= {"dynamic", "graph", "graph_widths", "lean_code", "lean_sha256", "lean_license", "lean_error"}
-    assert nullable == text | {"n_lines", "seconds", "lean_lines", "quality", "names_compared", "names_same", "names_standin"}
+    numbers = {"n_lines", "seconds", "lean_lines", "quality", "names_compared", "names_same", "names_standin"}
+    assert nullable == text | numbers
     for name in ("requires", "resolutions", "lean_requires", "names_other"):
         assert pa.types.is_list(schema.field(name).type)
         assert schema.field(name).type.value_type == pa.string()
