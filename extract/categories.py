@@ -182,10 +182,22 @@ def words_of(name: str) -> str:
 
     `RoIAlignRotated_v2` gives `roi align rotated`, `MaxPool2dSamePadding` gives `max pool same padding`.
     """
-    for spelling, plain in _SPELLINGS:
-        name = re.sub(spelling, plain, name)
-    words = (word.lower() for word in _WORD.findall(name))
+    words = (word.lower() for word in _words(name, _SPELLINGS))
     return " ".join(re.sub(r"(?<=[a-z]{2})\d+d?$", "", word) for word in words if not _VERSION.fullmatch(word))
+
+
+def snake_of(name: str) -> str:
+    """A name as a module is called: its words in lower case, numbers kept, with underscores between them.
+
+    `ConvNeXtBlock` gives `conv_next_block`, `LayerNorm2d` `layer_norm2d`, `SEModule` `se_module`.
+    """
+    return "_".join(_words(name, _SPELLINGS[:-2])).lower() or name.lower()
+
+
+def _words(name: str, spellings: Iterable[tuple[str, str]]) -> list[str]:
+    for spelling, plain in spellings:
+        name = re.sub(spelling, plain, name)
+    return _WORD.findall(name)
 
 
 def _compile(table: Iterable[tuple[str, str]]) -> tuple[tuple[str, re.Pattern[str]], ...]:

@@ -216,13 +216,20 @@ def migrate(
     into: Annotated[
         Path,
         typer.Option(
-            "--into", metavar="NET.py", help="A file with class Net, by LEMUR's contract.", show_default=False
+            "--into",
+            metavar="NET.py|PROJECT",
+            help="A file with class Net, by LEMUR's contract, or the folder of a Python project.",
+            show_default=False,
         ),
     ],
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="NEW.py", help="File to write; default: next to the host, HOST-BLOCK.py."),
+        typer.Option(
+            "--out",
+            metavar="NEW.py",
+            help="File to write; default: next to the host, HOST-BLOCK.py; in a project, beside modules of its kind.",
+        ),
     ] = None,
     site: Annotated[
         str | None,
@@ -249,6 +256,10 @@ def migrate(
         ),
     ] = None,
     classes: Annotated[int, typer.Option(metavar="N", min=1, help="Of images.", rich_help_panel=_NETWORKS)] = 10,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="The whole closed file, not the lean form.", rich_help_panel="Into a project"),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")] = False,
     unsafe_no_sandbox: Annotated[
@@ -256,12 +267,23 @@ def migrate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Put a block, with everything it needs, into another network, and prove that all of it works."""
+    """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
     from extract.migration.command import Options, list_sites, migrate_into_network
     from lemur_core.files.errors import UsageError
 
     if into.is_dir():
-        raise UsageError(f"--into {into}: is a folder; give a Python file with class Net")
+        if site or show_sites or prm or in_shape:
+            raise UsageError(f"--into {into}: is a project; --site, --list, --prm and --in-shape are for networks")
+        from extract.migration import project
+
+        print(
+            project.migrate_into_project(
+                folder, block, into, project.Options(out, full, dry_run, force, unsafe_no_sandbox, as_json)
+            )
+        )
+        return
+    if full:
+        raise UsageError("--full: is for projects; into a network the full form goes where the lean one does not do")
     if show_sites and (site or out or dry_run):
         raise UsageError("--list: writes nothing; leave out --site, --out and --dry-run")
     options = Options(out, site, dry_run, force, prm, in_shape, classes, unsafe_no_sandbox, as_json)

@@ -49,11 +49,11 @@ def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
         with watch.watching():
             cls, names = _loaded(payload)
             watch.begin_use()
-            found = _exercised(cls, payload, names, watch.look)
+            found = exercised(cls, payload, names, watch.look)
         bound = sorted(_standing_for_others())
         if scripts:
             torch.jit._state.enable()
-            found = _exercised(*_again(payload))
+            found = exercised(*_again(payload))
     except AttemptError as failure:
         return {"error": failure.message}
     return {
@@ -77,7 +77,7 @@ def sign_lean(payload: dict[str, Any]) -> dict[str, Any]:
     _prepare(payload)
     try:
         cls, payload, names = _again(payload)
-        return _exercised(cls, payload, names)
+        return exercised(cls, payload, names)
     except AttemptError as failure:
         return {"error": failure.message, "stops": [_stop(failure)]}
 
@@ -104,10 +104,15 @@ def _loaded(payload: Mapping[str, Any]) -> tuple[type[nn.Module], Namespace]:
 # -- what is done with a block -----------------------------------------------------------------------------------------
 
 
-def _exercised(
+def exercised(
     cls: type[nn.Module], payload: Mapping[str, Any], names: Namespace, look: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Construct, print, save and load, then forward and backward in eval and train mode, at every size."""
+    """Construct, print, save and load, then forward and backward in eval and train mode, at every size.
+
+    Args: payload: `arguments` that worked, and `sizes`, as for `watch_block`.
+    Returns: as `sign_lean`.
+    Raises: AttemptError if it cannot be constructed.
+    """
     init, forward = payload["arguments"]["init"], payload["arguments"]["forward"]
     called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
     steps: dict[str, str] = {}

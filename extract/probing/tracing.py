@@ -50,7 +50,7 @@ def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]
         subject = Subject(payload)
         module = subject.build()
         returned: list[Any] = []
-        hook = module.register_forward_hook(lambda _module, _inputs, output: returned.append(_structure(output)))
+        hook = module.register_forward_hook(lambda _module, _inputs, output: returned.append(structure_of(output)))
         with recorder.pause():
             subject.settle(module)
             own = subject.shapes()
@@ -81,9 +81,10 @@ def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]
     return answer | store(sized)
 
 
-def _structure(value: Any) -> Any:
+def structure_of(value: Any) -> Any:
+    """What a value is made of: "tensor", null for anything else, a list of these, or `{"items": [[key, …], …]}`."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, Mapping):
-        return {"items": [[str(name), _structure(item)] for name, item in value.items()]}
-    return [_structure(item) for item in value] if isinstance(value, list | tuple) else None
+        return {"items": [[str(name), structure_of(item)] for name, item in value.items()]}
+    return [structure_of(item) for item in value] if isinstance(value, list | tuple) else None

@@ -27,7 +27,7 @@ from lemur_core.files.progress import note
 if TYPE_CHECKING:  # Pydantic and Arrow take longer to load than most sources
     from manifests.corpus import Corpus, CorpusSource
 
-__all__ = ["Source", "SourceFile", "open_available", "open_source"]
+__all__ = ["Source", "SourceFile", "open_available", "open_source", "read_folder", "walk"]
 
 _FORMS = "a source is NAME or NAME@VERSION of a package, git+URL[@REVISION], or a folder (./NAME)"
 #: Folders without code of a source, beside hidden ones and environments.
@@ -105,7 +105,7 @@ def read_folder(spec: str) -> Source:
 
 
 def _read(root: Path, spec: str) -> Contents:
-    paths = list(_walk(root))
+    paths = list(walk(root))
     python, texts = keep_paths(paths), [path for path in paths if is_text(path)]
     check_bounds(spec, ((root / path).stat().st_size for path in (*python, *texts)))
     return Contents(
@@ -113,7 +113,9 @@ def _read(root: Path, spec: str) -> Contents:
     )
 
 
-def _walk(root: Path) -> Iterator[str]:
+def walk(root: Path) -> Iterator[str]:
+    """The files below a folder, as paths with forward slashes; not what lies in hidden folders and environments."""
+
     def fail(error: OSError) -> None:
         raise error
 

@@ -7,9 +7,10 @@ import glob
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
@@ -77,6 +78,48 @@ def write_text(path: Path, text: str) -> None:
     """Put a text into a file, in UTF-8 with `\\n` line ends: the whole of it, or the older file stays."""
     with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Put several files in place, or none: all are written beside their places first, and then take them.
+
+    Where one cannot, those that did are put back as they were. Folders are made, and taken away again, as needed.
+
+    Raises: UserError naming the file that cannot be written.
+    """
+    with contextlib.ExitStack() as undo:
+        parts: dict[Path, Path] = {}
+        try:
+            for path, data in files.items():
+                for folder in reversed([one for one in path.parents if not one.exists()]):
+                    folder.mkdir()
+                    undo.callback(_remove_empty, folder)
+                handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
+                parts[path] = Path(name)
+                undo.callback(parts[path].unlink, missing_ok=True)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                parts[path].chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
+            for path, part in parts.items():
+                if path.exists():
+                    older = part.with_suffix(".old")
+                    os.link(path, older)
+                    undo.callback(older.replace, path)
+                else:
+                    undo.callback(path.unlink, missing_ok=True)
+                part.replace(path)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
+        undo.pop_all()
+        for part in parts.values():
+            part.with_suffix(".old").unlink(missing_ok=True)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 @contextlib.contextmanager
