@@ -112,10 +112,22 @@ class BlockExtractor:
                 self.facts.notes.append(told)
             self.watch.lap("index")
             modules = [self.library.by_path[source.name, file.path] for source, file in scope]
-            self._found = tuple(self._discover(modules))
+            found = self._discover(modules)
+            self._found = tuple(item for item in found if item.module.source.asks_for(item.name, item.qualname))
+            self._tell_unmatched(found)
             self._keep_answers()
             self.watch.lap("discover")
         return self._found
+
+    def _tell_unmatched(self, found: Sequence[Found]) -> None:
+        """Note the sources whose symbols, by the corpus, match none of their classes."""
+        assert self._found is not None
+        chosen = {item.module.source.name for item in self._found}
+        for name in sorted({item.module.source.name for item in found} - chosen):
+            symbols = next(source.symbols for source in self.facts.sources if source.name == name)
+            told = f"{name}: none of its classes is called {' or '.join(symbols)}, as the corpus asks; see its symbols"
+            note(told)
+            self.facts.notes.append(told)
 
     def _discover(self, modules: Sequence[Module]) -> list[Found]:
         """The classes in these files; the list follows from the files alone, so it is kept."""

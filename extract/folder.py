@@ -43,6 +43,7 @@ _OF_SOURCES = (
     "priority",
     "paths",
     "exclude",
+    "symbols",
     "instead_of",
 )
 #: Characters of a file name before `.py`; longer ones are cut and get a digest.

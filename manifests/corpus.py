@@ -1,7 +1,7 @@
-"""Corpora: which sources are looked at together, pinned, in which order and how much of each."""
+"""Corpora: which sources are looked at together, pinned, in which order, how much of each, and where each is had."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -13,7 +13,12 @@ FOLDER = Path(__file__).with_name("corpora")
 Patterns = tuple[Annotated[str, Field(min_length=1)], ...]
 Digest = Sha256 | Annotated[tuple[Sha256, ...], Field(min_length=1)]
 
+#: Where a source may be fetched: wherever it can be had, as a release alone, or as a commit alone. Folders are there.
+Fetch = Literal["either", "package", "git"]
+
 _PATHS = "files, folders or globs, relative to the root of the source; all when empty"
+_SYMBOLS = "patterns over bare or qualified class names ('*Attention', 'timm.layers.*'); all classes when empty"
+_FETCH = "where it may be fetched: either, from a package index alone, or by git alone"
 _DIGEST = "SHA-256 of the source's Python files; several where the builds for different platforms differ"
 
 
@@ -35,8 +40,16 @@ class CorpusSource(Record):
     priority: int = Field(default=1, ge=1, description="the smaller, the earlier a bare name is looked up here")
     paths: Patterns = Field(default=(), description=_PATHS)
     exclude: Patterns = Field(default=(), description="what of `paths` is left out, in the same form")
+    symbols: Patterns = Field(default=(), description=_SYMBOLS)
+    fetch: Fetch | None = Field(default=None, description=f"{_FETCH}; null: as the corpus says")
     license: str = Field(default="NOASSERTION", description="SPDX expression")
     alternative: Alternative | None = None
+
+    def places(self, fetch: Fetch) -> tuple["CorpusSource | Alternative", ...]:
+        """Where the source may be had, in order. Args: fetch: of the corpus, which counts where this has none."""
+        wanted = self.fetch or fetch
+        known = (self,) if self.alternative is None else (self, self.alternative)
+        return tuple(place for place in known if wanted == "either" or kind_of(place.source) in ("folder", wanted))
 
 
 class Corpus(Record):
@@ -44,6 +57,7 @@ class Corpus(Record):
 
     name: str = Field(min_length=1)
     description: str = ""
+    fetch: Fetch = Field(default="either", description=f"{_FETCH}; of every source that does not say so itself")
     sources: tuple[CorpusSource, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -53,6 +67,25 @@ class Corpus(Record):
         if twice:
             raise ValueError(f"two sources are named {twice[0]!r}")
         return self
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        for place, source in enumerate(self.sources):
+            if not source.places(self.fetch):
+                wanted = source.fetch or self.fetch
+                form = "NAME@VERSION" if wanted == "package" else "git+URL@REVISION"
+                raise ValueError(
+                    f"sources.{place} ({source.name}): fetch is {wanted!r}, but {source.source} is none, nor is an"
+                    f' alternative; add "alternative": {{"source": "{form}"}}, or give it "fetch": "either"'
+                )
+        return self
+
+
+def kind_of(source: str) -> Literal["git", "folder", "package"]:
+    """What a source's text names, without a look at what is there."""
+    if source.startswith("git+"):
+        return "git"
+    return "folder" if "/" in source or source.startswith((".", "~")) else "package"
 
 
 def corpus_names() -> list[str]:

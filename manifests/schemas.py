@@ -1,8 +1,9 @@
-"""Writes the JSON Schemas of all record types: `python -m manifests.schemas`."""
+"""Writes the JSON Schemas of all record types and of a corpus file: `python -m manifests.schemas`."""
 
 import json
 from pathlib import Path
 
+from manifests.corpus import Corpus
 from manifests.manifest import Manifest
 from manifests.records import RECORD_TYPES, Record
 
@@ -10,8 +11,8 @@ FOLDER = Path(__file__).with_name("schemas")
 
 
 def schema_texts() -> dict[str, str]:
-    """File name to text, for every record type and the manifest."""
-    models: tuple[type[Record], ...] = (*RECORD_TYPES, Manifest)
+    """File name to text, for every record type, the manifest and a corpus."""
+    models: tuple[type[Record], ...] = (*RECORD_TYPES, Manifest, Corpus)
     return {
         f"{model.__name__}.json": json.dumps(model.model_json_schema(), indent=2, sort_keys=True) + "\n"
         for model in models

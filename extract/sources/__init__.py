@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow take longer to load than most sources
-    from manifests.corpus import Corpus, CorpusSource
+    from manifests.corpus import Alternative, Corpus, CorpusSource, Fetch
 
 __all__ = ["Source", "SourceFile", "open_available", "open_source", "read_folder", "walk"]
 
@@ -137,32 +138,40 @@ def _is_aside(folder: Path) -> bool:
 
 
 def open_available(corpus: "Corpus") -> tuple[tuple[Source, ...], tuple[tuple[str, str], ...]]:
-    """The sources of a corpus that can be had, or their alternatives, and the (name, reason) of those that cannot."""
+    """The sources of a corpus that can be had, or their alternatives, and the (name, reason) of those that cannot.
+
+    Each is looked for where the corpus lets it be fetched, and nowhere else.
+    """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = list(pool.map(_try_open, corpus.sources))
+        results = list(pool.map(partial(_try_open, corpus.fetch), corpus.sources))
     opened = tuple(result for result in results if isinstance(result, Source))
     failed = zip(corpus.sources, results, strict=True)
     return opened, tuple((entry.name, str(result)) for entry, result in failed if isinstance(result, UserError))
 
 
-def _try_open(entry: "CorpusSource") -> Source | UserError:
+def _try_open(fetch: "Fetch", entry: "CorpusSource") -> Source | UserError:
+    first, *others = entry.places(fetch)
     try:
-        return _open_at(entry, entry.source, entry.digest, entry.paths)
+        return _open_at(entry, first)
     except UserError as error:
-        first, other = error, entry.alternative
-    if other is None:
-        return first
-    note(f"{first}; taking {other.source} instead")
+        failed = error
+    if not others:
+        return failed
+    note(f"{failed}; taking {others[0].source} instead")
     try:
-        taken = _open_at(entry, other.source, other.digest, entry.paths if other.paths is None else other.paths)
-        return replace(taken, instead_of=entry.source)
+        return replace(_open_at(entry, others[0]), instead_of=first.source)
     except UserError as second:
-        return UserError(f"{entry.name}: neither of its sources can be opened: {first}; {second}")
+        return UserError(f"{entry.name}: neither of its sources can be opened: {failed}; {second}")
 
 
-def _open_at(
-    entry: "CorpusSource", source: str, digest: str | Collection[str] | None, paths: tuple[str, ...]
-) -> Source:
-    return open_source(
-        source, name=entry.name, digest=digest, priority=entry.priority, paths=paths, exclude=entry.exclude
+def _open_at(entry: "CorpusSource", place: "CorpusSource | Alternative") -> Source:
+    paths = entry.paths if place.paths is None else place.paths
+    opened = open_source(
+        place.source,
+        name=entry.name,
+        digest=place.digest,
+        priority=entry.priority,
+        paths=paths,
+        exclude=entry.exclude,
     )
+    return replace(opened, symbols=entry.symbols)

@@ -56,6 +56,7 @@ class Source:
     priority: int = DEFAULT_PRIORITY  # the smaller, the earlier a bare class name is looked up here
     paths: tuple[str, ...] = ()  # what a corpus asks for, as prefixes or globs; () is everything
     exclude: tuple[str, ...] = ()  # what it leaves out of that
+    symbols: tuple[str, ...] = ()  # which classes it asks for, as patterns over their names; () is all
     instead_of: str = ""  # the source that a corpus names and that could not be reached, as written there
 
     def read(self, file: SourceFile) -> bytes:
@@ -76,6 +77,10 @@ class Source:
     def in_scope(self, path: str) -> bool:
         """Whether `paths` and `exclude` ask for the file of this path."""
         return not matches(self.exclude, path) and (not self.paths or matches(self.paths, path))
+
+    def asks_for(self, *names: str) -> bool:
+        """Whether `symbols` ask for a class that is called so."""
+        return not self.symbols or any(fnmatchcase(name, pattern) for pattern in self.symbols for name in names)
 
 
 def matches(patterns: Iterable[str], path: str) -> bool:

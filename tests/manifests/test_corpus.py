@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UserError
-from manifests.corpus import FOLDER, Corpus, corpus_names, load_corpus
+from manifests.corpus import FOLDER, Corpus, Fetch, corpus_names, load_corpus
 from manifests.licenses import is_permissive
+from manifests.schemas import schema_texts
 
 DIGEST = "0" * 64
 ENTRY = {"name": "one", "source": "one@1.0", "digest": DIGEST}
@@ -95,3 +96,61 @@ def test_what_is_no_corpus(tmp_path: Path, content: str, said: str) -> None:
 def test_unknown(name: str) -> None:
     with pytest.raises(UserError, match=r"paper, paper-full, quick|is a directory|cannot be read"):
         load_corpus(name)
+
+
+# --- where a source may be fetched --------------------------------------------------------------------------------------
+
+COMMIT = "git+https://example.org/one@" + "a" * 40
+BOTH = {"source": "one@1.0", "alternative": {"source": COMMIT}}
+
+
+@pytest.mark.parametrize(
+    ("default", "own", "entry", "places"),
+    [
+        ("either", None, BOTH, ["one@1.0", COMMIT]),
+        ("package", None, BOTH, ["one@1.0"]),
+        ("git", None, BOTH, [COMMIT]),
+        ("git", "either", BOTH, ["one@1.0", COMMIT]),
+        ("git", "package", BOTH, ["one@1.0"]),
+        ("package", "git", BOTH, [COMMIT]),
+        ("git", None, {"source": COMMIT}, [COMMIT]),
+        ("git", None, {"source": "./mine", "alternative": {"source": "one@1.0"}}, ["./mine"]),
+        ("package", None, {"source": "~/mine"}, ["~/mine"]),
+    ],
+)
+def test_places(default: Fetch, own: str | None, entry: dict[str, Any], places: list[str]) -> None:
+    loaded = Corpus.model_validate(
+        {"name": "mine", "fetch": default, "sources": [{"name": "one", "fetch": own, **entry}]}
+    )
+    assert [place.source for place in loaded.sources[0].places(loaded.fetch)] == places
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {"name": "mine", "fetch": "git", "sources": [ENTRY]},
+            "sources.0 (one): fetch is 'git', but one@1.0 is none, nor is an alternative; add \"alternative\": "
+            '{"source": "git+URL@REVISION"}, or give it "fetch": "either"',
+        ),
+        (corpus(source=COMMIT, fetch="package"), "sources.0 (one): fetch is 'package', but git+"),
+        (corpus(fetch="svn"), "sources.0.fetch: Input should be 'either', 'package' or 'git'"),
+        ({"name": "mine", "fetch": ["git"], "sources": [ENTRY]}, "fetch: Input should be 'either', 'package' or 'git'"),
+        (corpus(symbols="*Attention"), "sources.0.symbols: Input should be a valid array"),
+        (corpus(symbols=[""]), "sources.0.symbols.0: String should have at least 1 character"),
+    ],
+)
+def test_what_is_no_policy(tmp_path: Path, content: dict[str, Any], said: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError) as raised:
+        load_corpus(str(path))
+    assert said in str(raised.value)
+    assert str(raised.value).startswith(f"{path}: not a corpus: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_the_schema_says_what_a_file_may_hold() -> None:
+    schema = json.loads(schema_texts()["Corpus.json"])
+    assert schema["properties"]["fetch"]["enum"] == ["either", "package", "git"]
+    assert {"symbols", "fetch", "paths", "alternative"} <= schema["$defs"]["CorpusSource"]["properties"].keys()

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from manifests.checks import check_table
+from manifests.corpus import Corpus
 from manifests.manifest import Manifest
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
 from manifests.schemas import FOLDER, schema_texts
@@ -27,7 +28,7 @@ def test_schemas_are_current() -> None:
     """If this fails, run `make schemas`."""
     checked_in = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert checked_in == schema_texts()
-    assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest)}
+    assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest, Corpus)}
 
 
 def test_lemur_record_columns() -> None:

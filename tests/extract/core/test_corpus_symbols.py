@@ -1,0 +1,47 @@
+"""The symbols of a corpus choose among the classes of each source, without another index; real small package."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.extractor import BlockExtractor, extract_to
+from extract.results import Options
+from manifests.manifest import read_manifest
+
+TINY = Path(__file__).parents[2] / "fixtures" / "extract" / "tinyvision"
+
+
+def corpus(folder: Path, **changes: Any) -> str:
+    path = folder / "corpus.json"
+    path.write_text(json.dumps({"name": "mine", "sources": [{"name": "tiny", "source": str(TINY), **changes}]}))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "names"),
+    [
+        ([], ["SqueezeExcite", "TokenMixer", "LostNet", "TinyNet"]),
+        (["*Net"], ["LostNet", "TinyNet"]),
+        (["tinyvision.layers.*"], ["SqueezeExcite", "TokenMixer"]),
+        (["Squeeze*", "TinyNet"], ["SqueezeExcite", "TinyNet"]),
+        (["*net"], []),
+    ],
+)
+def test_symbols_choose(tmp_path: Path, symbols: list[str], names: list[str]) -> None:
+    with BlockExtractor(corpus(tmp_path, symbols=symbols), level="discovered", jobs=1) as extractor:
+        assert [found.name for found in extractor.warm_index_once()] == names
+        told = "tiny: none of its classes is called *net, as the corpus asks; see its symbols"
+        assert extractor.facts.notes == ([] if names else [told])
+
+
+def test_symbols_and_the_folder(tmp_path: Path) -> None:
+    """Code outside of them is still there for what is chosen; the manifest says what was asked."""
+    path = corpus(tmp_path, symbols=["TinyNet"])
+    extract_to(tmp_path / "out", Options(corpus=path, level="emitted", jobs=1))
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.counts["reached"]["emitted"] == 1
+    assert manifest.details["sources"][0]["symbols"] == ["TinyNet"]
+    (file,) = (tmp_path / "out" / "blocks").rglob("*.py")
+    assert "class SqueezeExcite" in file.read_text()
