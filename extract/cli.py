@@ -252,7 +252,9 @@ def migrate(
     in_shape: Annotated[
         str | None,
         typer.Option(
-            metavar="NxCxHxW", help="Of a batch; default: the first of 64, 32, 224, 256.", rich_help_panel=_NETWORKS
+            metavar="NxCxHxW",
+            help="Of a batch; default: the first size of 64, 32, 224, 299.",
+            rich_help_panel=_NETWORKS,
         ),
     ] = None,
     classes: Annotated[int, typer.Option(metavar="N", min=1, help="Of images.", rich_help_panel=_NETWORKS)] = 10,

@@ -9,7 +9,7 @@ Source: https://libcst.readthedocs.io/en/latest/codemods_tutorial.html
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -20,7 +20,7 @@ from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.facts import IMPORT
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.parse import parse_file
-from lemur_core.source.text import normalise
+from lemur_core.source.text import Edit, Lines, apply, normalise
 
 NET = "Net"
 _HOST, _BLOCK, _SITE = "host", "block", "site"
@@ -50,7 +50,14 @@ class Written:
 
 
 def put_in(
-    host: str, site: Site, name: str, code: str, header: Sequence[str], top: Sequence[str], note: str
+    host: str,
+    site: Site,
+    name: str,
+    code: str,
+    header: Sequence[str] = (),
+    top: Sequence[str] = (),
+    note: str = "",
+    stars: Mapping[str, Sequence[str]] | None = None,
 ) -> Written:
     """Put a block into a network's file.
 
@@ -61,6 +68,7 @@ def put_in(
         header: comment lines, without `# `, above the block's definitions.
         top: the same at the top of the file.
         note: a comment at the site.
+        stars: the names that the host's star imports bind, by module.
 
     Raises: UserError if LibCST cannot read the host, `Net.__init__` is not there, or the two cannot share a file.
     """
@@ -69,7 +77,7 @@ def put_in(
     made = _expression(site.filling, name)
     joined = bundle(
         [
-            Part(_HOST, NET, host),
+            Part(_HOST, NET, spelled_out(host, stars or {})),
             Part(_BLOCK, name, code, tuple(header)),
             Part(_SITE, "_site_", f"{_imports_for(made)}\ndef _site_(): pass\n"),
         ]
@@ -89,6 +97,20 @@ def put_in(
     if joined.future and not _has_future(module):
         statements.insert(_after_docstring(module.body), _statement("from __future__ import annotations"))
     return Written(_with_header(module, top).with_changes(body=statements).code, joined.names[_BLOCK])
+
+
+def spelled_out(host: str, stars: Mapping[str, Sequence[str]]) -> str:
+    """The host's text with the names that star imports bind, and nothing else in it does, in their place."""
+    text = normalise(host.encode())
+    lines, tree = Lines(text), ast.parse(text)
+    taken = {name for one in parse_file(text).statements for name in one.binds}
+    edits = []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module and node.module in stars:
+            names = [name for name in stars[node.module] if name not in taken]
+            taken |= set(names)
+            edits.append(Edit(*lines.span(node), f"from {node.module} import {', '.join(names)}" if names else "pass"))
+    return apply(text, 0, len(text), edits)
 
 
 def _parsed(host: str) -> cst.Module:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extract.migration.donor import Donor, donor_of
+from extract.migration.donor import donor_of
 from extract.migration.network import (
     Host,
     Migrated,
-    MigrationError,
     candidates,
-    migrate,
+    migrate_named,
     observe,
     open_box,
     proved_text,
@@ -50,14 +49,9 @@ def migrate_into_network(folder: Path, block: str, path: Path, options: Options)
     out = options.out or default_out(path, block)
     if not options.dry_run:
         _check_out(out, force=options.force)
-    host, donor = _read(folder, block, path, options)
+    host = _host(path, options)
     with open_box(unsafe=options.unsafe) as box:
-        try:
-            moved = migrate(donor, host, box, site=options.site)
-        except MigrationError as error:
-            if not (donor.lean and error.cut):
-                raise
-            moved = migrate(donor_of(folder, block, lean=False), host, box, site=options.site)
+        moved = migrate_named(folder, block, host, box, site=options.site)
     if not options.dry_run:
         try:
             write_text(out, moved.text)
@@ -75,7 +69,7 @@ def list_sites(folder: Path, block: str, path: Path, options: Options) -> str:
 
     Raises: UserError if the host does not run.
     """
-    host, donor = _read(folder, block, path, options)
+    host, donor = _host(path, options), donor_of(folder, block)
     with open_box(unsafe=options.unsafe) as box:
         sites = candidates(donor, observe(host, box), box)
     if options.as_json:
@@ -96,9 +90,8 @@ def _check_out(out: Path, *, force: bool) -> None:
     check_writable(out)
 
 
-def _read(folder: Path, block: str, path: Path, options: Options) -> tuple[Host, Donor]:
-    host = read_host(path, _prm(options.prm), _shape(options.in_shape), options.classes)
-    return host, donor_of(folder, block)
+def _host(path: Path, options: Options) -> Host:
+    return read_host(path, _prm(options.prm), _shape(options.in_shape), options.classes)
 
 
 def _prm(text: str | None) -> Mapping[str, Any]:

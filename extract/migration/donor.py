@@ -143,6 +143,10 @@ def _observed(row: Block, worked: Worked) -> tuple[tuple[tuple[Shape, Shape], ..
     except ValidationError:
         observed = None
     found = tuple(_pairs(observed.cases)) if observed is not None else ()
+    if observed is not None and observed.identity_in_eval and not observed.train_differs:
+        raise UserError(
+            f"{row.block}: does nothing with the arguments that worked, {worked.constructor_call(row.name)}"
+        )
     if observed is None or not found:
         told = observed.cases[0] if observed is not None and observed.cases else None
         seen = "was not seen to run"

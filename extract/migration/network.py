@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from extract.lean.cuts import LEFT_OUT
-from extract.migration.codemod import NET, put_in
-from extract.migration.donor import Donor
+from extract.migration.codemod import NET, put_in, spelled_out
+from extract.migration.donor import Donor, donor_of
 from extract.migration.sites import Place, Site, answered, best_first, question, sites_of, sized
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
@@ -29,11 +29,11 @@ LIMITS = Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=6 * 2**30)
 #: Hyperparameters that most networks of LEMUR take, at usual values, and what its trainer adds.
 PRM: dict[str, Any] = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "batch": 4, "epoch": 1, "transform": "norm_64"}
 CLASSES = 10
-_SIZES = (64, 32, 224, 256)  # of images, in the order in which they are tried
-_OTHER_SIZES = (96, 256, 64, 32)
+_SIZES = (64, 32, 224, 299)  # of images, in the order in which they are tried
+_OTHER_SIZES = (96, 256, 331, 64, 32)
 _BATCHES = (2, 3)
 _PIXELS = (-2.0, 2.0)
-_TRIED = 6  # sites, where none is given
+_TRIED = 4  # sites, where none is given
 _NAMED = 8
 Shape = tuple[int, ...]
 #: How far a migration came: what stopped it. `closed` and what follows are steps of the proof, in their order.
@@ -103,11 +103,13 @@ class Observed:
     Attributes:
         cases: that it ran with.
         outputs: shapes of what came out, by case.
+        stars: the names that star imports bind, by module.
     """
 
     cases: tuple[Mapping[str, Any], ...]
     outputs: tuple[Shape, ...]
     places: tuple[Place, ...]
+    stars: Mapping[str, Sequence[str]]
 
 
 class MigrationError(UserError):
@@ -161,10 +163,10 @@ def observe(host: Host, box: CachedSandbox) -> Observed:
     if "error" in told:
         category = f"{told['category']}: " if told.get("category") else ""
         raise MigrationError(
-            "host", f"{host.name}: does not run as it is: {category}{told['error']}; see --prm, --in-shape"
+            "host", f"{host.name}: does not run or learn as it is: {category}{told['error']}; see --prm and --in-shape"
         )
     outputs = tuple(tuple(shape) for shape in told["outputs"])
-    return Observed(tuple(told["cases"]), outputs, tuple(map(Place.read, told["places"])))
+    return Observed(tuple(told["cases"]), outputs, tuple(map(Place.read, told["places"])), told["stars"])
 
 
 def _ask(box: CachedSandbox, entry: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +193,21 @@ def candidates(donor: Donor, observed: Observed, box: CachedSandbox) -> list[Sit
 
 def _key(asked: Mapping[str, Any]) -> str:
     return f"{asked['before']} {asked['after']}"
+
+
+def migrate_named(folder: Path, block: str, host: Host, box: CachedSandbox, *, site: str | None = None) -> Migrated:
+    """Move a block of an extraction folder into a network: its lean form, else, where that met a cut, its full one.
+
+    Args: block: what names it for `lemur show`. site: as for `migrate`.
+    Raises: MigrationError and UserError, as `migrate` and `donor_of` do.
+    """
+    donor = donor_of(folder, block)
+    try:
+        return migrate(donor, host, box, site=site)
+    except MigrationError as error:
+        if not (donor.lean and error.cut):
+            raise
+        return migrate(donor_of(folder, block, lean=False), host, box, site=site)
 
 
 def migrate(donor: Donor, host: Host, box: CachedSandbox, *, site: str | None = None) -> Migrated:
@@ -264,10 +281,11 @@ def _moved(
             list(_notice(donor, site)),
             list(_top(donor, host, site)),
             f"{donor.name} of {donor.row.source} {_where(site)}",
+            observed.stars,
         )
     except UserError as error:
         raise MigrationError("written", str(error)) from error
-    if missing := _undefined(written.text, host.text):
+    if missing := _undefined(written.text, host.text, observed.stars):
         raise MigrationError("closed", f"{missing} is not defined in the new file")
     payload = {
         "code": written.text,
@@ -290,11 +308,11 @@ def _where(site: Site) -> str:
     return f"after {site.place.path}" if site.how == "after" else f"in place of {site.place.path}, a {site.place.kind}"
 
 
-def _undefined(text: str, host: str) -> str:
+def _undefined(text: str, host: str, stars: Mapping[str, Sequence[str]]) -> str:
     """The first name that the new text reads, nothing defines, and the host did not leave undefined before."""
     names: list[Mapping[str, str]] = []
     for code in (text, host):
-        tree = ast.parse(code)
+        tree = ast.parse(spelled_out(code, stars))
         drop_unevaluated(tree)
         names.append(undefined_names(tree))
     return next(iter(sorted(names[0].keys() - names[1].keys())), "")

@@ -1,9 +1,12 @@
 """Inside the sandbox: what goes into and comes out of each submodule of a LEMUR network, as the trainer constructs it.
 
-The network is made anew and run for each case. What differs between them beside the batch follows the size of the
-images, or is drawn at random: no number in a text can stand for it.
+The network is made anew and run for each case, in eval mode and in train mode. What differs between them beside the
+batch follows the size of the images, or is drawn at random: no number in a text can stand for it. Then it learns one
+batch by itself: what the host cannot do is not asked of it with a block.
 """
 
+import ast
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +17,9 @@ from torch import Tensor, nn
 from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, step, stub_weights, tuples
 
 _THREADS = 1
+
+#: Images that are learned: norms over a batch need some.
+BATCH = 4
 
 
 @dataclass(slots=True)
@@ -35,9 +41,10 @@ def observe(payload: Mapping[str, Any]) -> dict[str, Any]:
             first one that the network runs with counts, of the second one there need be none.
 
     Returns: `{"runs": false, "category", "error", "missing"}`, or `{"runs": true, "cases": […], "outputs": […],
-        "places": […]}`: of each submodule that was called `path`, `steps` (how Python reaches it), `kind`, `within`
-        (kind of what holds it, and how many it holds), `parameters`, `children`, `shared`, and for each case `calls`,
-        `inputs`, `outputs`, `single`, in the order in which their first calls ended.
+        "stars": {…}, "places": […]}`: what star imports bind, by module, and of each submodule that was called
+        `path`, `steps` (how Python reaches it), `kind`, `within` (kind of what holds it, and how many it holds),
+        `parameters`, `children`, `shared`, and for each case `calls`, `inputs`, `outputs`, `single`, in the order in
+        which their first calls ended.
     Raises: MemoryError and the like, which the sandbox tells.
     """
     torch.set_num_threads(_THREADS)
@@ -55,12 +62,17 @@ def observe(payload: Mapping[str, Any]) -> dict[str, Any]:
             assert failure is not None
             return failure.answer()
     paths = [path for path in ran[0]["places"] if all(path in one["places"] for one in ran)]
+    try:
+        learn(payload["code"], ran[0]["case"], payload["prm"])
+    except NetError as error:
+        return error.answer()
     places = [_together([one["places"][path] for one in ran]) for path in paths]
     return {
         "runs": True,
         "cases": [one["case"] for one in ran],
         "outputs": [one["output"] for one in ran],
         "places": places,
+        "stars": _stars(payload["code"]),
     }
 
 
@@ -77,9 +89,44 @@ def _run(payload: Mapping[str, Any], case: Mapping[str, Any], seed: int) -> dict
     inputs = inputs_of(dict(case))
     with step("forward_failed", f"input {list(inputs.shape)}"), torch.no_grad():
         output = net(inputs)
+        places = _places(net, seen)
+    with step("forward_failed", f"input {list(inputs.shape)} in train mode"), torch.no_grad():
+        net.train()(inputs)
     if not isinstance(output, Tensor):
         raise NetError("wrong_output", f"forward gives {type(output).__name__}, not a tensor")
-    return {"case": dict(case), "output": list(output.shape), "places": _places(net, seen)}
+    return {"case": dict(case), "output": list(output.shape), "places": places}
+
+
+def learn(code: str, case: Mapping[str, Any], prm: Mapping[str, Any]) -> tuple[Any, Any, Tensor]:
+    """Have a network learn one batch, as LEMUR's trainer does.
+
+    Args: case: gives the images; they are as many as `BATCH`.
+    Returns: the file as a module, the network, and what it gives for the batch afterwards, in eval mode.
+    Raises: NetError.
+    """
+    seed_all(0)
+    case = {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
+    file = execute(code)
+    net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(prm))
+    images, labels = inputs_of(case), torch.arange(BATCH) % int(case["out_shape"][0])
+    with step("train_setup_failed", "in train_setup(prm)"):
+        net.train_setup({**prm, "batch": BATCH})
+    with step("learn_failed", f"in learn(train_data), one batch of {BATCH}"):
+        net.train()
+        net.learn([(images, labels)])
+    with step("forward_failed", "after one batch was learned"), torch.no_grad():
+        return file, net, net.eval()(images)
+
+
+def _stars(code: str) -> dict[str, list[str]]:
+    """The names that the star imports of a file bind, by module."""
+    found = {}
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level and node.names[0].name == "*":
+            module = importlib.import_module(node.module)
+            public = [name for name in vars(module) if not name.startswith("_")]
+            found[node.module] = sorted(getattr(module, "__all__", public))
+    return found
 
 
 def _watcher(seen: dict[nn.Module, _Seen]) -> Any:

@@ -5,18 +5,20 @@ one batch through its own `train_setup` and `learn`; and its graph, which tells 
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from extract.migration.observing import BATCH, learn
 from lemur_core.graphs.network import trace_network
+from lemur_core.graphs.trace import tensors_of
 from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, sizes, step, stub_weights, tuples
 
 #: The steps, in their order.
 STEPS = ("builds", "runs", "shape", "gradients", "learns", "leads")
 
-_BATCH = 4
 _THREADS = 1
 
 
@@ -59,11 +61,11 @@ def _prove(payload: Mapping[str, Any], found: dict[str, Any]) -> None:
     found["proved"] += ["runs", "shape"]
     case = _batched(payload["cases"][0])
     net, blocks = _built(payload, case)
-    trained = {name: one for block in blocks for name, one in block.named_parameters() if one.requires_grad}
+    trained = _trained(blocks)
     found["parameters"] = len(trained)
     _differentiate(net, case, blocks, trained)
     found["proved"].append("gradients")
-    found["moved"] = _learn(payload, case)
+    found["moved"] = _learn(payload)
     found["proved"].append("learns")
     found["graph"] = _lead(payload, type(blocks[0]).__qualname__)
     found["proved"] += [] if found["graph"] else ["leads"]
@@ -77,6 +79,10 @@ def _built(payload: Mapping[str, Any], case: Mapping[str, Any]) -> tuple[Any, li
         net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(payload["prm"]))
     except NetError as error:
         raise _Failed("builds", error.detail) from error
+    return net, _blocks_of(file, net, payload)
+
+
+def _blocks_of(file: ModuleType, net: nn.Module, payload: Mapping[str, Any]) -> list[nn.Module]:
     name, path = payload["name"], payload["path"]
     try:
         holder = net.get_submodule(path)
@@ -85,7 +91,7 @@ def _built(payload: Mapping[str, Any], case: Mapping[str, Any]) -> tuple[Any, li
     blocks = [one for one in holder.modules() if isinstance(one, getattr(file, name))]
     if not blocks:
         raise _Failed("builds", f"no {name} is in {path} once it is constructed")
-    return net, blocks
+    return blocks
 
 
 def _run(net: nn.Module, case: Mapping[str, Any], expected: list[int]) -> None:
@@ -104,7 +110,7 @@ def _run(net: nn.Module, case: Mapping[str, Any], expected: list[int]) -> None:
 
 def _batched(case: Mapping[str, Any]) -> dict[str, Any]:
     """The case with more images: norms over a batch need some."""
-    return {**case, "in_shape": [_BATCH, *case["in_shape"][1:]]}
+    return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
 
 
 def _differentiate(
@@ -115,9 +121,10 @@ def _differentiate(
     hooks = [block.register_forward_hook(lambda _m, _i, out: gave.append(_kept(out))) for block in blocks]
     try:
         with step("gradients", "train mode"):
-            output = net.train()(inputs_of(dict(case)))
-            weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
-            torch.autograd.backward((output * weights).sum())
+            outputs = [one for one in tensors_of(net.train()(inputs_of(dict(case)))) if one.requires_grad]
+            generator = torch.Generator().manual_seed(0)
+            weights = [torch.randn(one.shape, generator=generator) for one in outputs]
+            torch.autograd.backward(outputs, weights)  # no outputs: PyTorch says so
     except NetError as error:
         raise _Failed("gradients", error.detail) from error
     for hook in hooks:
@@ -146,30 +153,33 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _learn(payload: Mapping[str, Any], case: Mapping[str, Any]) -> int:
+def _learn(payload: Mapping[str, Any]) -> int:
     """One batch through the network's own training. Returns: how many parameters of the block it changed."""
-    net, blocks = _built(payload, case)
-    trained = [one for block in blocks for one in block.parameters() if one.requires_grad]
-    before = [one.detach().clone() for one in trained]
-    images, classes = inputs_of(dict(case)), int(case["out_shape"][0])
-    labels = torch.arange(_BATCH) % classes
-    prm = {**payload["prm"], "batch": _BATCH}
+    _, blocks = _built(payload, _batched(payload["cases"][0]))  # under the seed under which it will learn
+    before = _trained(blocks)
     try:
-        with step("train_setup"):
-            net.train_setup(prm)
-        with step("learn"):
-            net.train()
-            net.learn([(images, labels)])
-        with step("learn", "afterwards, in eval mode"), torch.no_grad():
-            output = net.eval()(images)
+        file, net, output = learn(payload["code"], payload["cases"][0], payload["prm"])
     except NetError as error:
         raise _Failed("learns", f"{error.category}: {error.detail}") from error
     if not bool(torch.isfinite(output).all()):
         raise _Failed("learns", "one batch makes outputs that are not finite")
-    moved = sum(not torch.equal(old, new.detach()) for old, new in zip(before, trained, strict=True))
-    if trained and not moved:
+    after = _trained(_blocks_of(file, net, payload))
+    moved = sum(
+        not torch.equal(old.detach(), new.detach()) for old, new in zip(before.values(), after.values(), strict=True)
+    )
+    if before and not moved:
         raise _Failed("learns", "one batch changes no parameter of the block")
     return moved
+
+
+def _trained(blocks: list[nn.Module]) -> dict[str, nn.Parameter]:
+    """The parameters of blocks that are trained, by name and number of the block."""
+    return {
+        f"{name} of {number}" if number else name: one
+        for number, block in enumerate(blocks)
+        for name, one in block.named_parameters()
+        if one.requires_grad
+    }
 
 
 def _lead(payload: Mapping[str, Any], name: str) -> str | None:

@@ -204,6 +204,15 @@ def test_what_cannot_be_done_is_said_in_one_line(host: str, said: str) -> None:
     assert "\n" not in str(failure.value)
 
 
+def test_the_names_of_star_imports_are_taken() -> None:
+    host = "from os.path import *\n" + HOST.lstrip("\n")
+    one, stars = SITES["an attribute, in its place"][0], {"os.path": ["helper", "join", "nn"]}
+    text = put_in(host, one, "Gate", BLOCK, stars=stars).text
+    assert text.startswith("from os.path import *\nimport math\n\nimport torch.nn as nn\n")
+    assert "def helper_2(x)" in text
+    assert "def join" not in text
+
+
 NAMES = ("helper", "Gate", "x", "math", "torch", "Extra")
 
 
