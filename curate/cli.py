@@ -14,7 +14,10 @@ app = typer.Typer()
 _NN_DUP_ONLY = "Profile nn-dup only"
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
-_SOURCE = "lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, a folder of .py files, or hf://datasets/OWNER/NAME."
+_SOURCE = (
+    "lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, a folder of .py files, or"
+    " hf://datasets/OWNER/NAME."
+)
 _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."
 
 SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
@@ -56,6 +59,13 @@ def curate(
     profile: Annotated[
         ProfileName, typer.Option(help="strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")
     ] = ProfileName.strict,
+    task: Annotated[list[str] | None, typer.Option(metavar="T", help="Only rows of this task (repeatable).")] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(metavar="D", help="Only rows of this data set (repeatable).")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="M", help="Only rows of this metric (repeatable).")
+    ] = None,
     include: Annotated[
         list[str] | None, typer.Option(metavar="PREFIX", help="Only names with this prefix (repeatable).")
     ] = None,
@@ -127,6 +137,9 @@ def curate(
 
     options = CurateOptions(
         profile=profile.value,
+        task=tuple(task or ()),
+        dataset=tuple(dataset or ()),
+        metric=tuple(metric or ()),
         include=tuple(include or ()),
         prefer=tuple(prefer or ()),
         lexical_threshold=lexical_threshold,

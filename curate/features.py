@@ -25,7 +25,7 @@ from curate.pretrained import Evidence, find_pretrained
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
-from lemur_core.similarity.minhash import PERMUTATIONS, IntArray
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
 from lemur_core.similarity.outline import outline_tree
 from lemur_core.similarity.tokens import Detail
 from lemur_core.similarity.views import Views, parse_code, views_of
@@ -190,7 +190,7 @@ class FeatureStore:
     """The features of all codes seen so far, for one definition of tokens."""
 
     def __init__(self, detail: Detail) -> None:
-        self._folder = cache_folder("features", f"v{FEATURES_VERSION}-{detail}")
+        self._folder = cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
         self._pending: list[tuple[bytes, Features | str]] = []
         self._shards: list[Path] = []
         self._known: dict[bytes, tuple[int, int]] = {}

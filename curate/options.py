@@ -27,7 +27,11 @@ class CurateOptions:
     """The options of `lemur curate`; None stands for the default of the profile."""
 
     profile: Profile = "strict"
+    task: tuple[str, ...] = ()  # this and the next two: of the rows, empty for any
+    dataset: tuple[str, ...] = ()
+    metric: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
+    nn_prefixes: tuple[str, ...] = ()  # whole ones in both profiles; `include` of profile nn-dup matches as nn-dup does
     prefer: tuple[str, ...] = ()
     lexical_threshold: float = 0.90
     structural_threshold: float | None = None  # strict 0.95, nn-dup 0.90
@@ -111,10 +115,14 @@ def prefix_of(nn: str) -> str:
 
 
 def matching_prefix(nn: str, prefixes: Sequence[str]) -> int | None:
-    """The place of the first of `prefixes` that the name starts with, whole segments between `-`, case ignored."""
+    """The place of the first of `prefixes` that the name starts with, whole segments between `-`, case ignored.
+
+    A prefix may end in its `-`: `ga-` is `ga`, and neither is the beginning of `GAN`.
+    """
     name = nn.casefold()
     for place, prefix in enumerate(prefixes):
         wanted = prefix.casefold()
+        wanted = wanted.rstrip("-") or wanted
         if name == wanted or name.startswith(f"{wanted}-"):
             return place
     return None

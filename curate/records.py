@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.corpus import Corpus
+from curate.filters import left_out
 from curate.options import CurateOptions, matching_prefix, prefix_of
 
 
@@ -90,7 +91,7 @@ def build_records(corpus: Corpus, options: CurateOptions) -> Records:
     usable = corpus.code_of_row >= 0
     usable[list(corpus.problems)] = False
     scores = row_scores(corpus.rows, usable)
-    filtered = _filtered(corpus, options, names, usable)
+    filtered = left_out(corpus, options, usable)
     open_rows = usable.copy()
     open_rows[list(filtered)] = False
     speaking = _speaking_rows(corpus, names, scores, np.flatnonzero(open_rows))
@@ -118,22 +119,6 @@ def leave_out(records: Records, corpus: Corpus, reasons: Mapping[int, str]) -> R
         shown={code: row for code, row in records.shown.items() if code not in reasons},
         order=[code for code in records.order if code not in reasons],
     )
-
-
-def _filtered(
-    corpus: Corpus, options: CurateOptions, names: list[str], usable: npt.NDArray[np.bool_]
-) -> dict[int, str]:
-    filtered: dict[int, str] = {}
-    if not options.include and not options.from_scratch:
-        return filtered
-    wanted = ", ".join(options.include)
-    for row in np.flatnonzero(usable).tolist():
-        if options.include and matching_prefix(names[row], options.include) is None:
-            filtered[row] = f"name does not start with {wanted} (--include)"
-        elif options.from_scratch and int(corpus.code_of_row[row]) in corpus.features.pretrained:
-            line = corpus.features.pretrained[int(corpus.code_of_row[row])][0].line
-            filtered[row] = f"loads trained weights, line {line} (--from-scratch)"
-    return filtered
 
 
 def _speaking_rows(

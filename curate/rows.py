@@ -23,6 +23,7 @@ ROW_SCHEMA = pa.schema(
         ("accuracy", pa.float64()),
         ("duration", pa.float64()),
         ("prm", pa.string()),
+        ("arch_uid", pa.string()),
         ("problem", pa.string()),
     ]
 )

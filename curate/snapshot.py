@@ -157,7 +157,7 @@ def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
 
 
 def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dict[str, object]]:
-    columns = corpus.rows.take([outcome.shown[code] for code in codes]).select(_API_COLUMNS).to_pylist()
+    columns = corpus.rows.take([outcome.shown[code] for code in codes]).select([*_API_COLUMNS, "arch_uid"]).to_pylist()
     for code, row in zip(codes, columns, strict=True):
         row["nn"] = row["nn"] or ""
         yield {

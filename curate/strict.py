@@ -24,7 +24,7 @@ from curate.runs import Check, choose_running
 from curate.select import Rescue, Select, Support, rescue
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, linked_by_lsh, measure_recall
-from lemur_core.similarity.minhash import Banding, IntArray
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
 from lemur_core.similarity.selection import Verdict, select
 
 
@@ -144,7 +144,11 @@ def curate_strict(
         weights={code: weight_of(records.names[code], options.upweight) for code in kept},
         graphs=traced,
         notes=chosen.shortfalls,
-        details={"lsh": recall.facts(), "split_groups": len(set(groups))},
+        details={
+            "lsh": recall.facts(),
+            "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
+            "split_groups": len(set(groups)),
+        },
     )
 
 

@@ -110,9 +110,9 @@ def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
     stated: list[str] = []
     wrong: list[str] = []
     records: list[dict[str, Any]] = []
-    columns = [name for name in LemurRecord.model_fields if name != "nn_code"]
     for path in sorted(folder.glob("data/records/*.parquet")):
-        records += pq.read_table(path, columns=columns).to_pylist()
+        there = {*pq.read_schema(path).names} & {*LemurRecord.model_fields} - {"nn_code"}
+        records += pq.read_table(path, columns=sorted(there)).to_pylist()
 
     def codes() -> Iterator[tuple[bytes, str]]:
         for path in [*sorted(folder.glob("data/records/*.parquet")), folder / "removed.parquet"]:

@@ -69,6 +69,9 @@ class LemurRecord(Record):
     unused_parameters: tuple[str, ...] | None = Field(
         default=None, description="parameters that no output depends on, by name"
     )
+    arch_uid: str | None = Field(
+        default=None, description="LEMUR's own certificate of the architecture; null where the source states none"
+    )
 
 
 class Decision(Record):

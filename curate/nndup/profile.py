@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from curate.corpus import Corpus
+from curate.filters import left_out
 from curate.nndup.code import NnDupFeatures, nndup_features
 from curate.nndup.rows import Rows, first_prefix, normalised, prepare_rows
 from curate.nndup.stages import (
+    SKETCH_SCHEME,
     NnDupOptions,
     Removed,
     remove_equal_code,
@@ -164,15 +167,36 @@ def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) 
     """
     features = _features(corpus, jobs)
     code_of_row = [code if features[code] is not None else -1 for code in corpus.code_of_row.tolist()]
+    filtered = left_out(corpus, options, np.array(code_of_row) >= 0)
+    rows = [row for row in range(len(code_of_row)) if row not in filtered]
+    given = corpus.rows.take(pa.array(rows, pa.int64()))
     result = curate_nndup(
-        names=[nn or "" for nn in corpus.rows.column("nn").to_pylist()],
-        code_index=code_of_row,
-        accuracies=corpus.rows.column("accuracy").to_pylist(),
+        names=[nn or "" for nn in given.column("nn").to_pylist()],
+        code_index=[code_of_row[row] for row in rows],
+        accuracies=given.column("accuracy").to_pylist(),
         features=[item or _NOTHING for item in features],
         code_sha=corpus.ids,
         options=_options(options),
     )
-    return _outcome(corpus, options, result)
+    return _outcome(corpus, options, _among_all(result, rows, filtered))
+
+
+def _among_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, str]) -> NnDupResult:
+    """A result about some rows as one about all of them, where options left out the others."""
+    if not filtered:
+        return result
+    decisions = dict(zip(rows, result.decisions, strict=True)) | {
+        row: Verdict("filter", reason=reason) for row, reason in filtered.items()
+    }
+    for row in rows:
+        canonical = decisions[row].canonical
+        if canonical is not None:
+            decisions[row] = replace(decisions[row], canonical=rows[canonical])
+    return NnDupResult(
+        decisions=[decisions[row] for row in range(len(decisions))],
+        splits={rows[row]: split for row, split in result.splits.items()},
+        families={rows[row]: family for row, family in result.families.items()},
+    )
 
 
 _NOTHING = NnDupFeatures("", 0, (), (), (), "generic")
@@ -229,6 +253,7 @@ def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> Out
         families={code_of_row[row]: family for row, family in result.families.items()},
         scores={code: None if np.isnan(scores[row]) else float(scores[row]) for code, row in shown.items()},
         weights={code: _weight(names[row], options) for code, row in shown.items()},
+        details={"sketch": {"scheme": f"datasketch {SKETCH_SCHEME}", "permutations": NnDupOptions().num_perm}},
     )
 
 

@@ -8,12 +8,15 @@ Two further stages bring removed rows back: a minimum for each prefix, and a div
 quality; of rows that tie in it, the one that was removed first comes first (nn-dup: hash order).
 """
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from datasketch import MinHash, MinHashLSH
+from datasketch.hashfunc import sha1_hash32
 from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.csgraph import connected_components
 
@@ -45,6 +48,17 @@ class NnDupOptions:
     def threshold_for(self, family: str) -> float:
         """The Jaccard from which two records of a family are near-duplicates."""
         return self.fractal_threshold if family.startswith("fractal") else self.lexical_threshold
+
+
+#: How the installed datasketch sketches by default, as nn-dup has it do: since 2.0 by other permutations than before,
+#: which propose other pairs. https://github.com/ekzhu/datasketch/pull/323
+SKETCH_SCHEME = "affine32" if "scheme" in inspect.signature(MinHash.__init__).parameters else "legacy"
+
+
+def sketch_options(num_perm: int) -> dict[str, Any]:
+    """What decides a sketch, told outright, so that no later default changes it."""
+    stated = {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
+    return {"num_perm": num_perm, "seed": 1, "hashfunc": sha1_hash32, **stated}
 
 
 def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
@@ -147,7 +161,7 @@ def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDup
     if not numbers:
         return {}
     texts = ([str(shingle).encode() for shingle in sets.members(number)] for number in numbers)
-    sketch_of = dict(zip(numbers, MinHash.generator(texts, num_perm=options.num_perm), strict=True))
+    sketch_of = dict(zip(numbers, MinHash.generator(texts, **sketch_options(options.num_perm)), strict=True))
     lsh = MinHashLSH(threshold=options.lsh_threshold, num_perm=options.num_perm)
     for number, sketch in sketch_of.items():
         lsh.insert(number, sketch)

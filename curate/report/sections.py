@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from curate.filters import BY_VALUE
 from curate.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
 from curate.outcome import DUPLICATE_STAGES, Outcome
 from curate.report.facts import FATES, HOW, Facts, compared_groups
@@ -57,9 +58,8 @@ def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> l
         f"graphs `{options.graphs if compared else 'off'}`",
         f"seed {options.seed}",
     ]
-    for label, prefixes in (("include", options.include), ("prefer", options.prefer)):
-        if prefixes:
-            settings.append(f"{label} {', '.join(code_span(prefix) for prefix in prefixes)}")
+    chosen = {label: getattr(options, label) for label in (*BY_VALUE, "include", "nn_prefixes", "prefer")}
+    settings += [f"{label} {', '.join(map(code_span, texts))}" for label, texts in chosen.items() if texts]
     if options.min_prefix:
         settings.append(f"at least {options.min_prefix} a prefix")
     if options.topup_prefix or options.topup_family:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from curate.rows import Source
+from curate.sources.database import DatabaseFile, is_database
 from curate.sources.files import CsvFile, JsonlFile, ParquetFile
 from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.services import HubDataset, InstalledLemur
@@ -55,9 +56,13 @@ def join_sources(parts: Sequence[Source]) -> Source:
     return parts[0] if len(parts) == 1 else SeveralSources(parts)
 
 
-_FORMS = "SOURCE is lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, a folder of .py files, or hf://datasets/OWNER/NAME"
+_FORMS = (
+    "SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, a folder of .py"
+    " files, or hf://datasets/OWNER/NAME"
+)
 _LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _CSV = (".csv", ".csv.gz")
+_DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
 
 
 def open_source(spec: str) -> Source:
@@ -75,6 +80,10 @@ def open_source(spec: str) -> Source:
         from curate.sources.lemur import LemurRelease
 
         return LemurRelease(spec.removeprefix("lemur@")) if "@" in spec else LemurRelease()
+    if spec == "lemur-db" or spec.startswith("lemur-db@"):
+        from curate.sources.lemur_db import LemurDatabase
+
+        return LemurDatabase(spec.removeprefix("lemur-db@") if "@" in spec else None)
     return _open_path(spec)
 
 
@@ -106,6 +115,8 @@ def _open_path(spec: str) -> Source:
         return JsonlFile(path)
     if name.endswith(_CSV):
         return CsvFile(path)
+    if name.endswith(_DATABASE) or is_database(path):
+        return DatabaseFile(path)
     raise UserError(f"{shown}: unknown kind of file; {_FORMS}")
 
 

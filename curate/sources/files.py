@@ -58,6 +58,7 @@ def read_row(record: Mapping[str, Any]) -> dict[str, Any]:
         "accuracy": read_number(record.get("accuracy")),
         "duration": read_number(record.get("duration")),
         "prm": read_text(record.get("prm")),
+        "arch_uid": read_text(record.get("arch_uid")),
         "problem": problem,
     }
 

@@ -20,6 +20,10 @@ IntArray = npt.NDArray[np.int64]
 #: Permutations a signature, as published.
 PERMUTATIONS = 256
 
+#: The name of how a signature is worked out, from the shingles' hashes to what is kept. Signatures of different schemes
+#: are never compared; the one here is ours, whatever release of datasketch is installed.
+SCHEME = "multiply-shift64"
+
 #: The greatest chance that LSH may miss a pair whose Jaccard is just at the threshold.
 MISS_CHANCE = 1e-7
 

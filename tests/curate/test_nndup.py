@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from datasketch import MinHash
 
 import curate.nndup.code as text
 from curate.nndup.code import NnDupFeatures, family_of, nndup_features
 from curate.nndup.profile import NnDupResult, curate_nndup
-from curate.nndup.stages import NnDupOptions
+from curate.nndup.stages import SKETCH_SCHEME, NnDupOptions, sketch_options
 from curate.rows import Source
 from lemur_core.files.errors import UserError
 
@@ -376,6 +377,16 @@ def test_the_written_rows_reach_every_outcome() -> None:
     )
     stages = ["filter", "invalid", "exact", "lexical", "structural", None]
     assert {(stage, None) for stage in stages} | {(None, "prefix"), (None, "topup")} == outcomes.keys()
+
+
+def test_sketches_are_those_that_their_scheme_names() -> None:
+    """The default of datasketch changed once and may again; what is compared has the name that the manifest states."""
+    [made] = MinHash.generator([[b"a b", b"c"]], **sketch_options(256))
+    default = MinHash(num_perm=256)
+    default.update_batch([b"a b", b"c"])
+    assert made.hashvalues.tolist() == default.hashvalues.tolist()  # what nn-dup has with the installed release
+    digest = hashlib.sha256(made.hashvalues.astype("<u8").tobytes()).hexdigest()[:16]
+    assert digest == {"affine32": "ceca396a3d5c7d6c", "legacy": "fe1e0575ae2def86"}[SKETCH_SCHEME]
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_no_such_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
     assert error_of(spec).endswith(
-        ": no such file or folder; SOURCE is lemur[@VERSION], installed, a .parquet/.jsonl/.csv file, "
+        ": no such file or folder; SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, "
         "a folder of .py files, or hf://datasets/OWNER/NAME"
     )
 

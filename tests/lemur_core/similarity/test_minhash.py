@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from lemur_core.similarity.minhash import MISS_CHANCE, PERMUTATIONS, Banding, band_keys, banding_for, signature
+from lemur_core.similarity.minhash import MISS_CHANCE, PERMUTATIONS, SCHEME, Banding, band_keys, banding_for, signature
 
 GOLDEN_START = [155363496, 153058444, 225001600, 104049505]
 GOLDEN_DIGEST = "815761c83d7a1038"
@@ -16,7 +16,8 @@ def numbers(count: int, seed: int = 0) -> np.ndarray:
 
 
 def test_signatures_never_change() -> None:
-    """They are cached and decide which pairs are proposed: other values need another FEATURES_VERSION."""
+    """They are cached and decide which pairs are proposed: other values need another name of their scheme."""
+    assert SCHEME == "multiply-shift64"
     found = signature(np.arange(1, 11, dtype=np.uint64))
     assert found.shape == (PERMUTATIONS,)
     assert found.dtype == np.uint32

@@ -1,4 +1,4 @@
-"""A Hub of dataset repositories on this machine, as far as the client's protocol goes, with faults to order.
+"""A Hub of repositories on this machine, as far as the client's protocol goes, with faults to order.
 
 Source: https://huggingface.co/docs/hub/api and https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md
 """
@@ -57,6 +57,7 @@ class Repo:
     tags: dict[str, str] = field(default_factory=dict)
     log: list[tuple[str, str]] = field(default_factory=list)  # branch and commit
     parents: dict[str, str] = field(default_factory=dict)
+    card: dict[str, str] = field(default_factory=dict)
 
     def commit(self, branch: str, tree: Tree) -> str:
         oid = hashlib.sha1(
@@ -155,13 +156,14 @@ class RefusalError(Exception):
 
 
 NAME = r"(?P<repo>[\w.-]+/[\w.-]+)"
+API = r"/api/(?:datasets|models)"  # models are only read
 ROUTES = [
     ("create", "POST", r"/api/repos/create"),
     ("yaml", "POST", r"/api/validate-yaml"),
-    ("info", "GET", rf"/api/datasets/{NAME}(/revision/(?P<rev>[^/]+))?"),
+    ("info", "GET", rf"{API}/{NAME}(/revision/(?P<rev>[^/]+))?"),
     ("refs", "GET", rf"/api/datasets/{NAME}/refs"),
     ("commits", "GET", rf"/api/datasets/{NAME}/commits/(?P<rev>[^/]+)"),
-    ("tree", "GET", rf"/api/datasets/{NAME}/tree/(?P<rev>[^/]+)(/(?P<path>.*))?"),
+    ("tree", "GET", rf"{API}/{NAME}/tree/(?P<rev>[^/]+)(/(?P<path>.*))?"),
     ("branch", "POST", rf"/api/datasets/{NAME}/branch/(?P<rev>[^/]+)"),
     ("tag", "POST", rf"/api/datasets/{NAME}/tag/(?P<rev>[^/]+)"),
     ("preupload", "POST", rf"/api/datasets/{NAME}/preupload/(?P<rev>[^/]+)"),
@@ -169,8 +171,8 @@ ROUTES = [
     ("upload", "PUT", r"/lfs/(?P<oid>[0-9a-f]{64})"),
     ("verify", "POST", r"/lfs/verify"),
     ("commit", "POST", rf"/api/datasets/{NAME}/commit/(?P<rev>[^/]+)"),
-    ("resolve", "HEAD", rf"/datasets/{NAME}/resolve/(?P<rev>[^/]+)/(?P<path>.+)"),
-    ("download", "GET", rf"/datasets/{NAME}/resolve/(?P<rev>[^/]+)/(?P<path>.+)"),
+    ("resolve", "HEAD", rf"(?:/datasets)?/{NAME}/resolve/(?P<rev>[^/]+)/(?P<path>.+)"),
+    ("download", "GET", rf"(?:/datasets)?/{NAME}/resolve/(?P<rev>[^/]+)/(?P<path>.+)"),
 ]
 WRITES = {"create", "branch", "tag", "preupload", "batch", "commit"}
 
@@ -303,6 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
         repo, oid = self._repo, self._commit_oid
         siblings = [{"rfilename": name} for name in sorted(repo.trees[oid])]
         facts = {"id": self.given["repo"], "sha": oid, "private": repo.private, "siblings": siblings, "tags": []}
+        facts |= {"cardData": repo.card} if repo.card else {}
         self._answer(200, {**facts, "gated": False, "disabled": False, "downloads": 0, "likes": 0})
 
     def _refs(self, body: bytes) -> None:

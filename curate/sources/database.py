@@ -1,0 +1,240 @@
+"""Rows of a LEMUR database: a SQLite file as nn-dataset writes it, plain (`ab.nn.db`) or compressed by Zstandard.
+
+The rows are those that `ab.nn.api.data(only_best_accuracy=True)` of that database returns, in its order: for each
+(task, dataset, metric, nn, epoch) every run that reaches the maximum accuracy. They are read in one sorted pass, a
+network's code and a run's hyperparameters as they come up, so that memory does not grow with the database.
+
+Source: `ab/nn/util/{ZST.py,db/{Init,Write,Read}.py}` of https://github.com/ABrain-One/nn-dataset
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from curate.sources.files import FileSource, read_errors, read_row
+from lemur_core.files.atomic import atomic_file, sha256_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import note, progress
+
+#: What is read of each table; more may be there.
+_TABLES = {
+    "stat": ("id", "accuracy", "epoch", "duration", "task", "dataset", "metric", "nn", "transform", "prm"),
+    "nn": ("name", "code"),
+    "prm": ("uid", "name", "value"),
+}
+
+#: The best runs of each configuration stand first; equals in the order of the index by which LEMUR's query finds them.
+_RUNS = """
+    SELECT task, dataset, metric, nn, epoch, duration, prm, accuracy FROM stat
+    WHERE accuracy IS NOT NULL AND task IS NOT NULL AND dataset IS NOT NULL AND metric IS NOT NULL AND nn IS NOT NULL
+        AND epoch IS NOT NULL
+    ORDER BY task, dataset, metric, nn, epoch, accuracy DESC, transform, duration, id
+"""
+_COLUMNS = ("task", "dataset", "metric", "nn", "epoch", "duration", "prm", "accuracy")
+_CONFIGURATION = 5  # columns that tell a network's benchmark
+
+_SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
+_SORT_KIB = 1 << 16  # memory for sorting runs; what does not fit goes through a temporary file
+_CODES, _PARAMETERS = 256, 4_096  # networks and runs whose code and hyperparameters are at hand: neighbours share them
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is told by its first bytes to be a SQLite database or a file of Zstandard."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)).startswith((_SQLITE, _ZSTANDARD))
+    except OSError:
+        return False
+
+
+def read_database(path: Path, where: str) -> Iterator[dict[str, Any]]:
+    """The rows of a database, which is only read.
+
+    Args:
+        where: what messages call it.
+
+    Raises: UserError if it is no SQLite database, or none of LEMUR.
+    """
+    with _database_errors(where), closing(_connect(path)) as connection:
+        columns = _check_tables(connection, where)
+        code_of, parameters_of = _code_reader(connection, columns), _parameter_reader(connection)
+        with progress("reading LEMUR's runs", None, "best runs") as advance:
+            for run in _best_runs(connection):
+                code, arch_uid = code_of(run["nn"])
+                yield read_row({**run, "nn_code": code, "arch_uid": arch_uid, "prm": parameters_of(run["prm"])})
+                advance(1)
+
+
+def _best_runs(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    configuration, best = None, None
+    for run in connection.execute(_RUNS):
+        accuracy = run[-1]
+        if run[:_CONFIGURATION] != configuration:
+            configuration, best = run[:_CONFIGURATION], accuracy
+        if accuracy == best:
+            yield dict(zip(_COLUMNS, run, strict=True))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection.text_factory = bytes  # a file may claim falsely that its text is UTF-8
+    connection.execute(f"PRAGMA cache_size = -{_SORT_KIB}")
+    return connection
+
+
+@contextmanager
+def _database_errors(where: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise UserError(f"{where}: cannot be read as a SQLite database: {error}; write or fetch it again") from error
+
+
+def _check_tables(connection: sqlite3.Connection, where: str) -> set[str]:
+    """The columns of table `nn`, if all that is read is there."""
+    there = sorted(name.decode() for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'"))
+    for table, wanted in _TABLES.items():
+        if table not in there:
+            known = ", ".join(there) or "none"
+            raise UserError(f"{where}: no table {table!r}, so not a LEMUR database; it has {known}")
+        columns = _columns(connection, table)
+        missing = next((name for name in wanted if name not in columns), None)
+        if missing is not None:
+            raise UserError(f"{where}: table {table!r} has no column {missing!r}, so not a LEMUR database")
+    return _columns(connection, "nn")
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {name.decode() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+
+
+def _code_reader(
+    connection: sqlite3.Connection, columns: set[str]
+) -> Callable[[bytes], tuple[bytes | None, str | None]]:
+    """A function from a network's name to its code and `arch_uid`."""
+    identity = "arch_uid" if "arch_uid" in columns else "id" if "id" in columns else "NULL"
+
+    @lru_cache(maxsize=_CODES)
+    def read(name: bytes) -> tuple[bytes | None, str | None]:
+        found = connection.execute(f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)", (name,)).fetchone()
+        if found is None:
+            return None, None
+        code, uid = found
+        if isinstance(uid, bytes):
+            uid = uid.decode("utf-8", "backslashreplace")
+        stated = isinstance(uid, str) and isinstance(code, bytes)
+        return code, arch_uid_of(code, uid) if stated else None
+
+    return read
+
+
+def arch_uid_of(code: bytes, uid: str) -> str | None:
+    """The `arch_uid` of a network, where what the database states as its id is one.
+
+    Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which says nothing of what it
+    computes; later it is a certificate of its architecture, but for code from which none can be made.
+    """
+    text = code.decode("utf-8", "replace")
+    plain = hashlib.md5("".join(text.split()).encode(), usedforsecurity=False).hexdigest()
+    return uid if uid and uid != plain else None
+
+
+def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]:
+    """A function from a run's parameter id to its hyperparameters as JSON; of several values of one the greatest."""
+    table = "prm"
+    if not any(_first_column(connection, name) == "uid" for name in _indexes(connection, "prm")):
+        connection.execute("CREATE TEMP TABLE by_uid AS SELECT uid, name, MAX(value) AS value FROM prm GROUP BY 1, 2")
+        connection.execute("CREATE INDEX temp.of_uid ON by_uid (uid, name, value)")
+        table = "by_uid"
+
+    @lru_cache(maxsize=_PARAMETERS)
+    def read(uid: object) -> str:
+        query = f"SELECT name, MAX(value) FROM {table} WHERE uid = CAST(? AS TEXT) GROUP BY name"
+        found = connection.execute(query, (uid,))
+        return json.dumps({_text(name): _text(value) for name, value in found}, sort_keys=True)
+
+    return read
+
+
+def _indexes(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [name.decode() for (name,) in connection.execute("SELECT name FROM pragma_index_list(?)", (table,))]
+
+
+def _first_column(connection: sqlite3.Connection, index: str) -> str | None:
+    found = connection.execute("SELECT name FROM pragma_index_info(?) WHERE seqno = 0", (index,)).fetchone()
+    return None if found is None or found[0] is None else found[0].decode()
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+_CHUNK = 1 << 20
+
+
+def unpack(packed: Path, target: Path, where: str) -> None:
+    """Decompress a database into a file, piece by piece; the file is there whole, or not at all.
+
+    Args:
+        where: what messages call the packed file.
+
+    Raises: UserError if it is not a whole Zstandard file, holds something else than a SQLite database, or its content
+        does not fit on the disk; or if the package that decompresses is not installed.
+    """
+    try:
+        import zstandard
+    except ImportError as error:
+        raise UserError(f"{where}: needs zstandard to decompress: pip install 'lemur-curator[lemur-db]'") from error
+    with read_errors(packed), packed.open("rb") as file, atomic_file(target) as part, part.open("wb") as out:
+        frame, begun, size = None, b"", 0
+        try:
+            while chunk := file.read(_CHUNK):
+                while chunk:
+                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                    piece = frame.decompress(chunk)
+                    begun += piece[: max(0, len(_SQLITE) - len(begun))]
+                    if not _SQLITE.startswith(begun):
+                        raise UserError(f"{where}: holds no SQLite database; name LEMUR's ab.nn.db or ab.nn.zst")
+                    size += len(piece)
+                    _write(out, piece, target)
+                    chunk = frame.unused_data if frame.eof else b""
+                    frame = None if frame.eof else frame
+        except zstandard.ZstdError as error:
+            raise UserError(f"{where}: cannot be decompressed: {error}; fetch it again") from error
+        if frame is not None or begun != _SQLITE:
+            raise UserError(f"{where}: ends before its content does, after {size:,} bytes of it; fetch it again")
+
+
+def _write(out: BinaryIO, piece: bytes, target: Path) -> None:
+    try:
+        out.write(piece)
+    except OSError as error:
+        raise UserError(f"{target.parent}: {error.strerror}; free space, or set LEMUR_CURATOR_CACHE") from error
+
+
+class DatabaseFile(FileSource):
+    """A LEMUR database on this machine. What is compressed is decompressed once, into the cache."""
+
+    def read_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows that the LEMUR API returns of it.
+
+        Raises: UserError as `unpack` and `read_database` do.
+        """
+        with read_errors(self._path), self._path.open("rb") as file:
+            packed = file.read(len(_ZSTANDARD)) == _ZSTANDARD
+        yield from read_database(self._unpacked() if packed else self._path, self.where)
+
+    def _unpacked(self) -> Path:
+        with read_errors(self._path):
+            digest = sha256_file(self._path)
+        target = cache_folder("lemur-db") / f"{digest[:16]}.db"
+        if not target.is_file():
+            note(f"{self.where}: decompressing into {target.parent}")
+            unpack(self._path, target, self.where)
+        return target

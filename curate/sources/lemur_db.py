@@ -1,0 +1,185 @@
+"""LEMUR as it is published today: a compressed SQLite database on the Hugging Face Hub, one file a version.
+
+The Hub's listing says which versions there are and what their files must be. A file is put there anew under the same
+name when the corpus changes, so what is kept in the cache is named by version and content.
+
+Source: `ab/nn/util/{Const.py,hf/{DB_from_HF,HF}.py}` of https://github.com/ABrain-One/nn-dataset
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import InvalidVersion, Version
+from pydantic import ValidationError
+
+from curate.rows import RowSource
+from curate.sources.database import read_database, unpack
+from lemur_core.files.atomic import sha256_file, write_text
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.progress import note
+from manifests.hub import Hub
+from manifests.licenses import NOASSERTION, license_of_fields
+from manifests.manifest import Input
+from manifests.records import Record
+from manifests.swhid import blob_sha1
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoFile
+
+REPOSITORY = "NN-Dataset/LEMUR_DB"
+_KIND = "model"  # of the repository, to the Hub
+_PREFIX = "ab.nn.zst-"
+_AGAIN = "what was fetched stays"
+
+
+class _Facts(Record):
+    """What is known of a version in the cache; written last, so that its database is whole."""
+
+    version: str
+    packed: Input  # the file on the Hub
+    license: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    commit: str
+    license: str
+    files: "dict[str, RepoFile]"  # by version
+
+
+class LemurDatabase(RowSource):
+    """The rows of one version of LEMUR's database: those that the LEMUR API returns of it, in its order.
+
+    Args:
+        version: of the database; None is the newest on the Hub.
+    """
+
+    def __init__(self, version: str | None = None, *, hub: Hub | None = None) -> None:
+        self._version = None if version is None else _checked(version)
+        self._hub = hub or Hub()
+        self._found: tuple[Path, _Facts] | None = None
+        super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
+
+    def read_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows, fetched first where the cache lacks them.
+
+        Raises: RetryableError if the Hub cannot be reached; UserError if it has no such version, a file is not what the
+            Hub states, or as `unpack` and `read_database` do.
+        """
+        yield from read_database(self._database()[0], self.name)
+
+    def inputs(self) -> list[Input]:
+        """The file on the Hub."""
+        return [self._database()[1].packed]
+
+    def license(self, stated: str | None) -> str:
+        """What the repository's card states, else what the user has stated."""
+        found = self._database()[1].license
+        return found if found != NOASSERTION else super().license(stated)
+
+    def _database(self) -> tuple[Path, _Facts]:
+        if self._found is None:
+            with self._hub.session():
+                self._found = self._find()
+            self.name = self.where = f"lemur-db@{self._found[1].version}"
+        return self._found
+
+    def _find(self) -> tuple[Path, _Facts]:
+        try:
+            listed = self._hub.call(REPOSITORY, self._list, again=_AGAIN)
+        except RetryableError as error:
+            return self._without_hub(error)
+        version = self._choose(listed)
+        file = listed.files[version]
+        folder = cache_folder("lemur-db", f"{version}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
+        return _cached(folder) or self._fetch(version, listed, folder)
+
+    def _without_hub(self, error: RetryableError) -> tuple[Path, _Facts]:
+        """The version that was asked for, where the cache has it."""
+        found = [item for folder in cache_folder("lemur-db").glob("*-*") if (item := _cached(folder)) is not None]
+        known = sorted({facts.version for _, facts in found}, key=Version)
+        fitting = [item for item in found if item[1].version == self._version]
+        if not fitting:
+            here = f"; in the cache, so usable without the Hub: lemur-db@{', lemur-db@'.join(known)}" if known else ""
+            raise RetryableError(f"{error}{here}") from error
+        path, facts = max(fitting, key=lambda item: item[0].stat().st_mtime_ns)
+        note(f"{self.name}: the Hub cannot be reached; the copy in the cache is read ({facts.packed.sha256[:16]}…)")
+        return path, facts
+
+    def _list(self) -> _Listed:
+        from huggingface_hub.hf_api import RepoFile
+
+        api = self._hub.api()
+        about = api.model_info(REPOSITORY, timeout=self._hub.answer_seconds)
+        assert about.sha is not None
+        tree = api.list_repo_tree(REPOSITORY, revision=about.sha, repo_type=_KIND)
+        names = {item.path.removeprefix(_PREFIX): item for item in tree if isinstance(item, RepoFile)}
+        files = {name: item for name, item in names.items() if item.path != name and _is_version(name)}
+        stated = getattr(about.card_data, "license", None)
+        return _Listed(about.sha, license_of_fields(stated if isinstance(stated, str) else "", "", []), files)
+
+    def _choose(self, listed: _Listed) -> str:
+        if not listed.files:
+            raise UserError(
+                f"{REPOSITORY}: holds no file {_PREFIX}VERSION; curate a release instead: lemur curate lemur"
+            )
+        versions = {Version(name): name for name in listed.files}
+        wanted = max(versions) if self._version is None else Version(self._version)
+        if wanted not in versions:
+            there = ", ".join(versions[version] for version in sorted(versions))
+            raise UserError(f"{self.name}: no such version; {REPOSITORY} has {there}")
+        return versions[wanted]
+
+    def _fetch(self, version: str, listed: _Listed, folder: Path) -> tuple[Path, _Facts]:
+        file, what = listed.files[version], f"lemur-db@{version}"
+        note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
+        scratch = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
+        try:
+            fetch = self._hub.api().hf_hub_download
+            options: dict[str, Any] = {"repo_type": _KIND, "revision": listed.commit, "local_dir": scratch}
+            packed = Path(self._hub.call(what, lambda: fetch(REPOSITORY, file.path, **options), again=_AGAIN))
+            facts = _Facts(version=version, packed=_check(packed, file, what), license=listed.license)
+            unpack(packed, folder / _DATABASE, what)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        write_text(folder / _FACTS, facts.model_dump_json() + "\n")
+        return folder / _DATABASE, facts
+
+
+_DATABASE, _FACTS = "ab.nn.db", "facts.json"
+
+
+def _cached(folder: Path) -> tuple[Path, _Facts] | None:
+    try:
+        facts = _Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError):
+        return None
+    return (folder / _DATABASE, facts) if (folder / _DATABASE).is_file() else None
+
+
+def _check(packed: Path, file: "RepoFile", what: str) -> Input:
+    """A fetched file for the manifest, if it is what the Hub's listing says."""
+    size, digest = packed.stat().st_size, sha256_file(packed)
+    same = digest == file.lfs.sha256 if file.lfs else blob_sha1(packed.read_bytes()) == file.blob_id  # these are small
+    if size != file.size or not same:
+        raise UserError(f"{what}: {size:,} bytes, not those that the Hub states ({file.size:,}); run again")
+    return Input(name=file.path, sha256=digest, bytes=size)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _checked(version: str) -> str:
+    if not _is_version(version):
+        raise UserError(f"lemur-db@{version}: not a version; for example lemur-db@2.2.11, or lemur-db for the newest")
+    return str(Version(version))

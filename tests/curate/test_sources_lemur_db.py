@@ -1,0 +1,181 @@
+"""LEMUR's database on a Hub of this machine: fetched once, checked, kept by content, and every failure in one line."""
+
+import json
+import runpy
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import close_session, constants
+
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.sources import open_source
+from curate.sources.lemur_db import REPOSITORY
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.similarity.minhash import SCHEME
+from manifests.manifest import read_manifest
+
+zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
+
+HERE = Path(__file__).parent
+the_hub = runpy.run_path(str(HERE.parent / "manifests" / "publish" / "hub_server.py"))
+database = runpy.run_path(str(HERE / "test_sources_database.py"))
+make, run, packed = database["make"], database["run"], database["packed"]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A running Hub without repositories; nobody is logged in."""
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with the_hub["HubServer"]().serve() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", _template(server.endpoint))
+        yield server
+        close_session()
+
+
+def _template(endpoint: str) -> str:
+    return endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+
+
+def put(server: Any, tmp_path: Path, codes_of: dict[str, dict[str, str]], lfs: bool = True, **card: str) -> Any:
+    """Put a database a version on the Hub, each with one run a network."""
+    repo = server.repos.get(REPOSITORY) or server.make(REPOSITORY)
+    repo.card |= card
+    tree = dict(repo.trees[repo.branches["main"]])
+    for version, codes in codes_of.items():
+        folder = tmp_path / f"made-{len(repo.log)}-{version}"
+        folder.mkdir()
+        path = packed(make(folder / "ab.nn.db", codes, [run(name) for name in codes]), f"ab.nn.zst-{version}")
+        tree[path.name] = the_hub["File"](path.read_bytes(), lfs=lfs)
+    repo.commit("main", {**tree, "README.md": the_hub["File"](b"# LEMUR\n"), "x": the_hub["File"](b"y")})
+    return repo
+
+
+def names_of(spec: str) -> list[str]:
+    return [name for batch in open_source(spec).batches() for name in batch.column("nn").to_pylist()]
+
+
+def error_of(spec: str) -> UserError:
+    with pytest.raises(UserError) as caught:
+        names_of(spec)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("lfs", [True, False])
+def test_a_version_is_fetched_once(server: Any, tmp_path: Path, lfs: bool) -> None:
+    repo = put(server, tmp_path, {"2.2.9": {"a": "x = 1"}, "2.2.11": {"b": "x = 2"}, "2.2.10": {"c": "x = 3"}}, lfs)
+    assert names_of("lemur-db@2.2.10") == ["c"]
+    source = open_source("lemur-db")  # the newest by version, not by text
+    assert source.name == "lemur-db"
+    assert [name for batch in source.batches() for name in batch.column("nn").to_pylist()] == ["b"]
+    assert source.name == "lemur-db@2.2.11"
+    stored = repo.trees[repo.branches["main"]]["ab.nn.zst-2.2.11"]
+    [told] = source.inputs()
+    assert (told.name, told.sha256, told.bytes) == ("ab.nn.zst-2.2.11", stored.sha256, len(stored.data))
+    assert server.requests["download"] == 2
+    assert names_of("lemur-db") == names_of("lemur-db@2.2.11") == ["b"]
+    assert server.requests["download"] == 2
+    kept = sorted(path.name for path in cache_folder("lemur-db").glob("*/*"))
+    assert kept == ["ab.nn.db", "ab.nn.db", "facts.json", "facts.json"]  # nothing packed, nothing half done
+
+
+def test_what_changed_on_the_hub_is_fetched_anew(server: Any, tmp_path: Path) -> None:
+    put(server, tmp_path, {"2.2.11": {"a": "x = 1"}})
+    assert names_of("lemur-db@2.2.11") == ["a"]
+    put(server, tmp_path, {"2.2.11": {"b": "x = 2"}})
+    assert names_of("lemur-db@2.2.11") == ["b"]
+
+
+def test_wrong_version(server: Any, tmp_path: Path) -> None:
+    put(server, tmp_path, {"2.2.9": {"a": "x"}, "2.2.11": {"a": "x"}, "2.2.10": {"a": "x"}})
+    assert (
+        str(error_of("lemur-db@2.3")) == "lemur-db@2.3: no such version; NN-Dataset/LEMUR_DB has 2.2.9, 2.2.10, 2.2.11"
+    )
+    for spec in ("lemur-db@", "lemur-db@newest"):
+        assert str(error_of(spec)).startswith(f"{spec}: not a version; for example lemur-db@2.2.11")
+
+
+def test_without_a_network(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    put(server, tmp_path, {"2.2.11": {"a": "x"}})
+    with monkeypatch.context() as patch:
+        patch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+        assert type(error_of("lemur-db")) is RetryableError
+        assert "the Hub cannot be reached: " in str(error_of("lemur-db@2.2.11"))
+        assert "in the cache" not in str(error_of("lemur-db"))
+    assert names_of("lemur-db@2.2.11") == ["a"]
+    with monkeypatch.context() as patch:
+        patch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+        assert names_of("lemur-db@2.2.11") == ["a"]
+        assert "lemur-db@2.2.11: the Hub cannot be reached; the copy in the cache is read (" in capsys.readouterr().err
+        assert str(error_of("lemur-db")).endswith("; in the cache, so usable without the Hub: lemur-db@2.2.11")
+
+
+def test_no_repository_and_no_file(server: Any, tmp_path: Path) -> None:
+    assert str(error_of("lemur-db")).startswith("NN-Dataset/LEMUR_DB: no such repository, or it is private")
+    server.make(REPOSITORY)
+    assert str(error_of("lemur-db")).startswith(
+        "NN-Dataset/LEMUR_DB: holds no file ab.nn.zst-VERSION; curate a release"
+    )
+
+
+def test_interrupted_download_goes_on(server: Any, tmp_path: Path) -> None:
+    put(server, tmp_path, {"2.2.11": {f"n{number}": f"x = {number}" for number in range(50)}})
+    server.faults.append(the_hub["Fault"]("download", "drop"))
+    assert len(names_of("lemur-db")) == 50
+    assert server.requests["download"] > 1
+
+
+def test_busy_hub_is_asked_again(server: Any, tmp_path: Path) -> None:
+    put(server, tmp_path, {"2.2.11": {"a": "x"}})
+    server.faults.append(the_hub["Fault"]("info", 503, times=2))
+    assert names_of("lemur-db") == ["a"]
+
+
+def test_other_content_than_stated_is_refused(server: Any, tmp_path: Path) -> None:
+    repo = put(server, tmp_path, {"2.2.11": {"a": "x = 1"}})
+    tree = repo.trees[repo.branches["main"]]
+    good = tree["ab.nn.zst-2.2.11"]
+
+    class Wrong(type(good)):  # type: ignore[misc]
+        sha256 = "0" * 64
+
+    tree["ab.nn.zst-2.2.11"] = Wrong(good.data, lfs=True)
+    assert "not those that the Hub states (" in str(error_of("lemur-db"))
+    assert not list(cache_folder("lemur-db").glob("*/*"))
+
+
+def test_truncated_on_the_hub(server: Any, tmp_path: Path) -> None:
+    repo = put(server, tmp_path, {"2.2.11": {f"n{number}": f"x = {number}" * 99 for number in range(50)}})
+    tree = repo.trees[repo.branches["main"]]
+    tree["ab.nn.zst-2.2.11"] = the_hub["File"](tree["ab.nn.zst-2.2.11"].data[:-40], lfs=True)
+    assert str(error_of("lemur-db")).startswith("lemur-db@2.2.11: ends before its content does, after ")
+    assert not list(cache_folder("lemur-db").glob("*/*"))
+
+
+def test_curation_names_version_file_and_licence(server: Any, tmp_path: Path) -> None:
+    codes = {"ga-1": "import torch\nx = 1\n", "GAN": "import numpy\ny = [2, 3]\n"}
+    put(server, tmp_path, {"2.2.11": codes}, license="mit")
+    curate(open_source("lemur-db"), tmp_path / "out", CurateOptions(graph="off"), jobs=1)
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.parameters["source"] == "lemur-db@2.2.11"
+    assert [item.name for item in manifest.inputs] == ["ab.nn.zst-2.2.11"]
+    assert manifest.details["license"] == "MIT"
+    assert manifest.details["sketch"] == {"scheme": SCHEME, "permutations": 256}
+    assert [path.name.endswith(SCHEME) for path in cache_folder("features").iterdir()] == [True]
+    local = next(tmp_path.glob("made-*/ab.nn.db"))
+    curate(open_source(str(local)), tmp_path / "local", CurateOptions(graph="off"), jobs=1)
+    tables = ("decisions.parquet", "data/stats/train-00000-of-00001.parquet")
+    assert all((tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes() for name in tables)
+    assert json.loads((tmp_path / "local" / "manifest.json").read_text())["parameters"]["source"] == "ab.nn.db"
+    assert sqlite3.connect(local).execute("SELECT COUNT(*) FROM stat").fetchone() == (2,)
