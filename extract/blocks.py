@@ -162,29 +162,35 @@ def read_needs(folder: Path) -> dict[str, Any]:
 # --- as a class -------------------------------------------------------------------------------------------------------
 
 
-def load_block(folder: Path | str, block: str) -> type[Any]:
+def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[Any]:
     """The class of a block. This EXECUTES the block's file in your process, without the sandbox: load what you trust.
 
     >>> SEModule = load_block("blocks", "timm@1.0.30::timm.layers.squeeze_excite.SEModule")
 
     The file is that of the folder's table, byte by byte; nothing is written. Loading it again gives the same class.
 
-    Args: block: a block id, or whatever else names a block for `lemur show`.
+    Args:
+        block: a block id, or whatever else names a block for `lemur show`.
+        lean: its lean form, where there is one; taken too where only that was published.
+
     Returns: the class, a subclass of `torch.nn.Module` where the block's level is `executed` or more.
     Raises: UserError if there is no such block, it has no code, its file was changed, or a package is missing;
         whatever the file itself raises.
     """
     row = find_block(Path(folder), block).row
-    if row.code is None or row.file is None:
-        raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
-    path = Path(folder) / row.file
+    lean = row.lean_code is not None and (lean or row.code is None)
+    sha256 = row.lean_sha256 if lean else row.code_sha256
+    if row.file is None or sha256 is None or (row.lean_code if lean else row.code) is None:
+        why = f"{row.error_kind}: {row.error}" if row.error_kind is not None else "it was not published"
+        raise UserError(f"{row.block}: has no code ({why}); choose another block")
+    path = Path(folder) / (lean_path(row.file) if lean else row.file)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; run `lemur verify {folder}`") from error
-    if hashlib.sha256(data).hexdigest() != row.code_sha256:
+    if hashlib.sha256(data).hexdigest() != sha256:
         raise UserError(f"{path}: is not the code of {row.block}; run `lemur verify {folder}`")
-    name = f"lemur_block_{row.code_sha256[:16]}"
+    name = f"lemur_block_{sha256[:16]}"
     module = sys.modules.get(name)
     if module is None:
         module = _execute(name, path, data, row.block)
@@ -290,13 +296,14 @@ def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
         print(json.dumps(facts, indent=2))
         return
     print("\n".join(lines_of(found)))
-    if found.row.code is None:
+    code = found.row.code or found.row.lean_code  # only the lean form, where the full one was not published
+    if code is None:
         return
     print()
     if sys.stdout.isatty():
-        _print_coloured(found.row.code)
+        _print_coloured(code)
     else:
-        print(found.row.code, end="")
+        print(code, end="")
 
 
 def draw_block(folder: Path, wanted: str, path: Path) -> str:
@@ -346,11 +353,14 @@ def lines_of(block: NamedBlock) -> list[str]:
         told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
         told += _listed("dynamic", row.dynamic.splitlines() if row.dynamic else ())
         told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
-        if row.lean_lines is not None:
-            wanted = ", ".join(row.lean_requires) or "nothing"
-            told.append(("lean", f"{lean_path(row.file or '')} ({plural(row.lean_lines, 'line')}), requires {wanted}"))
-        elif row.lean_error is not None:
-            told.append(("lean", f"none: {row.lean_error}"))
+    if row.lean_code is not None:
+        wanted = ", ".join(row.lean_requires) or "nothing"
+        under = f", {row.lean_license}" if row.lean_license != row.license else ""
+        size = plural(row.lean_lines or 0, "line")
+        told.append(("lean", f"{lean_path(row.file or '')} ({size}{under}), requires {wanted}"))
+    elif row.lean_error is not None:
+        told.append(("lean", f"none: {row.lean_error}"))
+    if row.code is not None or row.lean_code is not None:
         told += _run(row.name, worked_of(row.arguments), row.observed)
     told += _listed("also", block.others)
     return [shown(f"{label:<10}{text}") for label, text in told]

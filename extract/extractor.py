@@ -18,7 +18,7 @@ from extract.emit import Emitted, Emitter, Unresolved
 from extract.folder import write_extraction
 from extract.hints import HintFinder, Hints
 from extract.index import RUNTIME_NAMES, Index
-from extract.lean import LeanFile, lean_all, lean_columns, lean_file
+from extract.lean import LeanFile, Running, lean_all, lean_columns, lean_file
 from extract.modules import Library, Module
 from extract.rebuild import Original, Rewritten, count_rewritten, rebuild_all
 from extract.requirements import distributions_of
@@ -202,7 +202,7 @@ class BlockExtractor:
         self.watch.lap("trace")
         answers = self._rebuild(emitted, verdicts, traced)
         self.watch.lap("rebuild")
-        lean = self._lean(emitted, verdicts)
+        lean = self._lean(emitted, verdicts, traced)
         self.watch.lap("lean")
         for found in selected.found:
             outcome, block = outcomes[found.block], found.block
@@ -320,14 +320,17 @@ class BlockExtractor:
         self.facts.details["no_graph"] = by_size(reasons)
         return found
 
-    def _lean(self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> dict[str, LeanFile | str]:
+    def _lean(
+        self, emitted: Sequence[Emitted], verdicts: dict[str, Verdict], traced: Mapping[str, Traced]
+    ) -> dict[str, LeanFile | str]:
         """The blocks that run forward cut to what they reach, or why there is no such form."""
         running = {item.found.block: item for item in emitted if at_least(verdicts[item.found.block].level, "forward")}
         licenses = {source.name: source.license for source in (standin_source(), *self.facts.sources)}
         work = []
         for block, item in running.items():
             observed = json.loads(verdicts[block].observed or "{}")
-            work.append((self._pair(item, verdicts[block], {}), observed))
+            pair, hints = self._pair(item, verdicts[block], {}), self._hints(item.found).to_json()
+            work.append(Running(pair, observed, hints, traced[block].answer if block in traced else None))
         found: dict[str, LeanFile | str] = {}
         with progress("lean", len(work), "blocks") as advance:
             for one in lean_all(
@@ -340,7 +343,7 @@ class BlockExtractor:
                 found[one.block] = (
                     one.error or ""
                     if one.lean is None
-                    else lean_file(one.lean, item.code, arguments, root, item.places, licenses)
+                    else lean_file(one, item.code, arguments, root, item.places, licenses)
                 )
                 advance(1)
         return found

@@ -129,13 +129,14 @@ T = TypeVar("T")
 #: What stands before the id of a block in the name of its record, so that `--include block` means all of them.
 PREFIX = "block"
 
-_COLUMNS = ("block", "level", "error_kind", "license", "code")
+_COLUMNS = ("block", "level", "error_kind", "license", "lean_license", "code", "lean_code")
+_TEXTS = ("code", "lean_code")
 _RUNS = LEVELS.index("executed")
 _ROWS = 500  # read at a time
 
 
 class ExtractionFolder(RowSource):
-    """The blocks of one extraction folder, in the order of its table.
+    """The blocks of one extraction folder, in the order of its table: lean forms, where there are, else closed files.
 
     A snapshot is published with all its code, so a block of which any part has a licence that is unknown or not
     permissive hands over no code; nor does one that does not execute. Both keep their row, which says so.
@@ -166,8 +167,10 @@ class ExtractionFolder(RowSource):
 
         Raises: UserError if a table cannot be read.
         """
-        about = [name for name in _COLUMNS if name != "code"]
-        found = self._blocks(about, lambda block, parts: set() if _problem_of(block, parts) else parts.licenses(block))
+        about = [name for name in _COLUMNS if name not in _TEXTS]
+        found = self._blocks(
+            about, lambda block, parts: set() if _problem_of(block, parts) else _licenses(block, parts)
+        )
         return all_of(set().union(*found))
 
     def _blocks(self, columns: list[str], read: Callable[[dict[str, Any], Parts], T]) -> Iterator[T]:
@@ -193,7 +196,12 @@ def _row_of(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
     name = f"{PREFIX}-{block['block']}"
     if problem := _problem_of(block, parts):
         return broken_row(problem, name)
-    return read_row({"nn": name, "nn_code": block["code"]})
+    return read_row({"nn": name, "nn_code": block["lean_code"] or block["code"]})
+
+
+def _licenses(block: dict[str, Any], parts: Parts) -> set[str]:
+    """Those of what a block hands over."""
+    return parts.licenses(block) if block["lean_license"] is None else {block["lean_license"]}
 
 
 def _problem_of(block: dict[str, Any], parts: Parts) -> str | None:
@@ -202,6 +210,6 @@ def _problem_of(block: dict[str, Any], parts: Parts) -> str | None:
         return f"the block came to {block['level']} only: {block['error_kind'] or 'not asked further'}"
     if block["block"] not in parts.made_from:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block['block']}")
-    if wrong := barred(parts.licenses(block)):
+    if wrong := barred(_licenses(block, parts)):
         return f"the licence of the block does not let its code be passed on: {', '.join(wrong)}"
     return None

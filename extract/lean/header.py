@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extract.lean.cutter import Lean
+from extract.lean.stage import Leaned
 from extract.modules import RUNTIME
 from extract.requirements import distributions_of, imported_names
 from extract.results import code_columns
@@ -47,7 +48,7 @@ class LeanFile:
 
 
 def lean_file(
-    lean: Lean,
+    leaned: Leaned,
     full: str,
     arguments: Mapping[str, Any],
     root: tuple[str, str],
@@ -57,15 +58,18 @@ def lean_file(
     """A lean form with its header.
 
     Args:
+        leaned: what was cut, and the further arguments for which it is proved.
         full: the closed file that it was cut from.
         arguments: that are known to work.
         root: (source, path) of the block's own file.
         places: (source, path) by what the closed file defines.
         licenses: by source.
     """
+    lean = leaned.lean
+    assert lean is not None
     files = {root, *(places[name] for name in lean.names if name in places)}
     license_ = all_of(licenses[source] for source, _ in files)
-    head = "\n".join(_header(full, lean, arguments, files, license_))
+    head = "\n".join(_header(full, lean, [arguments, *leaned.sets], files, license_))
     return LeanFile(f"{head}\n\n{lean.text.strip()}\n", requires_of(lean.text), license_)
 
 
@@ -91,7 +95,7 @@ def requires_of(code: str) -> tuple[str, ...]:
 
 
 def _header(
-    full: str, lean: Lean, arguments: Mapping[str, Any], files: Collection[tuple[str, str]], license_: str
+    full: str, lean: Lean, sets: Sequence[Mapping[str, Any]], files: Collection[tuple[str, str]], license_: str
 ) -> list[str]:
     head = full[: full.find("\n\n")].split("\n")
     others = [line for line in head if line.startswith("#   ") and _names_file(line, files)]
@@ -105,11 +109,11 @@ def _header(
             about.append(line)
     about = [*about[:-1], about[-1].removesuffix("; also:") + "." * about[-1].endswith("; also:")]
     digest = hashlib.sha256(full.encode()).hexdigest()
-    calls = f"{_call('', arguments['init'])} and forward{_call('', arguments['forward'])}"
+    calls = [f"{_call('', given['init'])} and forward{_call('', given['forward'])}" for given in sets]
     good = (
-        f"Lean form of the file with SHA-256 {digest}: only what construction with {calls} reaches, in eval and train"
-        " mode, forward and backward. There it is equal to that file in every bit; where something was cut, it stops"
-        " with an error."
+        f"Lean form of the file with SHA-256 {digest}: only what construction with {', with '.join(calls)}"
+        f" {'reach' if len(calls) > 1 else 'reaches'}, in eval and train mode, forward and backward. There it is equal"
+        " to that file in every bit; where something was cut, it stops with an error."
     )
     return [*about, *_wrapped(good), *_cuts(lean.cut)]
 

@@ -9,6 +9,8 @@ from typing import Any
 from extract.lean.cuts import Watched
 from extract.lean.cutter import Cutter, Lean
 from extract.validate import Pair, payload_of
+from lemur_core.graphs.notation import restore
+from lemur_core.graphs.sizes import never_run
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox, Store
 
@@ -30,21 +32,52 @@ class Leaned:
     lean: Lean | None
     error: str | None = None
     rounds: int = 0
+    sets: tuple[Mapping[str, Any], ...] = ()  # of arguments, beside those of the block, for which it is proved
 
 
 @dataclass(slots=True)
 class _Work:
     """A block on its way."""
 
-    pair: Pair
-    sizes: list[list[list[int]]]
+    payload: Mapping[str, object]
+    name: str
+    code: str
     answer: Mapping[str, Any]
     spared: set[int] = field(default_factory=set)
     lean: Lean | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A block that runs forward, and what is known of how it may be run.
+
+    Attributes:
+        observed: an `Observed` record.
+        hints: calls that the corpus makes, as `extract.hints.Hints.to_json` gives them.
+        traced: what was traced of it, if it was.
+    """
+
+    pair: Pair
+    observed: Mapping[str, Any]
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    traced: Mapping[str, Any] | None = None
+
+    def payload(self, runtime: Sequence[Path]) -> dict[str, object]:
+        """What the sandbox is given."""
+        others = {name: self.hints.get(name, []) for name in ("init", "forward", "inputs")}
+        own = {one["name"] for one in self.pair.companions}
+        told = str(others)
+        more = [one for one in self.hints.get("companions", ()) if one["name"] not in own and one["name"] in told]
+        return {
+            **payload_of(self.pair, runtime),
+            "companions": [*self.pair.companions, *more],
+            "sizes": sizes_of(self.observed, self.traced),
+            "others": others,
+        }
+
+
 def lean_all(
-    pairs: Sequence[tuple[Pair, Mapping[str, Any]]],
+    blocks: Sequence[Running],
     store: Store | None,
     *,
     jobs: int,
@@ -54,7 +87,6 @@ def lean_all(
     """Cut blocks to what they can reach; outcomes are kept by content.
 
     Args:
-        pairs: blocks that run forward, each with what was observed (an `Observed` record).
         runtime: folders with what closed files require.
     Raises: UserError if no sandbox can be had.
     """
@@ -64,10 +96,10 @@ def lean_all(
         "preload": META_PRELOAD,
         "entries": [WATCH, SIGN],
     }
-    given = {pair.block: (pair, sizes_of(observed)) for pair, observed in pairs}
+    given = {one.pair.block: (one.payload(runtime), one.pair.name, one.pair.code) for one in blocks}
     with CachedSandbox(store, workers=jobs, **options) as box:
         waiting: dict[str, _Work] = {}
-        watching = [Job(key, WATCH, _payload(pair, sizes, runtime), LIMITS) for key, (pair, sizes) in given.items()]
+        watching = [Job(key, WATCH, payload, LIMITS) for key, (payload, _, _) in given.items()]
         for outcome in box.run_within(watching):
             answer = _answer(outcome)
             if "error" in answer:
@@ -76,13 +108,13 @@ def lean_all(
                 waiting[outcome.key] = _Work(*given[outcome.key], answer)
         for number in range(1, ROUNDS + 1):
             again: dict[str, _Work] = {}
-            for outcome in box.run_within([job for work in waiting.values() for job in _proofs(work, runtime)]):
+            for outcome in box.run_within([_proof(key, work) for key, work in waiting.items()]):
                 work = waiting[outcome.key]
                 answer, lean = _answer(outcome), work.lean
                 assert lean is not None
                 wrong = _difference(answer, work.answer["signature"])
                 if wrong is None:
-                    yield Leaned(outcome.key, lean, None, number)
+                    yield Leaned(outcome.key, lean, None, number, tuple(work.answer["sets"]))
                     continue
                 spared = _to_spare(answer, lean) - work.spared
                 if not spared or number == ROUNDS:
@@ -93,24 +125,26 @@ def lean_all(
             waiting = again
 
 
-def _proofs(work: _Work, runtime: Sequence[Path]) -> Iterator[Job]:
-    pair = work.pair
-    work.lean = Cutter(pair.code, pair.name, Watched.of(work.answer)).cut(work.spared)
-    payload = _payload(pair, work.sizes, runtime) | {"code": work.lean.text}
-    yield Job(pair.block, SIGN, payload, LIMITS)
+def _proof(block: str, work: _Work) -> Job:
+    work.lean = Cutter(work.code, work.name, Watched.of(work.answer)).cut(work.spared)
+    payload = {**work.payload, "code": work.lean.text, "sets": work.answer["sets"]}
+    return Job(block, SIGN, payload, LIMITS)
 
 
-def _payload(pair: Pair, sizes: list[list[list[int]]], runtime: Sequence[Path]) -> dict[str, object]:
-    return {**payload_of(pair, runtime), "sizes": sizes}
-
-
-def sizes_of(observed: Mapping[str, Any]) -> list[list[list[int]]]:
-    """The shapes of the inputs of each further call that was seen to work."""
-    found = []
-    for case in observed.get("cases", ())[1:]:
+def sizes_of(observed: Mapping[str, Any], traced: Mapping[str, Any] | None = None) -> list[list[list[int]]]:
+    """The shapes of the inputs of each further call that was seen to work; one of sizes that tracing met together."""
+    cases = []
+    for case in observed.get("cases", ()):
         shapes = [_SHAPE.fullmatch(text) for text in case["inputs"].values()]
-        found.append([[int(size) for size in shape[1].split("x")] for shape in shapes if shape is not None])
-    return [shapes for shapes in found if shapes]
+        cases.append([[int(size) for size in shape[1].split("x")] for shape in shapes if shape is not None])
+    own, found = cases[:1], [shapes for shapes in cases[1:] if shapes]
+    if own and traced is not None and traced["sizes"]:
+        try:
+            met = [[list(shape) for shape in shapes] for shapes in never_run(restore(traced), list(map(tuple, own[0])))]
+        except (ValueError, LookupError, StopIteration):  # inputs that are not told in the order of the graph's
+            met = []
+        found += [shapes for shapes in met[-1:] if shapes not in (*found, *own)]
+    return found
 
 
 def _answer(outcome: Outcome) -> Mapping[str, Any]:

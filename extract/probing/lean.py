@@ -15,14 +15,26 @@ import torch
 from torch import nn
 
 from extract.probe import MODULE_NAME, hide, load
-from extract.probing.attempts import AttemptError, Namespace, attempt, differentiate, fill_unset, seed_all, unset_is_nan
+from extract.probing.attempts import (
+    AttemptError,
+    Budget,
+    Namespace,
+    attempt,
+    differentiate,
+    fill_unset,
+    seed_all,
+    unset_is_nan,
+)
+from extract.probing.constructing import Arguments, Constructor
 from extract.probing.entry import compile_nothing, namespace
 from extract.probing.fidelity import digest
-from extract.probing.forwarding import ForwardCall, evaluate
+from extract.probing.forwarding import Forward, ForwardCall, evaluate, run
 from extract.probing.inputs import change_nested, flatten, has_shape
 from lemur_core.sandbox.foreign import one_line
 
 _SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
+_MOST_SETS = 4  # of arguments beside those that the search found
+_FORWARDS = 24  # ways of calling forward that are tried with one
 _SHAPE = re.compile(r"\w+ (\d+(?:x\d+)*|scalar)")
 _FILE = f"{MODULE_NAME}.py"
 
@@ -34,11 +46,13 @@ def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
-            `extract.probing.fidelity.sign_block`; `sizes`, for each further call the shapes of its tensors.
+            `extract.probing.fidelity.sign_block`; `sizes`, for each further call the shapes of its tensors; `others`,
+            calls of the constructor and of forward that the corpus makes, as `extract.hints.Hints` has them.
 
-    Returns: `{"error"}`, or `lines` that ran; `entered`, functions that were called (first line and name), and `used`,
-        those after the file's own statements; `classes` of which there were objects; `bound`, methods that stand for
-        one of another class ("Class.method"); and `signature`, what `sign_lean` returns.
+    Returns: `{"error"}`, or `sets`, further arguments of `others` that work; `lines` that ran; `entered`, functions
+        that were called (first line and name), and `used`, those after the file's own statements; `classes` of which
+        there were objects; `bound`, methods that stand for one of another class ("Class.method"); and `signature`,
+        what `sign_lean` returns.
     """
     _prepare(payload)
     watch = _Watch()
@@ -46,6 +60,7 @@ def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
     if scripts:
         torch.jit._state.disable()
     try:
+        payload = {**payload, "sets": _further_sets(payload)}
         with watch.watching():
             cls, names = _loaded(payload)
             watch.begin_use()
@@ -57,6 +72,7 @@ def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
     except AttemptError as failure:
         return {"error": failure.message}
     return {
+        "sets": payload["sets"],
         "lines": sorted(watch.lines),
         "entered": sorted([line, name] for line, name in watch.entered),
         "used": sorted([line, name] for line, name in watch.used),
@@ -69,7 +85,7 @@ def watch_block(payload: dict[str, Any]) -> dict[str, Any]:
 def sign_lean(payload: dict[str, Any]) -> dict[str, Any]:
     """What comes of a block in every way that is known to work.
 
-    Args: payload: as for `watch_block`.
+    Args: payload: as for `watch_block`, with the `sets` that it found.
 
     Returns: `{"error", "stops"}`, or `steps`: for each a digest of all tensors, or the type of its error; and `stops`:
         for each error its type, its lines in the file, innermost first, and the name that was not there.
@@ -107,24 +123,41 @@ def _loaded(payload: Mapping[str, Any]) -> tuple[type[nn.Module], Namespace]:
 def exercised(
     cls: type[nn.Module], payload: Mapping[str, Any], names: Namespace, look: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Construct, print, save and load, then forward and backward in eval and train mode, at every size.
+    """Each set of arguments in turn: construct, print, save and load, then forward and backward in eval and train mode.
 
-    Args: payload: `arguments` that worked, and `sizes`, as for `watch_block`.
+    Args: payload: `arguments` that worked, with these at all `sizes`, and further `sets`, as for `watch_block`.
     Returns: as `sign_lean`.
     Raises: AttemptError if it cannot be constructed.
     """
-    init, forward = payload["arguments"]["init"], payload["arguments"]["forward"]
-    called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
     steps: dict[str, str] = {}
     stops: list[dict[str, Any]] = []
+    for number, arguments in enumerate([payload["arguments"], *payload.get("sets", ())]):
+        about = f"arguments {number}, " if number else ""
 
-    def step(name: str, action: Callable[[], str]) -> None:
+        def step(name: str, action: Callable[[], str], about: str = about) -> None:
+            try:
+                steps[about + name] = attempt(action, _SECONDS)
+            except AttemptError as failure:
+                steps[about + name] = f"raises {type(failure.cause).__name__}"
+                stops.append({"step": about + name, **_stop(failure)})
+
         try:
-            steps[name] = attempt(action, _SECONDS)
+            module = _constructed(cls, arguments["init"], names)
         except AttemptError as failure:
-            steps[name] = f"raises {type(failure.cause).__name__}"
-            stops.append({"step": name, **_stop(failure)})
+            if not number:
+                raise
+            step("construct", partial(_fail, failure))
+            continue
+        _in_all_modes(module, arguments["forward"], names, [] if number else payload["sizes"], step)
+        look()
+    return {"steps": steps, "stops": stops}
 
+
+def _fail(failure: AttemptError) -> str:
+    raise failure.cause
+
+
+def _constructed(cls: type[nn.Module], init: Mapping[str, Any], names: Namespace) -> nn.Module:
     def construct() -> Any:
         args = [names.value(text) for text in init["args"]]
         kwargs = {name: names.value(text) for name, text in init["kwargs"].items()}
@@ -135,10 +168,22 @@ def exercised(
     with unset_is_nan():
         module: nn.Module = attempt(construct, _SECONDS)
     fill_unset(module)
+    return module
+
+
+def _in_all_modes(
+    module: nn.Module,
+    forward: Mapping[str, Any],
+    names: Namespace,
+    sizes: list[list[list[int]]],
+    step: Callable[[str, Callable[[], str]], None],
+) -> None:
+    """Print, save and load, then forward and backward in eval and train mode, at every size."""
+    called = ForwardCall(tuple(forward["args"]), tuple(forward["kwargs"].items()), None)
     step("state", lambda: _state(module))
     step("repr", lambda: hashlib.sha256(one_line(repr(module), 10**7).encode()).hexdigest())
     step("load", lambda: str(module.load_state_dict(copy.deepcopy(module.state_dict()))))
-    for number, shapes in enumerate([None, *payload["sizes"]]):
+    for number, shapes in enumerate([None, *sizes]):
 
         def inputs(shapes: Any = shapes) -> Inputs:
             seed_all()
@@ -151,8 +196,34 @@ def exercised(
                 step(f"eval without gradients, inputs {number}", partial(_forward, module, inputs))
             step(f"{mode}, inputs {number}", partial(_both, module, inputs))
             step(f"state after {mode}, inputs {number}", lambda: _state(module))
-    look()
-    return {"steps": steps, "stops": stops}
+
+
+def _further_sets(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The calls of the corpus that construct a small module which runs forward, twice with the same outputs."""
+    others, own = payload["others"], payload["arguments"]
+    if not others["init"]:
+        return []
+    cls, names = _loaded(payload)
+    as_found = own["forward"]
+    inputs: list[dict[str, Any]] = [{"args": as_found["args"], "kwargs": list(as_found["kwargs"].items())}]
+    inputs += others["forward"]
+    found: list[dict[str, Any]] = []
+    for call in others["init"]:
+        init: dict[str, Any] = {"args": list(call["args"]), "kwargs": dict(call["kwargs"])}
+        if init == own["init"] or len(found) == _MOST_SETS:
+            continue
+        budget = Budget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
+        constructor = Constructor(cls, names, {"forward": inputs, "inputs": others["inputs"]}, budget, ())
+        try:
+            built = constructor.make(Arguments(tuple(init["args"]), tuple(init["kwargs"].items())))
+            if built.on_meta:  # large
+                continue
+            way = next(Forward(built, constructor, names, constructor.hints, budget).search(), None)
+            if way is not None and len({digest(run(built.module, way, names)) for _ in range(2)}) == 1:
+                found.append({"init": init, "forward": way.as_json()})
+        except AttemptError:
+            continue
+    return found
 
 
 def _forward(module: nn.Module, inputs: Callable[[], Inputs]) -> str:

@@ -437,6 +437,27 @@ def test_a_block_that_hands_over_no_code_says_why(blocks: Path) -> None:
     }
 
 
+def test_a_block_hands_over_its_lean_form_under_the_licence_of_that(tmp_path: Path) -> None:
+    """Of the closed file a part is under the GPL; what is cut to needs none of it."""
+    sources = [made["source"](tmp_path, name) for name in ("alpha@1.0", "beta@1.0")]
+    results = made["results"](sources)[:2]
+    lean = {"lean_lines": 6, "lean_sha256": "0" * 64, "lean_requires": (), "lean_error": None}
+    for place, licence in enumerate(("MIT", "MIT AND GPL-3.0-only")):
+        row, files = results[place].row, (*results[place].closure_files, ("beta@1.0", "beta/parts.py"))
+        code = made["code_of"](
+            row.block, licence, body=f"import torch\n\n\nclass Lean{place}(torch.nn.Module):\n    pass\n"
+        )
+        row = row.model_copy(update={"lean_code": code, "lean_license": licence, **lean})
+        results[place] = type(results[place])(row, files)
+    made["write"](tmp_path / "blocks", results, sources)
+    source = open_source(str(tmp_path / "blocks"))
+    first, second = rows_of(source)
+    assert "class Lean0" in first["nn_code"]
+    assert second["nn_code"] is None
+    assert second["problem"].endswith("its code be passed on: MIT AND GPL-3.0-only")
+    assert source.license(None) == "MIT"
+
+
 def test_blocks_state_what_was_read(blocks: Path) -> None:
     source = open_source(str(blocks))
     assert source.name == "blocks"

@@ -13,11 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extract.blocks import load_block, show_block
 from extract.index import Index
-from extract.lean import LeanFile, lean_all, lean_columns, lean_file
+from extract.lean import LeanFile, Running, lean_all, lean_columns, lean_file
 from extract.lean.header import requires_of
 from extract.lean.stage import Leaned, sizes_of
 from extract.results import Result
+from extract.tracing import trace_all
 from extract.validate import Pair
 from extract.verify import verify
 from manifests.publish.staged import staged
@@ -331,11 +333,26 @@ class Gate(nn.Module):
     def forward(self, x):
         return self.more(x)
 """
+#: Calls of the corpus: the block's own, two that work, one that does not, and one of a large module.
+HINTS = {
+    "init": [
+        {"args": [width], "kwargs": kwargs, "way": "call"}
+        for width, kwargs in (
+            ("8", []),
+            ("8", [["deep", "True"]]),
+            ("'x'", []),
+            ("4", [["act", "'relu'"], ["fail", "True"]]),
+            ("4000", []),
+        )
+    ],
+    "forward": [{"args": ["torch.randn(1, 4, 3, 3)"], "kwargs": [], "way": "example"}],
+    "inputs": [],
+}
 FAILS = "from torch import nn\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
 
 
-def pair(block: str, code: str, arguments: dict[str, Any]) -> tuple[Pair, dict[str, Any]]:
-    return Pair(block, "Gate", code, "", (), (), arguments), OBSERVED
+def pair(block: str, code: str, arguments: dict[str, Any], **more: Any) -> Running:
+    return Running(Pair(block, "Gate", code, "", (), (), arguments), OBSERVED, **more)
 
 
 @pytest.fixture(scope="module")
@@ -343,6 +360,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
     plain = {"init": {"args": [], "kwargs": {}}, "forward": ARGUMENTS["forward"]}
     pairs = [
         pair("gate", FULL, ARGUMENTS),
+        pair("sets", FULL, ARGUMENTS, hints=HINTS),
         pair("asks", ASKS, plain),
         pair("local", LOCAL, plain),
         pair("changes", CHANGES, plain),
@@ -358,6 +376,31 @@ def test_what_stays(found: dict[str, Leaned]) -> None:
     assert lean.text.strip() == LEAN.strip()
     assert lean.cut["method"] == ["Gate.reset_classifier"]
     assert set(lean.cut["definition"]) == {"Swish", "swish_2", "by_graph"}
+
+
+def test_what_other_calls_of_the_corpus_reach_stays(found: dict[str, Leaned]) -> None:
+    """Those that were tried and work are proved too; the error of one is the error of both forms."""
+    one = found["sets"]
+    assert one.lean is not None, one.error
+    given = [(arguments["init"], arguments["forward"]["args"]) for arguments in one.sets]
+    assert given == [
+        ({"args": ["8"], "kwargs": {"deep": "True"}}, ARGUMENTS["forward"]["args"]),
+        ({"args": ["4"], "kwargs": {"act": "'relu'", "fail": "True"}}, ["torch.randn(1, 4, 3, 3)"]),
+    ]
+    assert "nn.Conv2d(width, width, 1),\n                nn.Conv2d(width, width, 1),\n" in one.lean.text
+    assert "raise NotImplementedError" not in one.lean.text.partition("def guarded")[2].partition("class Gate")[0]
+    assert 'if name in _RARE:\n        raise NotImplementedError("left out' in one.lean.text
+    x = torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(1))
+    results = []
+    for code in (FULL, one.lean.text):
+        gate = run(code, 8, None, "soft", True)
+        torch.manual_seed(2)
+        results.append(gate(x))
+    assert torch.equal(*results)
+    head = lean_file(one, FULL, ARGUMENTS, ("a", "b"), {}, {"a": "MIT"}).code.partition("\n\n")[0]
+    assert "with (8, deep=True) and forward(torch.randn(2, 8, 6, 6)), with (4, act='relu', fail=True)" in " ".join(
+        head.replace("#  ", "").split()
+    )
 
 
 def test_what_is_asked_for_by_a_string_is_there(found: dict[str, Leaned]) -> None:
@@ -430,7 +473,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, Leaned]) -> None:
         ("beta@1.0", "beta/parts.py"),
     )
     places = {"Gate": root, "rare": parts, "swish_2": other}
-    file = lean_file(lean, FULL, ARGUMENTS, root, places, {"alpha@1.0": "MIT", "beta@1.0": "GPL-3.0-only"})
+    file = lean_file(found["gate"], FULL, ARGUMENTS, root, places, {"alpha@1.0": "MIT", "beta@1.0": "GPL-3.0-only"})
     assert (file.license, file.requires) == ("MIT", ())
     head = file.code.partition("\n\n")[0]
     assert "#   alpha@1.0 alpha/parts.py (MIT)" in head
@@ -451,6 +494,21 @@ def test_requirements_are_the_imports() -> None:
 def test_sizes_are_those_that_were_seen_to_work() -> None:
     assert sizes_of(OBSERVED) == [[[3, 8, 12, 12]]]
     assert sizes_of({"cases": [{"inputs": {"x": "float32 2"}}, {"inputs": {"x": "3"}}]}) == []
+
+
+def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
+    code = FULL.replace("import networkx\n", "").replace("x.dim() == 3", "x.dim() == 9")
+    one = pair("gate", code, ARGUMENTS)
+    with Index(tmp_path / "facts.sqlite") as index:
+        (traced,) = trace_all([one.pair], index, jobs=1)
+    assert traced.answer is not None, traced.error
+    assert traced.answer["sizes"].keys() == {"B", "H", "W"}
+    *seen, met = sizes_of(OBSERVED, traced.answer)
+    assert seen == sizes_of(OBSERVED)
+    ((batch, width, height, side),) = met
+    assert width == 8
+    assert (batch, height, side) != (2, 6, 6)
+    assert {batch, height, side} <= {size for sizes in traced.answer["sizes"].values() for size in sizes}
 
 
 # --- in a folder -----------------------------------------------------------------------------------------------------
@@ -495,3 +553,35 @@ def test_publishing_goes_by_the_lean_licence_where_the_full_code_stays_out(tmp_p
         assert (row["lean_code"] is not None) == (license_ == "MIT")
         assert ("lean/beta@1.0/beta.blocks.Made.py" in ready.files) == (license_ == "MIT")
         assert "blocks/beta@1.0/beta.blocks.Made.py" not in ready.files
+        assert ready.withheld[0].license == "GPL-3.0-only"
+
+
+def test_publishing_goes_by_the_full_licence_where_the_full_code_is_published(tmp_path: Path) -> None:
+    """What a lean form is from is a part of what its full one is from, so nothing of it is left out then."""
+    of = made.source(tmp_path, "alpha@1.0")
+    row = made.block(of, "Made", level="backward", error_kind=None, error=None)
+    lean = lean_columns(LeanFile(made.code_of(row.block, "MIT"), (), "MIT"))
+    result = Result(row.model_copy(update={**lean, "lean_error": None}), ((of.name, "alpha/blocks.py"),))
+    made.write(tmp_path / "out", [result], [of], level="backward")
+    with staged(tmp_path / "out") as ready:
+        (found,) = pq.read_table(ready.files["blocks.parquet"]).to_pylist()
+        assert found["code"] is not None
+        assert found["lean_code"] is not None
+        assert not ready.withheld
+
+
+def test_only_a_lean_form_is_shown_and_loaded_where_only_that_was_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = written(tmp_path, "MIT")
+    with staged(out) as ready:
+        for name, path in ready.files.items():
+            (tmp_path / "pulled" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "pulled" / name).write_bytes(path.read_bytes())
+    show_block(tmp_path / "pulled", "Made")
+    told = capsys.readouterr().out
+    assert "lean/beta@1.0/beta.blocks.Made.py (10 lines, MIT), requires nothing" in told
+    assert "class Made(torch.nn.Module)" in told
+    assert load_block(tmp_path / "pulled", "Made").__name__ == "Made"
+    assert load_block(out, "Made", lean=True) is load_block(tmp_path / "pulled", "Made")
+    assert load_block(out, "Made") is not load_block(out, "Made", lean=True)

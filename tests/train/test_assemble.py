@@ -82,6 +82,30 @@ def test_a_lean_form_is_used_unless_it_is_cut_too_far(folder: Path, tmp_path: Pa
     assert (part.code_sha256 == full) == cut
 
 
+def test_full_forms_are_taken_where_a_network_meets_what_was_cut(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lean form does in its slot, alone; only below a network it meets a cut."""
+    cut = """import sys
+        frame = sys._getframe()
+        while frame is not None:
+            if type(frame.f_locals.get("self")).__name__ == "Net":
+                raise NotImplementedError("left out of the lean form: Gate.forward")
+            frame = frame.f_back
+        """
+    first = "def forward(self, x):\n        "
+    lean = with_lean(folder, tmp_path / "lean", first, f"{first}{cut}")
+    wanted = recipe({"attention": "kit::kit.gates.Gate"})
+    found = assemble(wanted, lean)
+    assert "sys._getframe" not in found.code
+    assert [part.code_sha256 for part in found.ingredients] == [
+        open_library(folder).block("kit@1.0::kit.gates.Gate").code_sha256
+    ]
+    monkeypatch.setattr("train.assemble.met_a_cut", lambda _reason: False)
+    with pytest.raises(UserError, match=r"network does not run: .*left out of the lean form: Gate\.forward"):
+        assemble(wanted, lean)
+
+
 def load(code: str) -> ModuleType:
     """The file as a module. It was made from this test's own blocks."""
     module = ModuleType("assembled_here")
