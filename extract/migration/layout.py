@@ -78,16 +78,21 @@ class Project:
 
     def import_root(self, path: str) -> str:
         """The folder, "" for the project's own, from which a file that is there, or would be, is imported."""
-        folder = PurePosixPath(path).parent
-        beside = (one for one in sorted(self._modules) if PurePosixPath(one).parent == folder)
-        known = path if path in self._modules else next(beside, None)
-        if known is not None:
-            length = len(self._modules[known].split(".")) - (PurePosixPath(known).name != _INIT)
-            parts = folder.parts
-            return "/".join(parts[: len(parts) - length])
-        while folder.name and (folder / _INIT).as_posix() in self.paths:
-            folder = folder.parent
-        return folder.as_posix().removeprefix(".")
+        pure = PurePosixPath(path)
+        if path in self._modules:
+            return self._above(path)
+        for folder in (pure.parent, *pure.parent.parents):
+            beside = (one for one in sorted(self._modules) if PurePosixPath(one).parent == folder)
+            known = next(beside, None)
+            if known is not None and (folder.name or pure.parent == folder):
+                return self._above(known)
+        return ""
+
+    def _above(self, path: str) -> str:
+        """The folder from which a file that is there is imported."""
+        folders = PurePosixPath(path).parent.parts
+        inner = len(self._modules[path].split(".")) - (PurePosixPath(path).name != _INIT)
+        return "/".join(folders[: len(folders) - inner])
 
     @property
     def import_roots(self) -> list[str]:

@@ -3,7 +3,7 @@
 import builtins
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from lemur_core.files.markdown import plural
 from manifests.licenses import NOASSERTION, all_of, is_permissive
 from manifests.provenance import inlined_blocks, read_parts
 
+_TOLD = 3  # of the project's definitions that are not the same as one of the block's
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -48,6 +50,7 @@ class Plan:
         reused: definitions of the project that stand for the block's, by their names there.
         refused: what was compared and is not the same: name, whole name of the project's, why.
         files: what is to be written, by path below the project.
+        before: what these files are now; None for those that are not there.
         notes: what its user ought to know, a line each.
     """
 
@@ -60,6 +63,7 @@ class Plan:
     refused: list[tuple[str, str, str]] = field(default_factory=list)
     registered: Registered | None = None
     files: dict[str, bytes] = field(default_factory=dict)
+    before: dict[str, bytes | None] = field(default_factory=dict)
     proof: Proof = field(default_factory=lambda: Proof("not tried"))
     notes: list[str] = field(default_factory=list)
 
@@ -72,10 +76,23 @@ def migrate_into_project(folder: Path, block: str, root: Path, options: Options)
     """
     plan = plan_migration(folder, block, root, options)
     if not options.dry_run:
-        write_together({plan.project.root / path: data for path, data in plan.files.items()})
+        _put_in_place(plan)
     if options.as_json:
         return json.dumps(_facts(plan, written=not options.dry_run), sort_keys=True)
     return difference(plan) if options.dry_run else "\n".join(_lines(plan))
+
+
+def _put_in_place(plan: Plan) -> None:
+    """Write all files. Raises: UserError if one of them was changed since it was read, or cannot be written."""
+    root = plan.project.root
+    for path, before in plan.before.items():
+        if _read(root / path) != before:
+            raise UserError(f"{path}: was changed meanwhile; nothing was written, run again")
+    write_together({root / path: data for path, data in plan.files.items()})
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Plan:
@@ -129,7 +146,7 @@ def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapp
         elif same is not None:
             plan.reused[name] = same
         else:
-            plan.refused += [(name, one.dotted, reason) for one, reason in told if one.name == name]
+            plan.refused += [(name, one.dotted, reason) for one, reason in told]
     needed = file.needed(plan.reused)
     plan.reused = {name: option for name, option in plan.reused.items() if name in needed}
     plan.refused = [one for one in plan.refused if one[0] in needed]
@@ -146,6 +163,7 @@ def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) 
     if plan.registered.text is not None:
         files[plan.registered.path] = plan.registered.text
     plan.files = dict(sorted(files.items()))
+    plan.before = {path: _read(project.root / path) for path in plan.files}
     return bench.prove(place, plan.test, plan.files)
 
 
@@ -202,7 +220,7 @@ def _license_notes(donated: Donated, project: Project, *, force: bool) -> list[s
     row, own = donated.row, project.source.license
     both = all_of([row.license, own])
     if not is_permissive(row.license):
-        if both != own and not force:
+        if (both != own or own == NOASSERTION) and not force:
             raise UserError(
                 f"{row.block}: its licence, {row.license}, is not known to be permissive, and not the project's"
                 f" ({own}); --force moves it all the same, and says so in the file"
@@ -243,8 +261,8 @@ def difference(plan: Plan) -> str:
     """The unified difference of all files, as `git apply` and `patch -p1` take it."""
     told: list[str] = []
     for path, data in plan.files.items():
-        older = plan.project.root / path
-        before = older.read_bytes().decode() if older.exists() else None
+        older = plan.before[path]
+        before = older.decode() if older is not None else None
         names = (f"a/{path}" if before is not None else "/dev/null", f"b/{path}")
         lines = difflib.unified_diff(_split(before or ""), _split(data.decode()), *names)
         told += (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -259,13 +277,14 @@ def _split(text: str) -> list[str]:
 
 def _lines(plan: Plan) -> list[str]:
     donated, place = plan.donated, plan.place
-    form = "lean form" if donated.lean else "full form"
+    size = plural(len(donated.code.splitlines()), "line")
+    whole = f": what its known arguments reach; --full moves all {donated.row.n_lines}" if donated.lean else ""
     lines = [
-        f"block     {donated.row.block}, {form}, {plural(len(donated.code.splitlines()), 'line')}",
+        f"block     {donated.row.block}, {'lean' if donated.lean else 'full'} form, {size}{whole}",
         f"place     {place.path}: {place.why}",
     ]
     lines += [f"uses      {name}: {option.dotted} is the same" for name, option in sorted(plan.reused.items())]
-    lines += [f"copies    {name}, for {other} is not it: {why}" for name, other, why in plan.refused]
+    lines += _copied_lines(plan.refused)
     if plan.registered is not None:
         lines.append(f"register  {plan.registered.why}")
     tests = f"{plan.test.beside} beside it" if plan.test.beside else "the project has none of its own"
@@ -276,6 +295,19 @@ def _lines(plan: Plan) -> list[str]:
         f" {plan.proof.steps} steps; {plural(plan.proof.tests, 'smoke test')} passed"
     )
     return [*lines, f"wrote     {', '.join(plan.files)}"]
+
+
+def _copied_lines(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Which definitions are copied, though the project has some that might be the same."""
+    for name in dict.fromkeys(name for name, _, _ in refused):
+        told = [(other, why) for named, other, why in refused if named == name]
+        if len(told) > 1 and len({why for _, why in told}) == 1:
+            yield f"copies    {name}, for none of {', '.join(other for other, _ in told[:_TOLD])} is it: {told[0][1]}"
+            continue
+        for other, why in told[:_TOLD]:
+            yield f"copies    {name}, for {other} is not it: {why}"
+        if len(told) > _TOLD:
+            yield f"copies    {name}, and {len(told) - _TOLD} more of the project are not it"
 
 
 def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from extract.migration.layout import Place, Project, TestPlace
 from extract.migration.reuse import Option
 from extract.migration.writing import Donated
 from extract.runtime import runtime_for
+from extract.sources.contents import MAX_FILE_BYTES
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Sandbox, Status
 from lemur_core.sandbox.cached import reason_of
@@ -58,8 +59,12 @@ def trial(donated: Donated, project: Project, *, unsafe: bool = False) -> Iterat
 
 
 def _aside(folder: str, names: list[str]) -> Collection[str]:
-    tools = {name for name in names if name == "__pycache__" or Path(folder, name, "pyvenv.cfg").is_file()}
-    return tools | {name for name in names if name.startswith(".")}
+    """What is left out of a copy: hidden, made by tools, environments, and large files, which are no code."""
+    return [name for name in names if name.startswith(".") or name == "__pycache__" or _is_aside(Path(folder, name))]
+
+
+def _is_aside(path: Path) -> bool:
+    return (path / "pyvenv.cfg").is_file() or (path.is_file() and path.stat().st_size > MAX_FILE_BYTES)
 
 
 @dataclass(slots=True)

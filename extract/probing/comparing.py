@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from extract.probe import MODULE_NAME
 from extract.probing.attempts import AttemptError, attempt, seed_all
 from extract.probing.inputs import change_nested, flatten
 from lemur_core.graphs.canonical import canonical
@@ -34,6 +33,8 @@ from lemur_core.sandbox.foreign import one_line
 
 SECONDS = 60.0  # of CPU, for one step; the sandbox has the last word
 IMPORT_SECONDS = 120.0
+#: Why nothing can stand for a definition.
+NOT_RUN = "the block's own is not run with the arguments that worked, so nothing can be compared"
 _MOST_CASES = 6  # different ways of using one definition that are compared; the whole block is compared in any case
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
@@ -169,11 +170,11 @@ def _class_refusal(ours: type, theirs: type, cases: Sequence[Case]) -> str:
         return "is another kind of class"
     if not issubclass(ours, nn.Module):
         return "" if same_source(ours, theirs) else "another class: the text differs"
+    if not cases:
+        return NOT_RUN
     for method in ("__init__", "forward"):
         if wrong := _signature_refusal(getattr(ours, method), getattr(theirs, method), method):
             return wrong
-    if not cases:
-        return "is not run in the block with the arguments that worked, so nothing can be compared"
     for case in cases:
         if wrong := _state_refusal(partial(_make, ours, case), partial(_make, theirs, case)):
             return wrong
@@ -221,31 +222,37 @@ def _shown(call: tuple[tuple[Any, ...], dict[str, Any]]) -> str:
 
 def _signature_refusal(ours: Callable[..., Any], theirs: Callable[..., Any], what: str) -> str:
     first, second = _parameters(ours), _parameters(theirs)
-    if first == second:
+    if first is not None and second is not None and list(first.values()) == list(second.values()):
         return ""
-    return one_line(f"{what} takes ({', '.join(second)}) where the block's takes ({', '.join(first)})", 300)
+    told = [one_line(", ".join(one) if one is not None else "?", 120) for one in (second, first)]
+    return f"{what} takes ({told[0]}) where the block's takes ({told[1]})"
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Names, kinds and defaults of parameters; annotations do not count."""
+def _parameters(function: Callable[..., Any]) -> dict[str, tuple[object, ...]] | None:
+    """Of each parameter, as it is written: name, kind and default; annotations do not count."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return ["?"]
-    return [
-        f"{'*' * (p.kind is p.VAR_POSITIONAL)}{'**' * (p.kind is p.VAR_KEYWORD)}{p.name}"
-        f"{'' if p.default is p.empty else '=' + _default(p.default)}"
-        f"{' (by name only)' if p.kind is p.KEYWORD_ONLY else ''}"
-        for p in parameters
-        if p.name != "self"
-    ]
+        return None
+    found: dict[str, tuple[object, ...]] = {}
+    for one in parameters:
+        if one.name != "self":
+            mark = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+            text = one.name if one.default is one.empty else f"{one.name}={_default(one.default)}"
+            by_name = " (by name only)" if one.kind is one.KEYWORD_ONLY else ""
+            found[f"{mark}{text}{by_name}"] = (one.name, one.kind, _value(one.default))
+    return found
+
+
+def _value(default: object) -> object:
+    """A default, so that equal ones are equal: 0 and 0.0 are."""
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        return float(default)
+    return _default(default)
 
 
 def _default(value: object) -> str:
-    if isinstance(value, type | FunctionType):
-        own = value.__module__ in {MODULE_NAME} or value.__module__ not in sys.stdlib_module_names
-        return value.__qualname__ if own else f"{value.__module__}.{value.__qualname__}"
-    return f"{float(value)!r}" if isinstance(value, int | float) and not isinstance(value, bool) else _told(value)
+    return value.__qualname__ if isinstance(value, type | FunctionType) else _told(value)
 
 
 def _state_refusal(ours: Callable[[], nn.Module], theirs: Callable[[], nn.Module]) -> str:

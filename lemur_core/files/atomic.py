@@ -105,7 +105,8 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             for path, part in parts.items():
                 if path.exists():
                     older = part.with_suffix(".old")
-                    os.link(path, older)
+                    undo.callback(older.unlink, missing_ok=True)
+                    shutil.copy2(path, older)
                     undo.callback(older.replace, path)
                 else:
                     undo.callback(path.unlink, missing_ok=True)

@@ -64,6 +64,21 @@ def test_where_a_block_goes(tmp_path: Path, files: dict[str, str], path: str, mo
 
 
 @pytest.mark.parametrize(
+    ("out", "module"),
+    [
+        ("src/proj/new.py", "proj.new"),
+        ("src/proj/layers/deep/er/new.py", "proj.layers.deep.er.new"),
+        ("elsewhere/new.py", "elsewhere.new"),
+        ("new.py", "new"),
+    ],
+)
+def test_a_place_that_is_given(tmp_path: Path, out: str, module: str) -> None:
+    project = read_project(some.make(tmp_path, some.SRC))
+    place = choose_place(project, "Edge", "Other", tmp_path / out)
+    assert (place.path, place.module) == (out, module)
+
+
+@pytest.mark.parametrize(
     ("tests", "path", "style"),
     [
         ({}, "tests/test_edge.py", "functions"),

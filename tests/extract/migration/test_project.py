@@ -3,6 +3,7 @@
 import json
 import runpy
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import extract.migration.project as migration
 from extract.migration.project import Options, migrate_into_project
 from extract.results import Result, code_columns
+from lemur.folders import trace
 from lemur_core.files.errors import UserError
 from manifests.provenance import inlined_blocks
 
@@ -50,7 +52,15 @@ def moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     shown = migrate_into_project(folder, "Residual", root, Options(dry_run=True))
     untouched = everything(root) == before
     said = migrate_into_project(folder, "Residual", root, Options())
-    return {"root": root, "before": before, "after": everything(root), "diff": shown, "said": said, "dry": untouched}
+    return {
+        "folder": folder,
+        "root": root,
+        "before": before,
+        "after": everything(root),
+        "diff": shown,
+        "said": said,
+        "dry": untouched,
+    }
 
 
 def test_what_is_there_is_used(moved: dict[str, Any]) -> None:
@@ -86,6 +96,8 @@ def test_where_it_comes_from_can_be_read(moved: dict[str, Any]) -> None:
     assert (one.block, one.path, one.lines, one.license) == (BLOCK, "alpha/blocks.py", (3, 9), "MIT")
     assert "# SPDX-License-Identifier: MIT\n" in text
     assert "# Not copied: DropPath; proj.layers.drop.DropPath is the same, and stands for it.\n" in text
+    chain = trace(str(moved["root"] / NEW), [moved["folder"]])
+    assert [link.what for link in chain][:4] == ["file", "block", "block", "release"]
     assert any(line.startswith("licence   MIT, as the project's own") for line in moved["said"].splitlines())
 
 
@@ -190,6 +202,10 @@ def test_licences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = some.make(tmp_path / "p", some.SRC)
     with pytest.raises(UserError, match=r"its licence, GPL-3\.0-only, is not known to be permissive, .* --force"):
         migrate_into_project(folder, "Residual", root, Options())
+    unknown = some.make(tmp_path / "q", some.SRC)
+    (unknown / "pyproject.toml").unlink()
+    with pytest.raises(UserError, match=r"and not the project's \(NOASSERTION\); --force"):
+        migrate_into_project(folder, "Residual", unknown, Options())
     said = migrate_into_project(folder, "Residual", root, Options(force=True))
     assert "licence   GPL-3.0-only, NOT KNOWN TO BE PERMISSIVE" in said
     assert "# NOT KNOWN TO BE PERMISSIVE: " in (root / NEW).read_text(encoding="utf-8")
@@ -210,3 +226,17 @@ def test_bad_input_gets_one_line(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no Python code"):
         migrate_into_project(folder, "Residual", tmp_path / "empty", Options())
     assert migration.Options().out is None
+
+
+def test_the_command_tells_projects_from_networks(
+    folder: Path, tmp_path: Path, lemur_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    root = some.make(tmp_path / "p", some.SRC)
+    done = lemur_here("migrate", "Residual", "--into", root, "--in", folder, "--list", cwd=tmp_path)
+    assert (done.returncode, "is a project; --site, --list" in done.stderr) == (2, True)
+    done = lemur_here(
+        "migrate", "Residual", "--into", root / "src/proj/train.py", "--in", folder, "--full", cwd=tmp_path
+    )
+    assert (done.returncode, "--full: is for projects" in done.stderr) == (2, True)
+    done = lemur_here("migrate", "Nothing", "--into", root, "--in", folder, cwd=tmp_path)
+    assert (done.returncode, "Nothing: no block of this folder is called so" in done.stderr) == (1, True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import lemur_core.files.atomic
-from lemur_core.files.atomic import atomic_file, atomic_folder, check_free, sha256_file
+from lemur_core.files.atomic import atomic_file, atomic_folder, check_free, sha256_file, write_together
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
@@ -297,3 +297,40 @@ def test_a_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="set LEMUR_CURATOR_CACHE to a writable one"):
         cache_folder("features")
+
+
+def everything(root: Path) -> dict[str, bytes | None]:
+    return {p.relative_to(root).as_posix(): p.read_bytes() if p.is_file() else None for p in root.rglob("*")}
+
+
+def test_several_files_together(tmp_path: Path, mask: None) -> None:
+    (tmp_path / "old.py").write_bytes(b"old")
+    (tmp_path / "old.py").chmod(0o755)
+    write_together({tmp_path / "old.py": b"new\r\n", tmp_path / "a/b/c.py": b"made"})
+    assert everything(tmp_path) == {"old.py": b"new\r\n", "a": None, "a/b": None, "a/b/c.py": b"made"}
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("old.py", "a/b/c.py")]
+    assert modes == [0o755, 0o644]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_several_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    (tmp_path / "old.py").write_bytes(b"old")
+    before, real, calls = everything(tmp_path), Path.replace, iter(range(9))
+
+    def replace(self: Path, target: Path) -> Path:
+        if self.suffix == ".part" and next(calls) == failing:
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    files = {tmp_path / "first.py": b"1", tmp_path / "old.py": b"new", tmp_path / "deep/last.py": b"3"}
+    with pytest.raises(UserError, match=r"cannot be written: No space left on device; nothing was changed"):
+        write_together(files)
+    assert everything(tmp_path) == before
+
+
+def test_a_file_in_the_way_of_a_folder_stops_all(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_bytes(b"a file")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_together({tmp_path / "first.py": b"1", tmp_path / "deep/last.py": b"3"})
+    assert everything(tmp_path) == {"deep": b"a file"}
