@@ -7,6 +7,7 @@ from curate.corpus import Corpus
 from curate.options import CurateOptions
 from curate.outcome import Outcome
 from curate.report import records, sections
+from curate.report.arch_uid import arch_uids
 from curate.report.facts import gather_facts
 from curate.report.figures import draw_figures
 from curate.report.graphs import draw_graphs
@@ -60,6 +61,7 @@ def write_report(
         *records.pretrained(facts, corpus),
         *sections.graphs(facts, outcome, counts),
         *(line for key in graphs for line in figure(key)),
+        *arch_uids(facts, corpus, outcome),
         *records.runs(facts, corpus, outcome, counts),
         *chat_section(outcome.chat),
         *records.largest_groups(facts),

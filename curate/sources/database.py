@@ -129,19 +129,18 @@ def _code_reader(
         if isinstance(uid, bytes):
             uid = uid.decode("utf-8", "backslashreplace")
         stated = isinstance(uid, str) and isinstance(code, bytes)
-        return code, arch_uid_of(code, uid) if stated else None
+        return code, arch_uid_of(code.decode("utf-8", "replace"), uid) if stated else None
 
     return read
 
 
-def arch_uid_of(code: bytes, uid: str) -> str | None:
+def arch_uid_of(code: str, uid: str) -> str | None:
     """The `arch_uid` of a network, where what the database states as its id is one.
 
     Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which says nothing of what it
     computes; later it is a certificate of its architecture, but for code from which none can be made.
     """
-    text = code.decode("utf-8", "replace")
-    plain = hashlib.md5("".join(text.split()).encode(), usedforsecurity=False).hexdigest()
+    plain = hashlib.md5("".join(code.split()).encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
     return uid if uid and uid != plain else None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from curate.rows import BATCH_ROWS, RowSource
+from curate.sources.database import arch_uid_of
 from curate.sources.files import COLUMNS, check_columns, read_row
 from lemur_core.files.errors import UserError
 from manifests.hub import hub_errors, parse_dataset
@@ -82,6 +83,8 @@ class HubDataset(_Service):
                     yield read_row(record)
 
 
+#: The column of the API that a later nn-dataset has the `arch_uid` in.
+_ID = "nn_id"
 _OWN_MODULES = ("ab", "ab.nn", "ab.nn.api")
 _INSTEAD = "or curate the released corpus: lemur curate lemur"
 
@@ -132,7 +135,7 @@ def _load() -> Any:
     if columns is None:
         raise UserError(f"installed: ab.nn.api.data returned a {type(frame).__name__}, not a table; {_INSTEAD[3:]}")
     check_columns("installed: ab.nn.api.data", list(columns))
-    return frame[[name for name in COLUMNS if name in columns]]
+    return frame[[name for name in (*COLUMNS, _ID) if name in columns]]
 
 
 def _explain_import(error: ImportError) -> str:
@@ -155,7 +158,11 @@ def _read_frame(frame: Any) -> Iterator[dict[str, Any]]:
         part = frame.iloc[start : start + BATCH_ROWS]
         tables = (part, part.notna())
         for values, known in zip(*(table.itertuples(index=False, name=None) for table in tables), strict=True):
-            yield read_row({name: value for name, value, there in zip(names, values, known, strict=True) if there})
+            record = {name: value for name, value, there in zip(names, values, known, strict=True) if there}
+            code, id_ = record.get("nn_code"), record.get(_ID)
+            if isinstance(code, str) and isinstance(id_, str):
+                record.setdefault("arch_uid", arch_uid_of(code, id_))
+            yield read_row(record)
 
 
 def _describe() -> str:

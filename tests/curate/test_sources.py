@@ -193,6 +193,7 @@ def test_installed_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "task": ["t"] * 3,
             "nn": ["a", "b", None],
             "nn_code": ["x = 1", None, "y = 1"],
+            "nn_id": ["c" * 32, "d" * 32, hashlib.md5(b"y=1").hexdigest()],
             "epoch": [1, 2, 3],
             "accuracy": [0.5, float("nan"), 1.0],
             "prm": [{"lr": 0.1, "batch": 8}, {}, None],
@@ -211,6 +212,7 @@ def test_installed_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert [row["nn"] for row in found] == ["a", "b", ""]
     assert [row["nn_code"] for row in found] == ["x = 1", None, "y = 1"]
     assert [row["problem"] for row in found] == [None, "nn_code is missing", None]
+    assert [row["arch_uid"] for row in found] == ["c" * 32, None, None]
     assert [row["epoch"] for row in found] == [1, 2, 3]
     assert [row["accuracy"] for row in found] == [0.5, None, 1.0]
     assert [row["prm"] for row in found] == ['{"batch": 8, "lr": 0.1}', "{}", None]

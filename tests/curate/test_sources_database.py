@@ -183,9 +183,9 @@ def test_older_database_without_an_index_of_hyperparameters(tmp_path: Path) -> N
 
 def test_arch_uid_of() -> None:
     code = "import torch\n\nx = 1\n"
-    assert arch_uid_of(code.encode(), md5(code)) is None
-    assert arch_uid_of(code.encode(), "c" * 32) == "c" * 32
-    assert arch_uid_of(code.encode(), "") is None
+    assert arch_uid_of(code, md5(code)) is None
+    assert arch_uid_of(code, "c" * 32) == "c" * 32
+    assert arch_uid_of(code, "") is None
 
 
 def test_arch_uid_is_the_id_of_a_newer_database(tmp_path: Path) -> None:
