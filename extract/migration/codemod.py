@@ -8,6 +8,7 @@ Source: https://libcst.readthedocs.io/en/latest/codemods_tutorial.html
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,33 @@ from lemur_core.source.text import Edit, Lines, apply, normalise
 
 NET = "Net"
 _HOST, _BLOCK, _SITE = "host", "block", "site"
+#: Modules around a block that has another layout than its site, by view; ours.
+WRAPPERS = {
+    "tokens": '''
+class OnTokens(nn.Module):
+    """Modules that take tokens, N x L x C, one after another on maps, N x C x H x W."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.inner = nn.Sequential(*modules)
+
+    def forward(self, x):
+        return self.inner(x.flatten(2).transpose(1, 2)).transpose(1, 2).unflatten(2, x.shape[2:])
+''',
+    "last": '''
+class OnChannelsLast(nn.Module):
+    """Modules that take maps with the channels last, N x H x W x C, one after another on maps, N x C x H x W."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.inner = nn.Sequential(*modules)
+
+    def forward(self, x):
+        return self.inner(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+''',
+}
+_NAMES = {view: re.findall(r"class (\w+)", text)[0] for view, text in WRAPPERS.items()}
+
 _CONTAINERS = {"Sequential": False, "ModuleList": True}  # whether the submodules are given as one list
 
 #: What the names mean that arguments found by validation may use beside those of the block's file.
@@ -79,7 +107,7 @@ def put_in(
         [
             Part(_HOST, NET, spelled_out(host, stars or {})),
             Part(_BLOCK, name, code, tuple(header)),
-            Part(_SITE, "_site_", f"{_imports_for(made)}\ndef _site_(): pass\n"),
+            _part_of_site(site.filling.view, made),
         ]
     )
     names = joined.globals[_BLOCK] | joined.globals[_SITE]
@@ -87,8 +115,9 @@ def put_in(
     net = cst.ensure_type(module.body[number], cst.ClassDef)
     statements = list(module.body)
     statements[number] = _with_site(net, site, _renamed(made, names), names["nn"], note)
-    definitions = _statements(joined.bodies[_BLOCK], module)
-    number = max([number, *(place + 1 for place in _shared(joined.bodies[_BLOCK], module))])
+    bodies = [joined.bodies[_BLOCK], *([joined.bodies[_SITE]] if site.filling.view else [])]
+    definitions = [one for body in bodies for one in _statements(body, module)]
+    number = max([number, *(place + 1 for body in bodies for place in _shared(body, module))])
     if number < len(statements):
         statements[number] = _apart(statements[number], () if definitions else header)
     wanted = [one for key in (_BLOCK, _SITE) for one in joined.imports[key]]
@@ -129,7 +158,15 @@ def _parsed(host: str) -> cst.Module:
 def _expression(filling: Filling, name: str) -> list[str]:
     """The modules of a site: the block, with the layers that change channels around it."""
     around = [filling.adapter(one) if one else "" for one in (filling.before, filling.after)]
-    return [text for text in (around[0], f"{name}({filling.call.text()})", around[1]) if text]
+    made = [text for text in (around[0], f"{name}({filling.call.text()})", around[1]) if text]
+    return [f"{_NAMES[filling.view]}({', '.join(made)})"] if filling.view else made
+
+
+def _part_of_site(view: str, made: Sequence[str]) -> Part:
+    """What the expressions of a site need beside the block: what is imported, and the module around the block."""
+    text = WRAPPERS.get(view, "\ndef _site_(): pass\n")
+    header = ("By `lemur migrate`.",) if view else ()
+    return Part(_SITE, _NAMES.get(view, "_site_"), _imports_for(made) + text, header)
 
 
 def _names_in(texts: Iterable[str]) -> set[str]:

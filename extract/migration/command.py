@@ -130,6 +130,7 @@ def _site_line(site: Site) -> str:
         for where, pair in (("before", site.filling.before), ("after", site.filling.after))
         if pair is not None
     ]
+    changed += {"tokens": ["as tokens"], "last": ["with the channels last"]}.get(site.filling.view, [])
     times = f", called {site.place.calls} times" if site.place.calls > 1 else ""
     told = "".join(f", {one}" for one in changed)
     return f"fits  {site.name} ({site.place.kind}, {site.shapes}{times}): ({site.filling.call.text()}){told}"
@@ -150,6 +151,7 @@ def _site_facts(site: Site) -> dict[str, Any]:
     if site.filling is not None:
         filling = site.filling
         facts |= {"arguments": filling.call.text(), "before": filling.before, "after": filling.after}
+        facts["view"] = filling.view or None
     return facts
 
 

@@ -192,7 +192,7 @@ def candidates(donor: Donor, observed: Observed, box: CachedSandbox) -> list[Sit
 
 
 def _key(asked: Mapping[str, Any]) -> str:
-    return f"{asked['before']} {asked['after']}"
+    return f"{asked['before']} {asked['after']} {asked['axis']}"
 
 
 def migrate_named(folder: Path, block: str, host: Host, box: CachedSandbox, *, site: str | None = None) -> Migrated:

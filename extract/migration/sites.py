@@ -2,11 +2,12 @@
 
 What was observed of both decides; whether the block then runs at a site's sizes is told by building it there
 (`extract.migration.fitting`). A block of another number of channels gets a 1x1 convolution before or after it, or a
-linear layer where the channels are the last dimension.
+linear layer where the channels are the last dimension. A block of tokens, or of maps with the channels last, is handed
+maps in that view, by a module around it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from extract.migration.donor import Donor, Shape
@@ -14,6 +15,11 @@ from extract.migration.widths import calls
 from extract.specs.make import Call
 
 How = Literal["replace", "after"]
+
+_MAPS = 4  # dimensions
+
+#: How maps of N x C x H x W are handed to a block: as they are; as tokens, N x L x C; with the channels last.
+View = Literal["", "tokens", "last"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,8 @@ class Place:
 class Filling:
     """A block in a site: how it is constructed, and the channels that layers before and after it change.
 
-    `before`: (from, to), None where the block takes the site's channels; `after` likewise. `axis`: of the channels.
+    `before`: (from, to), None where the block takes the site's channels; `after` likewise. `axis`: of the channels, as
+    the block has them, `rank` the number of its dimensions.
     """
 
     call: Call
@@ -53,11 +60,12 @@ class Filling:
     after: tuple[int, int] | None
     axis: int
     rank: int
+    view: View = ""
 
     @property
     def adapters(self) -> int:
-        """Layers beside the block."""
-        return (self.before is not None) + (self.after is not None)
+        """Modules beside the block."""
+        return (self.before is not None) + (self.after is not None) + bool(self.view)
 
     def adapter(self, channels: tuple[int, int]) -> str:
         """The layer that changes channels, as an expression of `nn`."""
@@ -76,6 +84,7 @@ class Site:
         after: what must come out.
         reason: why the block does not fit; empty where it does.
         filling: how it fits.
+        view: in which the block is handed what is there.
     """
 
     place: Place
@@ -84,6 +93,7 @@ class Site:
     after: tuple[Shape, ...]
     reason: str = ""
     filling: Filling | None = None
+    view: View = ""
 
     @property
     def name(self) -> str:
@@ -112,7 +122,26 @@ def _site(place: Place, how: Any, donor: Donor) -> Site:
         return Site(place, how, (), (), reason)
     after = tuple(shapes[0] for shapes in place.outputs)
     before = after if how == "after" else tuple(shapes[0] for shapes in place.inputs)
-    return Site(place, how, before, after, _mismatch(before, after, donor))
+    view = _view(before, after, donor)
+    seen_before, seen_after = ([viewed(shape, view) for shape in shapes] for shapes in (before, after))
+    return Site(place, how, before, after, _mismatch(seen_before, seen_after, donor, view), view=view)
+
+
+def _view(before: Sequence[Shape], after: Sequence[Shape], donor: Donor) -> View:
+    """How a block of another layout can be handed the maps of a site; as they are where it cannot."""
+    maps = all(len(shapes[0]) == _MAPS and channels_axis(shapes) == 1 for shapes in (before, after))
+    last = all(len(shape) == donor.axis + 1 for shape in donor.cases[0])
+    if not (maps and last):
+        return ""
+    return {_MAPS - 1: "tokens", _MAPS: "last"}.get(donor.axis + 1, "")  # type: ignore[return-value]
+
+
+def viewed(shape: Shape, view: View) -> Shape:
+    """A shape of maps in a view."""
+    if not view:
+        return shape
+    images, channels, height, width = shape
+    return (images, height * width, channels) if view == "tokens" else (images, height, width, channels)
 
 
 def _faults(place: Place) -> str:
@@ -128,7 +157,7 @@ def _faults(place: Place) -> str:
     return ""
 
 
-def _mismatch(before: Sequence[Shape], after: Sequence[Shape], donor: Donor) -> str:
+def _mismatch(before: Sequence[Shape], after: Sequence[Shape], donor: Donor, view: View) -> str:
     """Why what was seen of the block speaks against the site; empty where it does not."""
     (took, gave), axis = donor.cases[0], donor.axis
     if len(before[0]) != len(took):
@@ -140,11 +169,11 @@ def _mismatch(before: Sequence[Shape], after: Sequence[Shape], donor: Donor) -> 
     for shapes in (before, after):
         if len({shape[axis] for shape in shapes}) > 1:
             found = " and ".join(str(shape[axis]) for shape in shapes)
-            other = channels_axis(shapes)
+            other = axis if view else channels_axis(shapes)
             if other != axis:
                 return f"has its channels in dimension {other}, and the block in dimension {axis}"
             return f"its width is not fixed: {found} in two constructions"
-    if channels_axis(before) != axis:
+    if not view and channels_axis(before) != axis:
         return f"has its channels in dimension {channels_axis(before)}, and the block in dimension {axis}"
     return ""
 
@@ -164,8 +193,8 @@ def channels_axis(shapes: Sequence[Shape]) -> int:
 def question(site: Site, donor: Donor) -> dict[str, Any]:
     """What the sandbox is to try at a site: calls of the constructor, each with the width at which it is run."""
     return {
-        "before": [list(shape) for shape in site.before],
-        "after": [list(shape) for shape in site.after],
+        "before": [list(viewed(shape, site.view)) for shape in site.before],
+        "after": [list(viewed(shape, site.view)) for shape in site.after],
         "axis": donor.axis,
         "attempts": [
             {
@@ -186,10 +215,11 @@ def attempts(site: Site, donor: Donor) -> Iterator[tuple[Call, int]]:
     """
     (took, gave), axis = donor.cases[0], donor.axis
     seen_in, seen_out = took[axis], gave[axis]
-    want_in, want_out = site.before[0][axis], site.after[0][axis]
+    before, after = viewed(site.before[0], site.view), viewed(site.after[0], site.view)
+    want_in, want_out = before[axis], after[axis]
     channels = {seen_in: [want_in]} if seen_in != seen_out else {seen_in: list(dict.fromkeys([want_in, want_out]))}
     channels.setdefault(seen_out, [want_out])
-    pairs = zip(took, site.before[0], strict=True)
+    pairs = zip(took, before, strict=True)
     sizes = {old: new for place, (old, new) in enumerate(pairs) if place not in (0, axis) and old not in channels}
     inits = [donor.init, *([donor.needed] if donor.needed.text() != donor.init.text() else [])]
     for init in inits:
@@ -202,21 +232,22 @@ def attempts(site: Site, donor: Donor) -> Iterator[tuple[Call, int]]:
 def answered(site: Site, donor: Donor, answer: Mapping[str, Any]) -> Site:
     """The site with what the sandbox says of it."""
     if not answer["fits"]:
-        return Site(site.place, site.how, site.before, site.after, answer["reason"])
+        return replace(site, reason=answer["reason"])
     axis, width = donor.axis, answer["width"]
-    given, wanted = site.before[0][axis], site.after[0][axis]
+    given, wanted = viewed(site.before[0], site.view)[axis], viewed(site.after[0], site.view)[axis]
     filling = Filling(
         Call(tuple(answer["args"]), dict(answer["kwargs"])),
         (given, width) if given != width else None,
         (answer["gives"], wanted) if answer["gives"] != wanted else None,
         axis,
-        len(site.before[0]),
+        len(donor.cases[0][0]),
+        site.view,
     )
-    return Site(site.place, site.how, site.before, site.after, "", filling)
+    return replace(site, filling=filling)
 
 
 def best_first(sites: Sequence[Site], donor: Donor, parameters: int) -> list[Site]:
-    """The sites that fit, the best one first: fewest layers that adapt channels; after a submodule for a block that
+    """The sites that fit, the best one first: fewest modules beside the block; after a submodule for a block that
     keeps the shape of what it is given, else in place of one; called once in a forward; in place of the submodule whose
     parameters are nearest in number, after the one nearest to the middle of the forward pass; then in its order.
 

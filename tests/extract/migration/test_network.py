@@ -4,6 +4,7 @@ import ast
 import json
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +118,44 @@ def test_a_submodule_is_replaced_by_a_block_of_its_widths(move: Move) -> None:
 def test_a_block_of_fixed_width_gets_layers_that_change_channels(move: Move) -> None:
     moved = move(donor(FIXED, init=()), site="after:features.4")
     assert "nn.Sequential(self.features[4], nn.Conv2d(32, 8, 1), Gate(), nn.Conv2d(8, 32, 1))" in moved.text
+
+
+TOKENS = """from torch import nn
+
+
+class Tokens(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
+
+    def forward(self, x):
+        return x + self.attention(x, x, x)[0]
+"""
+LAST = """from torch import nn
+
+
+class Last(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x):
+        return self.norm(x)
+"""
+
+
+def test_a_block_of_tokens_is_handed_maps_as_tokens(move: Move) -> None:
+    given = replace(donor(TOKENS, "Tokens", ("6", "3")), layout="N×L×C", cases=(((2, 5, 6), (2, 5, 6)),))
+    moved = move(given, site="after:features.4")
+    made = "OnTokens(nn.Linear(32, 6), Tokens(6, 3), nn.Linear(6, 32))"  # 32 are not to be divided by 3 heads
+    assert f"self.features[4] = nn.Sequential(self.features[4], {made})" in moved.text
+    assert moved.text.index("class Tokens") < moved.text.index("class OnTokens") < moved.text.index("class Net")
+
+
+def test_a_block_with_the_channels_last_is_handed_maps_so(move: Move) -> None:
+    given = replace(donor(LAST, "Last", ("6",)), layout="N×H×W×C", cases=(((2, 5, 4, 6), (2, 5, 4, 6)),))
+    moved = move(given, site="replace:features.4")
+    assert "self.features[4] = OnChannelsLast(Last(32))" in moved.text
 
 
 def test_what_does_not_fit_has_a_reason_with_shapes(move: Move) -> None:
