@@ -104,7 +104,7 @@ def check_nn(
     Raises: UserError if `prm` lacks something or has a value out of range, or no sandbox can be had.
     """
     _check_settings(settings, dataset)
-    given = _check_prm(prm) | {"epoch": settings.epochs}
+    given = check_prm(prm) | {"epoch": settings.epochs}
     name = lemur_name(code, prefix)
     reason = check_contract(code)
     if reason is not None:
@@ -124,18 +124,19 @@ def check_nn(
         elif not box.is_open:
             box.__enter__()
         (outcome,) = box.run([Job(name, ENTRY, payload, limits)])
-    return _result(name, code, outcome, settings)
+    return result_of(name, code, outcome, settings)
 
 
-def accuracy_to_time(accuracy: float, duration: int) -> float:
+def accuracy_to_time(accuracy: float, duration: int, chance: float = CHANCE) -> float:
     """LEMUR's measure of how fast a network learns: accuracy above chance, by 100 seconds.
 
     Args:
         duration: nanoseconds.
+        chance: what guessing comes to.
 
     Source: `accuracy_to_time_metric` in `ab/nn/util/Util.py` of nn-dataset 2.1.0
     """
-    return max(0.0, accuracy - CHANCE) / (duration / _NANOSECONDS)
+    return max(0.0, accuracy - chance) / (duration / _NANOSECONDS)
 
 
 def _check_settings(settings: CheckSettings, dataset: Cifar10) -> None:
@@ -146,7 +147,7 @@ def _check_settings(settings: CheckSettings, dataset: Cifar10) -> None:
         raise UserError(f"images: {settings.images}; {dataset.label} has {len(dataset.train_images)} training images")
 
 
-def _check_prm(prm: Mapping[str, object]) -> dict[str, object]:
+def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
     """The hyperparameters, what the trainer itself needs of them looked at."""
     missing = [name for name in ("batch", "transform") if name not in prm]
     if missing:
@@ -159,7 +160,10 @@ def _check_prm(prm: Mapping[str, object]) -> dict[str, object]:
     return dict(prm) | {"batch": int(batch)}
 
 
-def _result(name: str, code: str, outcome: Outcome, settings: CheckSettings) -> CheckResult:
+def result_of(
+    name: str, code: str, outcome: Outcome, settings: CheckSettings, *, chance: float = CHANCE
+) -> CheckResult:
+    """What a job that trains and measures a network tells. Args: chance: what guessing comes to."""
     if outcome.status is not Status.OK:
         return CheckResult(name, None, None, None, outcome.status.value, _ended(outcome, settings))
     answer = outcome.value
@@ -170,13 +174,13 @@ def _result(name: str, code: str, outcome: Outcome, settings: CheckSettings) -> 
         return CheckResult(name, None, None, None, str(answer["category"]), str(answer["error"]))
     accuracy, duration = float(answer["accuracy"]), int(answer["duration"])
     status, error = "ok", None
-    if accuracy <= CHANCE * _GOOD:
+    if accuracy <= chance * _GOOD:
         status, error = (
             "low_accuracy",
-            f"accuracy {accuracy:.4f} is at most {CHANCE * _GOOD:g}: LEMUR would not store it",
+            f"accuracy {accuracy:.4f} is at most {chance * _GOOD:g}: LEMUR would not store it",
         )
     found = code_quality(code, name)
-    rate = accuracy_to_time(accuracy, duration)
+    rate = accuracy_to_time(accuracy, duration, chance)
     return CheckResult(name, accuracy, rate, found.score, status, error, duration, found)
 
 

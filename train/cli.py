@@ -291,23 +291,29 @@ def check_(
     ],
     data: Data = _HUB,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="To train with its own learn().")] = 1,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", help="Another task: a smoke test by LEMUR's own trainer, on generated data."),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Of the task; by default its usual one.")] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", metavar="FILE", help="Add it to this LEMUR database, as LEMUR's own check does."),
+    ] = None,
     memory: Memory = 8.0,
     time_limit: Annotated[float, _resource(metavar="SECONDS", min=1, help="End the check after so long.")] = 1800.0,
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality; refused when off the contract."""
-    from train.check import CheckSettings, check_nn
-    from train.data import load_cifar10
-    from train.recipe import read_code, read_prm
+    from train.check import CheckSettings
+    from train.tasks import check_file
 
-    cifar10 = load_cifar10(data)
+    if metric is not None and task is None:
+        raise UsageError("--metric: is for a --task; img-classification is measured by acc")
     settings = CheckSettings(epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30))
-    result = check_nn(read_code(net), read_prm(prm), dataset=cifar10, settings=settings, unsafe=unsafe_no_sandbox)
-    if result.status != "ok":
-        raise UserError(f"{net}: {result.status}: {result.error}")
-    figures = {name: getattr(result, name) for name in ("name", "accuracy", "accuracy_to_time", "code_quality")}
-    figures["data"] = cifar10.label
+    asked: dict[str, Any] = {"data": data, "task": task, "metric": metric, "db": archive}
+    figures = check_file(net, prm, settings=settings, unsafe=unsafe_no_sandbox, **asked)
     if as_json:
         _print_json(figures)
     else:

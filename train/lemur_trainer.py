@@ -60,7 +60,7 @@ def run_check(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         return _train(payload["code"], payload["prm"], train, test, int(payload["epochs"]))
     except NetError as error:
-        return {"category": _category(error), "error": _line(error)}
+        return {"category": category_of_error(error), "error": error_line(error)}
 
 
 def batches(images: Tensor, labels: Tensor, order: Tensor, batch: int, steps: Steps) -> Iterator[tuple[Tensor, Tensor]]:
@@ -96,7 +96,7 @@ def _train(
     with step("contract", "in supported_hyperparameters()"):
         supported = module.__dict__["supported_hyperparameters"]
         names = sorted({str(name) for name in supported()})
-    _check_parameters(prm, names)
+    check_parameters(prm, names)
     batch, steps = int(prm["batch"]), steps_of(prm["transform"])
     in_shape = tuple(prepare(train[0][: min(batch, len(train[0]))], steps).shape)
     net = construct(module, in_shape, (CLASSES,), prm)
@@ -112,7 +112,7 @@ def _train(
     return {"accuracy": accuracy, "duration": time.perf_counter_ns() - started}
 
 
-def _check_parameters(prm: dict[str, Any], supported: list[str]) -> None:
+def check_parameters(prm: dict[str, Any], supported: list[str]) -> None:
     """Each supported hyperparameter has a value, and that lies in 0..1."""
     names = [name for name in supported if name not in TRAINER_PARAMETERS]
     missing = [name for name in names if name not in prm]
@@ -141,7 +141,7 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
     return right / count
 
 
-def _category(error: NetError) -> str:
+def category_of_error(error: NetError) -> str:
     """The check's word for what failed; an error that the lack of a permission led to is told as such."""
     cause = error.__cause__
     if cause is not None and isinstance(cause.__cause__ or cause.__context__, PermissionError):
@@ -149,7 +149,7 @@ def _category(error: NetError) -> str:
     return "contract" if error.category == "no_net" else error.category
 
 
-def _line(error: NetError) -> str:
+def error_line(error: NetError) -> str:
     """The last line of the network's own file that was being executed, type and message, and what was tried."""
     if not error.step:
         return error.what

@@ -219,6 +219,46 @@ def register(db: Path, runs: Sequence[Path]) -> Registered:
     return Registered(added, present, tuple(failed))
 
 
+def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
+    """Nothing, if a check on such data with these hyperparameters may be archived.
+
+    Raises: UserError if not, or the database cannot be opened.
+    """
+    if not can_enter_from(data):
+        raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
+    check_storable(prm)
+    _open(db).close()
+
+
+def archive(
+    db: Path, code: str, name: str, prm: Mapping[str, Any], *, data: str, epoch: int, accuracy: float, duration: int
+) -> bool:
+    """Add a network that was checked (`train.check`) with its trial to a LEMUR database, as its own check does.
+
+    Of the epochs the last one alone is a trial, as there. Doing it again with the same outcome adds nothing.
+
+    Args:
+        name: of the network, by `train.contract.lemur_name`.
+        data: on what it was trained.
+        duration: nanoseconds.
+
+    Returns: whether the trial was new.
+    Raises: UserError if LEMUR takes no such trial, or as `register` does.
+    """
+    check_enters(db, data, prm)
+    used = dict(sorted((dict(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
+    uid = lemur_digest({name: value for name, value in used.items() if name not in _OUTCOMES})
+    trial = used | {"uid": uid, "accuracy": accuracy, "duration": duration}
+    run = _Run(db, name, code, {epoch: trial})
+    with closing(_open(db)) as database:
+        with _transaction(database, db):
+            _prepare(database, db)
+        with _transaction(database, db):
+            if reason := _add_network(database, run):
+                raise UserError(reason)
+            return _add_trial(database, name, epoch, trial)
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     folder: Path

@@ -14,8 +14,6 @@ import functools
 import hashlib
 import json
 import re
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -26,11 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
-from lemur_core.files.atomic import atomic_file, sha256_file, write_text
+from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import RetryableError, UserError
-from lemur_core.files.pip import AbsentError, download
-from lemur_core.files.progress import note, progress
+from lemur_core.files.errors import UserError
+from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release, with_codes
+from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
 from manifests.licenses import license_of_fields
 from manifests.manifest import Input
@@ -157,20 +155,14 @@ def _stored(value: Any) -> Any:
     return value
 
 
-#: The last release that carries both codes and statistics.
-DEFAULT_VERSION = "2.1.0"
-
 #: Part of the cached tables' name: a change of how a wheel is read must not meet tables read in an older way.
 _TABLES_FORMAT = 1
-
-_RELEASES = Path(__file__).with_name("lemur_releases.json")
 
 
 class LemurRelease(Source):
     """The rows that `ab.nn.api.data(only_best_accuracy=True)` of one release returns, in its order.
 
-    The wheel is fetched once with `pip download` (the user's own index settings apply), its digest is checked against
-    the one shipped here or, for a release that is newer than this tool, against the one seen first.
+    The wheel is fetched once, and its digest checked: `lemur_core.files.lemur_release`.
 
     Source: https://github.com/ABrain-One/nn-dataset
     """
@@ -226,7 +218,7 @@ class LemurRelease(Source):
                 codes, files = read_codes(archive), stat_files(archive)
             if not codes:
                 raise UserError(
-                    f"nn-dataset {self.version} carries no network codes; releases that do: {', '.join(_with_codes())}"
+                    f"nn-dataset {self.version} carries no network codes; releases that do: {', '.join(with_codes())}"
                 )
             rows, texts = read_stats(wheel, files, codes)
             for file, table in ((codes_file, texts), (rows_file, rows)):
@@ -236,12 +228,10 @@ class LemurRelease(Source):
         return pq.read_table(rows_file), table.column("code").combine_chunks()
 
     def _wheel(self) -> Path:
-        found = sorted(self._folder.glob("*.whl"))
-        wheel = found[0] if found else _download(self.version, self._folder)
         if self._input is None:
-            digest = _check_digest(wheel, self.version)
-            self._input = Input(name=wheel.name, sha256=digest, bytes=wheel.stat().st_size)
-        return wheel
+            self._found, digest = fetch_release(_safe(self.version))
+            self._input = Input(name=self._found.name, sha256=digest, bytes=self._found.stat().st_size)
+        return self._found
 
 
 def _safe(version: str) -> str:
@@ -251,48 +241,3 @@ def _safe(version: str) -> str:
         return str(Version(version))
     except InvalidVersion as error:
         raise UserError(f"lemur@{version}: not a version; for example lemur@{DEFAULT_VERSION}") from error
-
-
-def _known() -> dict[str, dict[str, str | int]]:
-    loaded: dict[str, dict[str, str | int]] = json.loads(_RELEASES.read_text(encoding="utf-8"))
-    return loaded
-
-
-def _with_codes() -> list[str]:
-    return [version for version, facts in _known().items() if facts["codes"]]
-
-
-def _check_digest(wheel: Path, version: str) -> str:
-    digest = sha256_file(wheel)
-    seen = wheel.with_suffix(".sha256")
-    expected = _known().get(version, {}).get("sha256") or (seen.read_text().strip() if seen.is_file() else digest)
-    if digest != expected:
-        wheel.unlink()
-        raise UserError(
-            f"{wheel.name}: SHA-256 is {digest[:16]}…, expected {str(expected)[:16]}…; the damaged file was removed "
-            "from the cache: run again to fetch it anew"
-        )
-    if not seen.is_file():
-        write_text(seen, digest + "\n")
-    return digest
-
-
-def _download(version: str, folder: Path) -> Path:
-    facts = _known().get(version)
-    if facts is not None and not facts["codes"]:
-        raise UserError(f"nn-dataset {version} carries no network codes; releases that do: {', '.join(_with_codes())}")
-    size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
-    note(f"fetching nn-dataset {version}{size} with pip download")
-    part = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
-    try:
-        wheel = download("nn-dataset", f"=={version}", part)
-        target = folder / wheel.name
-        wheel.replace(target)
-        return target
-    except UserError as error:
-        if isinstance(error, AbsentError) and error.versions:
-            known = ", ".join(_with_codes())
-            raise UserError(f"nn-dataset {version}: no such release; releases with network codes: {known}") from error
-        raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
