@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from curate.sources import open_source
@@ -31,7 +32,8 @@ from manifests.manifest import peak_memory
 
 CODE_VERSION = "2.2.11"
 _CODE = ("ab/__init__.py", "ab/nn/__init__.py", "ab/nn/util/", "nn_dataset-")
-_FILES = ("ab/nn/nn/", "ab/nn/metric/", "ab/nn/transform/", "ab/nn/stat/train/")
+_STATS = "ab/nn/stat/train/"
+_FILES = ("ab/nn/nn/", "ab/nn/metric/", "ab/nn/transform/", _STATS)
 
 
 def main() -> None:
@@ -58,8 +60,12 @@ def main() -> None:
     print(f"{given.file}: {counts[0]:,} networks, {counts[1]:,} runs, {counts[2]:,} hyperparameters")
 
 
-def make(target: Path, python: str) -> None:
-    """Have nn-dataset build its database from its released files."""
+def make(target: Path, python: str, take: Callable[[str], bool] = lambda _: True) -> None:
+    """Have nn-dataset build its database from its released files.
+
+    Args:
+        take: whether a file of statistics is to go into it, by its name in the release.
+    """
     release = LemurRelease()
     release.inputs()  # fetches the wheel
     (wheel,) = cache_folder("lemur", release.version).glob("*.whl")
@@ -70,7 +76,8 @@ def make(target: Path, python: str) -> None:
         code = download("nn-dataset", f"=={CODE_VERSION}", fetched)
         for archive, wanted in ((code, _CODE), (wheel, _FILES)):
             with zipfile.ZipFile(archive) as opened:
-                opened.extractall(work, [name for name in opened.namelist() if name.startswith(wanted)])
+                names = (name for name in opened.namelist() if name.startswith(wanted))
+                opened.extractall(work, [name for name in names if not name.startswith(_STATS) or take(name)])
         environment = {**os.environ, "PYTHONPATH": str(work)}
         subprocess.run(
             [python, "-c", "import ab.nn.util.db.Write"], cwd=work, env=environment, check=True, stdout=sys.stderr
