@@ -105,8 +105,8 @@ class LemurDatabase(RowSource):
         known = sorted({facts.version for _, facts in found}, key=Version)
         fitting = [item for item in found if item[1].version == self._version]
         if not fitting:
-            here = f"; in the cache, so usable without the Hub: lemur-db@{', lemur-db@'.join(known)}" if known else ""
-            raise RetryableError(f"{error}{here}") from error
+            here = f"lemur-db@{', lemur-db@'.join(known)} (in the cache), " if known else ""
+            raise RetryableError(f"{error}; without the Hub there are {here}lemur and files") from error
         path, facts = max(fitting, key=lambda item: item[0].stat().st_mtime_ns)
         note(f"{self.name}: the Hub cannot be reached; the copy in the cache is read ({facts.packed.sha256[:16]}…)")
         return path, facts

@@ -112,13 +112,15 @@ def test_without_a_network(server: Any, tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
         assert type(error_of("lemur-db")) is RetryableError
         assert "the Hub cannot be reached: " in str(error_of("lemur-db@2.2.11"))
-        assert "in the cache" not in str(error_of("lemur-db"))
+        assert str(error_of("lemur-db")).endswith("; without the Hub there are lemur and files")
     assert names_of("lemur-db@2.2.11") == ["a"]
     with monkeypatch.context() as patch:
         patch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
         assert names_of("lemur-db@2.2.11") == ["a"]
         assert "lemur-db@2.2.11: the Hub cannot be reached; the copy in the cache is read (" in capsys.readouterr().err
-        assert str(error_of("lemur-db")).endswith("; in the cache, so usable without the Hub: lemur-db@2.2.11")
+        assert str(error_of("lemur-db")).endswith(
+            "; without the Hub there are lemur-db@2.2.11 (in the cache), lemur and files"
+        )
 
 
 def test_no_repository_and_no_file(server: Any, tmp_path: Path) -> None:
