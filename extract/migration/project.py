@@ -18,7 +18,7 @@ from extract.migration.register import Registered, register
 from extract.migration.reuse import ClosedFile, Option, names_of, options_for
 from extract.migration.style import ImportStyle, read_style
 from extract.migration.trial import Proof, Trial, trial
-from extract.migration.writing import Donated, module_text, test_text
+from extract.migration.writing import Donated, module_text, smoke_text
 from extract.requirements import distributions_of, imports_of
 from extract.specs.make import worked_of
 from lemur_core.files.atomic import write_together
@@ -158,7 +158,7 @@ def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) 
     donated, project, place = plan.donated, plan.project, plan.place
     plan.registered = register(project, place, donated.row.name)
     module = module_text(donated, file, place, project, plan.style, plan.reused, plan.registered.by_star)
-    test = test_text(donated, file, place, plan.test, project, plan.style, seen)
+    test = smoke_text(donated, file, place, plan.test, project, plan.style, seen)
     files = {place.path: module.encode(), plan.test.path: test.encode()}
     if plan.registered.text is not None:
         files[plan.registered.path] = plan.registered.text

@@ -12,13 +12,15 @@ from extract.migration.codemod import USUAL
 from extract.migration.layout import Place, Project, TestPlace
 from extract.migration.reuse import ClosedFile, Option, names_of
 from extract.migration.style import ImportStyle, own_module, write_imports
-from extract.specs.make import Worked
+from extract.specs.make import Call, Worked
 from lemur_core.source.imports import Import
 from manifests.licenses import is_permissive
 from manifests.provenance import provenance_lines
 from manifests.records import Block
 
 _WIDTH = 118
+_CODE = 80  # of a line in a test
+_TENSOR = re.compile(r"(?:\w+=)?(torch\.(?:randn|rand|ones|zeros)\()")
 #: Lines of a closed file's header that are said anew, or otherwise.
 _SAID = re.compile(r"(?:Block|File|SWHID|Licence): ")
 
@@ -123,7 +125,7 @@ def _wrapped(text: str) -> list[str]:
 # --- the smoke test ---------------------------------------------------------------------------------------------------
 
 
-def test_text(
+def smoke_text(
     donated: Donated,
     file: ClosedFile,
     place: Place,
@@ -140,10 +142,10 @@ def test_text(
     imports = {USUAL["torch"]}
     own = {name}
     for used in names_of(donated.expressions):
-        if used in file.globals:
-            own.add(used)
-        elif used in USUAL:
+        if used in USUAL:  # as where the arguments were found: these names mean this, whatever the file calls so
             imports.add(USUAL[used])
+        elif used in file.globals:
+            own.add(used)
     absolute = ImportStyle(False, style.single, style.mixed, style.grouped, style.forms)
     imports |= {Import(place.module, one, False, one) for one in own}
     if test.style == "unittest":
@@ -169,54 +171,57 @@ def test_text(
 
 
 def _setup(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
-    lines = ["torch.manual_seed(0)", f"block = {donated.worked.constructor_call(donated.row.name)}"]
+    call = donated.worked.init
+    lines = ["torch.manual_seed(0)", *_call_lines("block = ", donated.row.name, _parts(call))]
     return lines if seen["trains"] else [*lines, "block.eval()"]
 
 
 def _checks(donated: Donated, seen: Mapping[str, Any]) -> list[str]:
     """The call of forward, the check of shapes, and backward where anything can be differentiated."""
     reached, wanted = seen["reached"]
-    lines, call = _called(donated, by_input=seen["differentiable"] and not wanted)
+    lines, parts = _given(donated, by_input=seen["differentiable"] and not wanted)
+    has_leaf = bool(lines)
     returns, shapes = seen["returns"], [tuple(shape) for shape in seen["shapes"]]
+    total = "output.abs().sum()" if seen["complex"] else "output.sum()"
     if returns == "tensor":
-        lines += [f"output = {call}", f"assert output.shape == {shapes[0]}"]
-        total = "output.abs().sum()" if seen["complex"] else "output.sum()"
+        lines += [*_call_lines("output = ", "block", parts), f"assert output.shape == {shapes[0]}"]
     else:
-        flat = isinstance(returns, list) and all(item == "tensor" for item in returns)
-        found = call if flat else f"[item for item in tree_leaves({call}) if isinstance(item, torch.Tensor)]"
-        lines += [f"outputs = {found}", f"assert [tuple(output.shape) for output in outputs] == {shapes}"]
+        lines += _call_lines("outputs = ", "block", parts)
+        if not isinstance(returns, list) or any(item != "tensor" for item in returns):
+            lines.append("outputs = [item for item in tree_leaves(outputs) if isinstance(item, torch.Tensor)]")
+        lines.append(f"assert [tuple(output.shape) for output in outputs] == {shapes}")
         some = "" if all(seen["floating"]) else " if output.requires_grad"
-        item = "output.abs().sum()" if seen["complex"] else "output.sum()"
-        total = f"sum({item} for output in outputs{some})"
+        total = f"sum({total} for output in outputs{some})"
     if not seen["differentiable"]:
         return lines
     lines.append(f"{total}.backward()")
-    if wanted and reached:
+    if reached:
         asked = "all" if reached == wanted else "any"
-        lines.append(f"assert {asked}(parameter.grad is not None for parameter in block.parameters(){_some(seen)})")
-    elif any(line.startswith("given = ") for line in lines):
+        some = " if parameter.requires_grad" if seen["frozen"] else ""
+        lines.append(f"assert {asked}(parameter.grad is not None for parameter in block.parameters(){some})")
+    elif has_leaf:
         lines.append("assert given.grad is not None")
     return lines
 
 
-def _some(seen: Mapping[str, Any]) -> str:
-    return " if parameter.requires_grad" if seen.get("frozen") else ""
-
-
-def _called(donated: Donated, *, by_input: bool) -> tuple[list[str], str]:
-    """Lines before the call of forward, and the call; the first tensor given is a leaf if gradients are asked of it."""
+def _given(donated: Donated, *, by_input: bool) -> tuple[list[str], list[str]]:
+    """Lines before the call of forward, and its arguments; the first tensor is a leaf if gradients are asked of it."""
     call = donated.worked.forward
     assert call is not None
-    parts = [("", text) for text in call.args] + [(f"{name}=", text) for name, text in (call.kwargs or {}).items()]
-    lines: list[str] = []
-    if by_input:
-        for place, (name, text) in enumerate(parts):
-            if re.match(r"torch\.(?:randn|rand|ones|zeros)\(", text) and _is_call(text):
-                lines.append(f"given = {text}.requires_grad_()")
-                parts[place] = (name, "given.clone()")
-                break
-    return lines, f"block({', '.join(name + text for name, text in parts)})"
+    parts = _parts(call)
+    for place, part in enumerate(parts if by_input else []):
+        found = _TENSOR.match(part)
+        if found and isinstance(ast.parse(part[found.start(1) :], mode="eval").body, ast.Call):
+            name, text = part[: found.start(1)], part[found.start(1) :]
+            return [f"given = {text}.requires_grad_()"], [*parts[:place], f"{name}given.clone()", *parts[place + 1 :]]
+    return [], parts
 
 
-def _is_call(text: str) -> bool:
-    return isinstance(ast.parse(text, mode="eval").body, ast.Call)
+def _parts(call: Call) -> list[str]:
+    return [*call.args, *(f"{name}={text}" for name, text in (call.kwargs or {}).items())]
+
+
+def _call_lines(before: str, name: str, parts: Sequence[str]) -> list[str]:
+    """A call, an argument a line where it would be too long."""
+    line = f"{before}{name}({', '.join(parts)})"
+    return [line] if len(line) <= _CODE else [f"{before}{name}(", *(f"    {part}," for part in parts), ")"]

@@ -87,7 +87,9 @@ def test_layout_and_registration_are_followed(moved: dict[str, Any]) -> None:
     )
     assert moved["after"][INIT].decode() == expected
     assert "import unittest" not in moved["after"][TEST].decode()
-    assert "block = Residual(6)\n" in moved["after"][TEST].decode()
+    test = moved["after"][TEST].decode()
+    assert "import torch\n\nfrom proj.layers.residual import Residual\n\n" in test
+    assert "block = Residual(6)\n" in test
 
 
 def test_where_it_comes_from_can_be_read(moved: dict[str, Any]) -> None:

@@ -1,0 +1,130 @@
+"""The smoke test that goes with a block, for every way in which blocks are called and return."""
+
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.migration.layout import choose_place, choose_test, read_project
+from extract.migration.reuse import ClosedFile
+from extract.migration.style import read_style
+from extract.migration.writing import Donated, module_text, notice_of, smoke_text
+from extract.specs.make import worked_of
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
+some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+
+SEEN: dict[str, Any] = {
+    "returns": "tensor",
+    "shapes": [[2, 6, 5, 5]],
+    "trains": True,
+    "reached": [4, 4],
+    "frozen": False,
+    "differentiable": True,
+    "complex": False,
+    "floating": [True],
+}
+LONG = [f"torch.randn((2, {n}, 32, 32))" for n in range(5)]
+
+
+def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, Any], code: str = some.BLOCK) -> str:
+    arguments = {"init": {"args": init, "kwargs": {}}, "forward": {"args": forward, "kwargs": {}}}
+    row = made.block(made.source(folder), "Residual", "backward")
+    worked = worked_of(json.dumps(arguments))
+    assert worked is not None
+    donated = Donated(row, code, False, (), worked)
+    project = read_project(some.make(folder / "p", some.SRC))
+    place = choose_place(project, "Residual", "Other")
+    style = read_style(project, place.folder)
+    file = ClosedFile(code, "Residual")
+    return smoke_text(donated, file, place, choose_test(project, place), project, style, {**SEEN, **seen})
+
+
+def body(text: str) -> str:
+    return text.partition("backward():\n    torch.manual_seed(0)\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("forward", "seen", "expected"),
+    [
+        (
+            ["x"],
+            {},
+            "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n    output.sum().backward()\n"
+            "    assert all(parameter.grad is not None for parameter in block.parameters())\n",
+        ),
+        (
+            ["x"],
+            {"reached": [1, 4], "frozen": True},
+            "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n    output.sum().backward()\n"
+            "    assert any(parameter.grad is not None for parameter in block.parameters() if parameter.requires_grad)\n",
+        ),
+        (
+            ["1", "torch.randn((2, 3))"],
+            {"reached": [0, 0]},
+            "    given = torch.randn((2, 3)).requires_grad_()\n    output = block(1, given.clone())\n"
+            "    assert output.shape == (2, 6, 5, 5)\n    output.sum().backward()\n    assert given.grad is not None\n",
+        ),
+        (["x"], {"differentiable": False}, "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n"),
+        (
+            ["x"],
+            {"returns": ["tensor", "tensor"], "shapes": [[2], [3, 1]], "floating": [True, False], "trains": False},
+            "    outputs = block(x)\n    assert [tuple(output.shape) for output in outputs] == [(2,), (3, 1)]\n"
+            "    sum(output.sum() for output in outputs if output.requires_grad).backward()\n"
+            "    assert all(parameter.grad is not None for parameter in block.parameters())\n",
+        ),
+        (
+            ["x"],
+            {"returns": {"items": [["a", "tensor"]]}, "complex": True},
+            "    outputs = block(x)\n"
+            "    outputs = [item for item in tree_leaves(outputs) if isinstance(item, torch.Tensor)]\n"
+            "    assert [tuple(output.shape) for output in outputs] == [(2, 6, 5, 5)]\n"
+            "    sum(output.abs().sum() for output in outputs).backward()\n"
+            "    assert all(parameter.grad is not None for parameter in block.parameters())\n",
+        ),
+    ],
+    ids=["tensor", "some frozen", "no parameters", "nothing differentiable", "several", "a dict of complex ones"],
+)
+def test_what_is_checked(tmp_path: Path, forward: list[str], seen: dict[str, Any], expected: str) -> None:
+    text = written(tmp_path, ["6"], forward, seen)
+    before = "    block = Residual(6)\n" + "    block.eval()\n" * (not seen.get("trains", True))
+    assert body(text) == before + expected
+    compile(text, "test", "exec")
+    assert ("from torch.utils._pytree import tree_leaves\n" in text) == ("tree_leaves(" in expected)
+
+
+def test_names_of_the_arguments_are_imported(tmp_path: Path) -> None:
+    text = written(tmp_path, ["Swish()", "nn.ReLU", "math.pi", "torch.float32"], LONG, {})
+    assert (
+        "import math\n\nimport torch\nfrom torch import nn\n\nfrom proj.layers.residual import Residual, Swish\n"
+        in text
+    )
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_header_tells_the_licence(tmp_path: Path) -> None:
+    row = made.block(made.source(tmp_path), "Residual", "backward")
+    worked = worked_of(some.ARGUMENTS)
+    assert worked is not None
+    for license_, told in (("MIT", "under MIT; they were changed"), ("NOASSERTION", "NOT KNOWN TO BE PERMISSIVE: ")):
+        donated = Donated(row.model_copy(update={"license": license_}), some.BLOCK, False, (), worked)
+        assert told in notice_of(donated)
+
+
+def test_the_same_bytes_each_time(tmp_path: Path) -> None:
+    row = made.block(made.source(tmp_path), "Residual", "backward")
+    worked = worked_of(some.ARGUMENTS)
+    assert worked is not None
+    donated = Donated(row, some.BLOCK, False, (), worked)
+    project = read_project(some.make(tmp_path / "p", some.SRC))
+    place = choose_place(project, "Residual", "Other")
+    style = read_style(project, place.folder)
+    texts = {
+        module_text(donated, ClosedFile(some.BLOCK, "Residual"), place, project, style, {}, True) for _ in range(3)
+    }
+    (text,) = texts
+    assert '\n\n__all__ = ["Residual"]\n\n\n' in text
+    assert text.endswith(some.BLOCK.rpartition("class Residual")[2])
