@@ -18,6 +18,7 @@ _CAPTIONS = {
     "similarity": "Similarity of removed codes to the kept record that stands for them.",
     "prefixes": "Networks by prefix before curation, and records kept.",
     "families": "Codes by architecture family before curation, and records kept.",
+    "best": "The best codes on CIFAR-10 before curation; hatched, what loads trained weights.",
 }
 
 
@@ -32,7 +33,7 @@ def write_report(
     """
     thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
     facts = gather_facts(corpus, outcome, thresholds)
-    files = draw_figures(folder / "figures", facts, thresholds)
+    files = draw_figures(folder / "figures", facts, thresholds, corpus.features.pretrained)
     graphs = draw_graphs(folder / "figures", corpus, facts, outcome)
     files |= {key: f"{key}.svg" for key in graphs}
     captions = _CAPTIONS | graphs
@@ -57,6 +58,8 @@ def write_report(
         *figure("families"),
         *sections.splits(outcome, counts, options),
         *sections.weights(facts, outcome, options),
+        *records.best(facts, corpus),
+        *figure("best"),
         *records.rescued(facts),
         *records.pretrained(facts, corpus),
         *sections.graphs(facts, outcome, counts),

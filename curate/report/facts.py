@@ -1,13 +1,22 @@
 """What the report tells, counted once from the decisions: the fate of every row, network and code."""
 
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
 
 from curate.corpus import Corpus
 from curate.options import prefix_of
 from curate.outcome import DUPLICATE_STAGES, Outcome
 from lemur_core.similarity.selection import Verdict
+
+#: The benchmark whose best networks are shown: task, dataset and metric.
+BENCHMARK = ("img-classification", "cifar-10", "acc")
+_BEST = 10
+_NO_EPOCH = sys.maxsize
 
 #: What can become of a network or a code, in the order of the funnel.
 FATES = ("filter", *DUPLICATE_STAGES, "kept")
@@ -31,6 +40,7 @@ class Facts:
     how: dict[int, str]  # removed code -> what it shares with its kept record, see HOW
     invalid: list[tuple[int, str, str]]  # row, name, reason
     ids: list[str]
+    best: list[tuple[int, float, int | None]]  # code, accuracy and epoch of the ten best on BENCHMARK, best first
 
     def similarity(self, code: int) -> float:
         """The similarity of a code to the kept one that stands for it."""
@@ -118,7 +128,26 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
         },
         invalid=invalid,
         ids=corpus.ids,
+        best=_best_codes(corpus, {code for code, verdict in verdicts.items() if verdict.outcome != "filter"}),
     )
+
+
+def _best_codes(corpus: Corpus, codes: Collection[int]) -> list[tuple[int, float, int | None]]:
+    """The distinct codes with the highest accuracies on one benchmark, over all epochs; of equals the first by id."""
+    columns = [corpus.rows.column(name) for name in ("task", "dataset", "metric")]
+    wanted = np.ones(corpus.rows.num_rows, bool)
+    for column, name in zip(columns, BENCHMARK, strict=True):
+        wanted &= np.asarray(pc.fill_null(pc.equal(column, name), False))
+    accuracies = np.nan_to_num(corpus.rows.column("accuracy").to_numpy(), nan=-np.inf)
+    epochs = corpus.rows.column("epoch").to_pylist()
+    best: dict[int, tuple[float, int]] = {}  # code -> its highest accuracy, negative, and the first epoch that has it
+    for row in np.flatnonzero(wanted & np.isfinite(accuracies)).tolist():
+        code = int(corpus.code_of_row[row])
+        reached = -float(accuracies[row]), _NO_EPOCH if epochs[row] is None else epochs[row]
+        if code in codes and reached < best.get(code, (np.inf, 0)):
+            best[code] = reached
+    ranked = sorted(best.items(), key=lambda item: (item[1][0], corpus.ids[item[0]]))[:_BEST]
+    return [(code, -low, None if epoch == _NO_EPOCH else epoch) for code, (low, epoch) in ranked]
 
 
 def compared_groups(groups: dict[str, Counter[str]]) -> dict[str, Counter[str]]:

@@ -4,7 +4,7 @@ Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,16 +27,20 @@ _DUPLICATE = {
 }
 _WIDTH = 8.0  # inches
 _BARS = 14
+_NAME = 44  # characters
 _LINEAR = 30  # numbers up to here are drawn on a linear scale
 
 
-def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> dict[str, str]:
+def draw_figures(
+    folder: Path, facts: Facts, thresholds: dict[str, float], pretrained: Collection[int] = ()
+) -> dict[str, str]:
     """Draw what there is to show into `folder`.
 
     Args:
         thresholds: of the stages `lexical` and `structural`.
+        pretrained: codes that load trained weights.
 
-    Returns: file name by figure: `funnel`, `similarity`, `prefixes`, `families`.
+    Returns: file name by figure: `funnel`, `similarity`, `prefixes`, `families`, `best`.
     """
     drawings: dict[str, Callable[[Figure], None]] = {}
     if facts.codes.total() > facts.codes["filter"]:
@@ -49,6 +53,8 @@ def draw_figures(folder: Path, facts: Facts, thresholds: dict[str, float]) -> di
     ):
         if len(groups) > 1:
             drawings[name] = _group_drawing(groups, "networks" if name == "prefixes" else "codes")
+    if len(facts.best) > 1:
+        drawings["best"] = lambda figure: _best(figure, facts, pretrained)
     for name, draw in drawings.items():
         save_figure(folder / f"{name}.png", draw)
     return {name: f"{name}.png" for name in drawings}
@@ -152,6 +158,26 @@ def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) ->
     ticks = [place * step for place in range(round(1 / step)) if place * step >= lowest - 1e-9]
     bottom.set_xticks([*ticks, 1 + 0.5 * width], [*(f"{tick:.2f}" for tick in ticks), "1"])
     bottom.set_xlabel("Jaccard similarity to the kept record (last bar: exactly 1)")
+
+
+def _best(figure: "Figure", facts: Facts, pretrained: Collection[int]) -> None:
+    """Horizontal bars of the best accuracies; hatched, what loads trained weights."""
+    from matplotlib.patches import Patch
+
+    numbers = [100 * accuracy for _, accuracy, _ in facts.best]
+    axes = bar_axes(figure, [shown(facts.names[code], _NAME).strip() or "(no name)" for code, _, _ in facts.best], 1.1)
+    low = max(0.0, min(numbers) - max(1.0, 0.5 * (max(numbers) - min(numbers))))
+    for place, ((code, _, _), number) in enumerate(zip(facts.best, numbers, strict=True)):
+        loads = code in pretrained
+        axes.barh(
+            place, number - low, 0.72, left=low, color=GONE if loads else KEPT, ec="white" if not loads else KEPT,
+            hatch="///" if loads else None, lw=0.6,
+        )  # fmt: skip
+    label_bars(axes, [f"{number:.2f} %" for number in numbers], numbers)
+    axes.set_xlim(low, max(numbers) + 0.16 * (max(numbers) - low))
+    axes.set_xlabel(f"% accuracy on CIFAR-10; the axis starts at {low:.1f}")
+    handles = [Patch(color=KEPT, label="own weights"), Patch(fc=GONE, ec=KEPT, hatch="///", label="trained weights")]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)
 
 
 def _group_drawing(groups: dict[str, Counter[str]], unit: str) -> "Callable[[Figure], None]":

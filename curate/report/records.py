@@ -41,6 +41,33 @@ def rescued(facts: Facts) -> list[str]:
     ]
 
 
+def best(facts: Facts, corpus: Corpus) -> list[str]:
+    """The best codes on one benchmark, with what became of each."""
+    if not facts.best:
+        return []
+    rows = [
+        [
+            str(place),
+            code_span(facts.names[code]),
+            f"`{facts.ids[code][:12]}`",
+            _what_became(code, facts),
+            "yes" if code in corpus.features.pretrained else "",
+            "–" if epoch is None else count(epoch),
+            f"{100 * accuracy:.2f} %",
+        ]
+        for place, (code, accuracy, epoch) in enumerate(facts.best, 1)
+    ]
+    return [
+        "## Best on CIFAR-10",
+        "",
+        f"The {count(len(rows))} distinct codes with the highest accuracies, over all epochs and hyperparameters, as"
+        " Figure 7 of NN-RAG's paper has them, before curation. What loads trained weights is marked: it was not"
+        " trained on CIFAR-10 alone. Epochs and sizes of images differ, so this is no comparison of architectures.",
+        "",
+        *table(["", "code", "id", "outcome", "trained weights", "epoch", "accuracy"], rows, 5),
+    ]
+
+
 def pretrained(facts: Facts, corpus: Corpus) -> list[str]:
     """Every code that loads trained weights, and the lines that say so."""
     found = corpus.features.pretrained

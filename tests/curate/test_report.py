@@ -23,7 +23,7 @@ from lemur_core.files.markdown import block, code_span, percent, plain, ratio, t
 from lemur_core.similarity.selection import Verdict
 
 Row = dict[str, Any]
-FIGURES = ("families", "funnel", "prefixes", "similarity")
+FIGURES = ("best", "families", "funnel", "prefixes", "similarity")
 
 LAYERS = (
     "nn.Conv2d(64, 64, kernel_size=3, padding=1, bias=False)",
@@ -472,3 +472,32 @@ def test_markdown_is_safe() -> None:
     assert plain("a|b *c* <d> [e](f)") == "a&#124;b \\*c\\* \\<d\\> \\[e\\](f)"
     assert block(["a", "`````", "b"], "diff") == ["``````diff", "a", "`````", "b", "``````", ""]
     assert table(["", "n"], [["x", "1"]]) == ["|  | n |", "| :-- | --: |", "| x | 1 |", ""]
+
+
+# --- the best on one benchmark ------------------------------------------------------------------------------------------
+
+
+def test_the_ten_best_codes_on_cifar10(snapshot: Path) -> None:
+    """A code counts once, by its best row; what loads weights is marked; removed codes are there too."""
+    text = report_of(snapshot).partition("## Best on CIFAR-10")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
+    ]
+    rows = [cells for cells in rows if cells[0].isdigit()]
+    assert [int(cells[0]) for cells in rows] == list(range(1, 11))
+    assert rows[0][1] == "`loads-weights`"
+    assert rows[0][4:] == ["yes", "1", "95.00 %"]
+    assert [cells[4:] for cells in rows[1:6]] == [["", "1", "90.00 %"]] * 5
+    assert len({cells[2] for cells in rows}) == 10
+    accuracies = [float(cells[6].removesuffix(" %")) for cells in rows]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert any(cells[3].startswith(("lexical", "structural", "exact")) for cells in rows)
+    assert (snapshot / "figures" / "best.png").is_file()
+
+
+def test_other_benchmarks_are_not_among_the_best(run: Run) -> None:
+    rows = [row("alt-1", network([0, 1]), 1, 0.5), row("alt-2", network([3, 4, 5]), 1, 0.9) | {"dataset": "mnist"}]
+    rows += [row("alt-3", network([6, 7, 2]), 1, 0.7) | {"metric": None}, row("alt-4", network([2, 2, 5, 1]), 1, 0.4)]
+    text = report_of(run(rows)).partition("## Best on CIFAR-10")[2].partition("\n## ")[0]
+    assert [name in text for name in ("alt-1", "alt-2", "alt-3", "alt-4")] == [True, False, False, True]
+    assert "## Best on" not in report_of(run(rows[1:3], "none"))
