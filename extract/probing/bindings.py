@@ -1,5 +1,7 @@
 """Inside the sandbox: what the names of a closed file are bound to, beside what they are bound to where it came from.
 
+What it tells holds names of the source and no text of it: it is passed on, whatever the licence.
+
 The original class is imported from its own package, its closed file is executed beside it, in one process, so that
 what both have from elsewhere (torch, numpy, the standard library) is one object. From the two classes on, functions
 are compared instruction by instruction; each global name that the original reads (`fn.__globals__`, with the attributes
@@ -285,7 +287,7 @@ class Bindings:
             for key, value in theirs.items():
                 why = self.differs(value, ours[key])
                 if why:
-                    return f"[{key!r:.40}]: {why}"
+                    return f"an entry: {why}"
             return ""
         return self._parts_differ(list(theirs.keys()), list(ours.keys())) or self._parts_differ(
             list(theirs.values()), list(ours.values())
@@ -310,7 +312,8 @@ class Undecided(Exception):  # noqa: N818 (an outcome)
 def _plain_differ(theirs: Any, ours: Any) -> str:
     if type(theirs) is type(ours) and (theirs == ours or (theirs != theirs and ours != ours)):
         return ""
-    return f"{ours!r:.40}, not {theirs!r:.40}"
+    kinds = type(ours).__name__, type(theirs).__name__
+    return "another value" if kinds[0] == kinds[1] else f"of type {kinds[0]}, not {kinds[1]}"
 
 
 def _tensors_differ(theirs: torch.Tensor, ours: torch.Tensor) -> str:

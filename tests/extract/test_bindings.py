@@ -48,10 +48,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "another default": (
         ORIGINAL.replace("scale=2.0", "scale=2"),
-        ["lib.net: helper: defaults: 2, not 2.0"],
+        ["lib.net: helper: defaults: of type int, not float"],
     ),
-    "another constant": (ORIGINAL.replace("LIMIT = 4.0", "LIMIT = 4.5"), ["lib.net: LIMIT: 4.5, not 4.0"]),
-    "another type of constant": (ORIGINAL.replace("LIMIT = 4.0", "LIMIT = 4"), ["lib.net: LIMIT: 4, not 4.0"]),
+    "another constant": (ORIGINAL.replace("LIMIT = 4.0", "LIMIT = 4.5"), ["lib.net: LIMIT: another value"]),
+    "another type of constant": (ORIGINAL.replace("LIMIT = 4.0", "LIMIT = 4"), ["lib.net: LIMIT: of type int, not float"]),
     "not bound at all": (HEAD + HELPER + NET, ["lib.net: LIMIT: LIMIT is not bound"]),
     "a class in its place": (
         ORIGINAL.replace(HELPER, "class helper:\n    pass\n\n\n"),
@@ -88,7 +88,7 @@ def test_what_a_function_of_the_file_reads_is_followed() -> None:
     inner = "DEEP = [1, 2]\n\n\ndef inner():\n    return DEEP\n\n\n"
     original = HEAD + LIMIT + inner + HELPER.replace("return x", "return inner() and x") + NET
     found = bindings(original, original.replace("[1, 2]", "[1, 3]"))
-    assert found == {"compared": 5, "same": 4, "standin": 0, "others": ["lib.net: DEEP: 3, not 2"]}
+    assert found == {"compared": 5, "same": 4, "standin": 0, "others": ["lib.net: DEEP: another value"]}
 
 
 def test_classes_are_what_they_define() -> None:
@@ -97,7 +97,7 @@ def test_classes_are_what_they_define() -> None:
     original = HEAD + LIMIT + part + uses
     assert bindings(original, original) == {"compared": 2, "same": 2, "standin": 0, "others": []}
     for old, new, why in (
-        ("'a'", "'b'", "kind: 'b', not 'a'"),
+        ("'a'", "'b'", "kind: another value"),
         ("return LIMIT", "return -LIMIT", "size: another text"),
         ("Part(nn.Module)", "Part(nn.Identity)", "base Module: torch.nn.modules.linear.Identity"),
         ("    kind = 'a'\n", "", "kind is lacking"),
@@ -117,7 +117,7 @@ def test_tables_of_classes_are_compared_entry_by_entry() -> None:
     fewer = original.replace(", 'b': B}", "}")
     assert bindings(original, fewer)["others"] == ["lib.net: TABLE: 1 entries, not 2"]
     swapped = original.replace("{'a': A, 'b': B}", "{'a': B, 'b': A}")
-    assert bindings(original, swapped)["others"] == ["lib.net: TABLE: ['a']: x is new"]
+    assert bindings(original, swapped)["others"] == ["lib.net: TABLE: an entry: x is new"]
 
 
 def test_a_stand_in_is_told_apart() -> None:
@@ -191,7 +191,7 @@ def test_files_against_their_package(tmp_path: Path, index: Index) -> None:
     found = dict(compare_bindings(bound, index, jobs=1))
     assert set(found) == set(files)
     assert found["same"] == columns_of({"compared": 3, "same": 3, "standin": 0, "others": []})
-    assert found["other"]["names_other"] == ("lib.net: LIMIT: 5.0, not 4.0",)
+    assert found["other"]["names_other"] == ("lib.net: LIMIT: another value",)
     assert (found["fails"], found["dies"], found["gone"]) == ({}, {}, {})
     assert not [name for name in sys.modules if name.startswith("lib")]
 
@@ -212,3 +212,10 @@ def test_nothing_compared_is_no_section() -> None:
     assert section([]) == []
     assert columns_of({"missing": "x"}) == columns_of({"error": "x"}) == {}
     assert {"names_compared", "names_same", "names_standin", "names_other"} <= Block.model_fields.keys()
+
+
+def test_reasons_hold_no_text_of_the_source() -> None:
+    """They stand in a report that is passed on, whatever the licence of the source."""
+    original = ORIGINAL.replace("LIMIT = 4.0", "LIMIT = {'a key': ['words of the author', 'b']}")
+    found = bindings(original, original.replace("words of the author", "other words"))
+    assert found["others"] == ["lib.net: LIMIT: an entry: another value"]
