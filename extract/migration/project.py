@@ -262,9 +262,9 @@ def difference(plan: Plan) -> str:
     told: list[str] = []
     for path, data in plan.files.items():
         older = plan.before[path]
-        before = older.decode() if older is not None else None
+        before = older.decode(errors="replace") if older is not None else None
         names = (f"a/{path}" if before is not None else "/dev/null", f"b/{path}")
-        lines = difflib.unified_diff(_split(before or ""), _split(data.decode()), *names)
+        lines = difflib.unified_diff(_split(before or ""), _split(data.decode(errors="replace")), *names)
         told += (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return "".join(told).rstrip("\n")
 

@@ -213,6 +213,12 @@ def _takes(node: ast.stmt | None) -> tuple[tuple[str, ...] | None, tuple[str, ..
 
 
 def names_of(expressions: Iterable[str]) -> list[str]:
-    """The names that expressions use, in order."""
-    trees = (ast.parse(text, mode="eval") for text in expressions)
-    return sorted({node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)})
+    """The names that expressions use, in order; not those that they bind themselves, as comprehensions do."""
+    found: set[str] = set()
+    for text in expressions:
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        found |= {node.id for node in names} - bound
+    return sorted(found)

@@ -6,7 +6,7 @@ Everything foreign runs in the sandbox, which reads the copy alone.
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,20 +51,33 @@ def trial(donated: Donated, project: Project, *, unsafe: bool = False) -> Iterat
     folder = Path(tempfile.mkdtemp(prefix="lemur-migrate-")).resolve()
     try:
         copy = folder / project.root.name
-        shutil.copytree(project.root, copy, symlinks=True, ignore=_aside)
+        shutil.copytree(project.root, copy, symlinks=True, ignore=_aside(project))
         with ExitStack() as undo:
             yield Trial(donated, project, copy, unsafe, undo)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _aside(folder: str, names: list[str]) -> Collection[str]:
-    """What is left out of a copy: hidden, made by tools, environments, and large files, which are no code."""
-    return [name for name in names if name.startswith(".") or name == "__pycache__" or _is_aside(Path(folder, name))]
+def _aside(project: Project) -> Callable[[str, list[str]], Collection[str]]:
+    """What is left out of a copy: what is hidden, made by tools, an environment, or large; and folders without code.
+
+    Folders inside of a package stay: its code may read their files.
+    """
+
+    def aside(folder: str, names: list[str]) -> Collection[str]:
+        inside = (Path(folder) / "__init__.py").is_file()
+        return [name for name in names if _is_aside(project, Path(folder, name), inside)]
+
+    return aside
 
 
-def _is_aside(path: Path) -> bool:
-    return (path / "pyvenv.cfg").is_file() or (path.is_file() and path.stat().st_size > MAX_FILE_BYTES)
+def _is_aside(project: Project, path: Path, inside: bool) -> bool:
+    if path.name.startswith(".") or path.name == "__pycache__":
+        return True
+    if not path.is_dir():
+        return path.is_file() and path.stat().st_size > MAX_FILE_BYTES
+    below = f"{path.relative_to(project.root).as_posix()}/"
+    return (path / "pyvenv.cfg").is_file() or not (inside or any(one.startswith(below) for one in project.paths))
 
 
 @dataclass(slots=True)

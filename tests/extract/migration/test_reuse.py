@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.migration.layout import read_project
-from extract.migration.reuse import ClosedFile, options_for
+from extract.migration.reuse import ClosedFile, names_of, options_for
 from lemur_core.source.undefined import undefined_names
 
 some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
@@ -70,3 +70,13 @@ def test_candidates_by_name_then_by_what_they_take(tmp_path: Path) -> None:
     assert [one.dotted for one in found] == ["proj.layers.drop.DropPath", "proj.layers.depth.StochasticDepth"]
     assert options_for("Swish", True, file, project, "") == []
     assert [one.name for one in options_for("drop_path", False, file, project, "")] == ["drop_path", "drop_path"]
+
+
+def test_names_that_expressions_use() -> None:
+    assert names_of(["[f(c, size) for c in widths]", "lambda x: x + y", "nn.ReLU"]) == [
+        "f",
+        "nn",
+        "size",
+        "widths",
+        "y",
+    ]
