@@ -263,7 +263,13 @@ def migrate(
         typer.Option("--full", help="The whole closed file, not the lean form.", rich_help_panel="Into a project"),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace what exists; into a project, also what it has already or no permissive licence lets go.",
+        ),
+    ] = False,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Execute foreign code without walls. Only for code you trust.")
     ] = False,

@@ -278,7 +278,7 @@ def _split(text: str) -> list[str]:
 def _lines(plan: Plan) -> list[str]:
     donated, place = plan.donated, plan.place
     size = plural(len(donated.code.splitlines()), "line")
-    whole = f": what its known arguments reach; --full moves all {donated.row.n_lines}" if donated.lean else ""
+    whole = f": what its known arguments reach; --full moves the file of {donated.row.n_lines}" if donated.lean else ""
     lines = [
         f"block     {donated.row.block}, {'lean' if donated.lean else 'full'} form, {size}{whole}",
         f"place     {place.path}: {place.why}",
