@@ -33,7 +33,7 @@ from lemur_core.files.workers import map_items
 from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Observed
 
-_COLUMNS = ("block", "source", "level", "arguments", "observed", "requires", "lean_code", "lean_requires")
+_COLUMNS = ("block", "source", "level", "arguments", "observed")
 _TENSOR = re.compile(r"float32 \d+(x\d+)+")
 _TASK = "img-classification"
 #: What a pair has come through, by the stage that stopped it.
@@ -80,8 +80,7 @@ def _takes_one(row: Mapping[str, Any]) -> bool:
     given = len(worked.forward.args) + len(worked.forward.kwargs or {})
     shapes = [text for case in cases[:1] for text in (*case.inputs.values(), *case.outputs)]
     alone = worked.method in ("forward", "__call__") and given == 1 and len(shapes) == 2
-    needs = row["lean_requires"] if row["lean_code"] is not None else row["requires"]
-    return alone and not needs and all(_TENSOR.fullmatch(text) for text in shapes)
+    return alone and all(_TENSOR.fullmatch(text) for text in shapes)
 
 
 def hosts_in(snapshot: Path) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,8 @@
 """A host's text with a block in it: the author's text stays, only what a person would change is changed (LibCST).
 
 The definitions of the block's closed file are put before class Net, under names that are free; what both files define
-alike stands once. Imports that the host lacks follow its own. The site is edited where the host makes it: the
-assignment in `Net.__init__`, an argument of the container that is assigned there; else one statement at the end of it.
+alike stands once. Imports that the host lacks follow its own. The site is edited where the host makes it, see
+`extract.migration.placing`.
 
 Source: https://libcst.readthedocs.io/en/latest/codemods_tutorial.html
 """
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from extract.migration.sites import Filling, Place, Site
+from extract.migration.placing import statement_of, with_site
+from extract.migration.sites import Filling, Site
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.facts import IMPORT
@@ -25,6 +26,7 @@ from lemur_core.source.text import Edit, Lines, apply, normalise
 
 NET = "Net"
 _HOST, _BLOCK, _SITE = "host", "block", "site"
+
 #: Modules around a block that has another layout than its site, by view; ours.
 WRAPPERS = {
     "tokens": '''
@@ -51,8 +53,6 @@ class OnChannelsLast(nn.Module):
 ''',
 }
 _NAMES = {view: re.findall(r"class (\w+)", text)[0] for view, text in WRAPPERS.items()}
-
-_CONTAINERS = {"Sequential": False, "ModuleList": True}  # whether the submodules are given as one list
 
 #: What the names mean that arguments found by validation may use beside those of the block's file.
 USUAL = {
@@ -114,7 +114,7 @@ def put_in(
     number = _place_of_net(module)
     net = cst.ensure_type(module.body[number], cst.ClassDef)
     statements = list(module.body)
-    statements[number] = _with_site(net, site, _renamed(made, names), names["nn"], note)
+    statements[number] = with_site(net, site, _renamed(made, names), names["nn"], note)
     bodies = [joined.bodies[_BLOCK], *([joined.bodies[_SITE]] if site.filling.view else [])]
     definitions = [one for body in bodies for one in _statements(body, module)]
     number = max([number, *(place + 1 for body in bodies for place in _shared(body, module))])
@@ -124,7 +124,7 @@ def put_in(
     statements[number:number] = definitions
     statements[:number] = _with_imports(statements[:number], wanted)
     if joined.future and not _has_future(module):
-        statements.insert(_after_docstring(module.body), _statement("from __future__ import annotations"))
+        statements.insert(_after_docstring(module.body), statement_of("from __future__ import annotations"))
     return Written(_with_header(module, top).with_changes(body=statements).code, joined.names[_BLOCK])
 
 
@@ -192,179 +192,6 @@ def _rename(text: str, names: dict[str, str]) -> str:
             new = names.get(node.id, node.id).encode()
             data = data[: node.col_offset] + new + data[node.end_col_offset :]
     return data.decode()
-
-
-# -- the site --------------------------------------------------------------------------------------------------------
-
-
-def _with_site(net: cst.ClassDef, site: Site, made: list[str], nn: str, note: str) -> cst.ClassDef:
-    """Class Net with the block in its place."""
-    function = _init_of(net)
-    body = cst.ensure_type(function.body, cst.IndentedBlock)
-    me = function.params.params[0].name.value if function.params.params else "self"
-    lines = list(body.body)
-    place = _assigned(lines, me, site.place)
-    if place is not None:
-        line, new = place
-        lines[line] = _edited(cst.ensure_type(lines[line], cst.SimpleStatementLine), new, site, made, nn, note)
-    else:
-        target = f"{me}{site.place.steps}"
-        value = _value(made, nn, target if site.how == "after" else None)
-        end = len(lines)
-        while end and _returns(lines[end - 1]):
-            end -= 1
-        lines[end:end] = [_commented(_statement(f"{target} = {value}"), note)]
-    return net.with_deep_changes(body, body=lines)
-
-
-def _init_of(net: cst.ClassDef) -> cst.FunctionDef:
-    found = [
-        one
-        for one in (net.body.body if isinstance(net.body, cst.IndentedBlock) else ())
-        if isinstance(one, cst.FunctionDef) and one.name.value == "__init__"
-    ]
-    if not found or not isinstance(found[-1].body, cst.IndentedBlock):
-        raise UserError("class Net has no __init__ of its own, over several lines, in which a block could be put")
-    return found[-1]
-
-
-def _returns(line: cst.BaseStatement) -> bool:
-    return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[-1], cst.Return)
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The value of an assignment in a line, or the argument of this number in it."""
-
-    small: int
-    argument: int | None
-
-
-def _assigned(lines: Sequence[cst.BaseStatement], me: str, place: Place) -> tuple[int, _Where] | None:
-    """Where `__init__` makes a submodule: the line, and what of it; None where no such single place is to be seen."""
-    parts = place.path.split(".")
-    if len(parts) > 2:
-        return None
-    found = [
-        (number, small)
-        for number, line in enumerate(lines)
-        if isinstance(line, cst.SimpleStatementLine)
-        for small, statement in enumerate(line.body)
-        if _target(statement) == (me, parts[0])
-    ]
-    stores = sum(_stores(line, me, parts[0]) for line in lines)
-    if len(found) != 1 or stores != 1:
-        return None
-    number, small = found[0]
-    if len(parts) == 1:
-        return number, _Where(small, None)
-    value = _assigned_value(cst.ensure_type(lines[number], cst.SimpleStatementLine).body[small])
-    kind, count = place.within
-    items = _items(value, kind)
-    if items is None or len(items) != count or not parts[1].isdecimal() or int(parts[1]) >= count:
-        return None
-    return number, _Where(small, int(parts[1]))
-
-
-def _target(statement: cst.BaseSmallStatement) -> tuple[str, str] | None:
-    """The object and the attribute of `self.x = …`."""
-    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-        target = statement.targets[0].target
-    elif isinstance(statement, cst.AnnAssign) and statement.value is not None:
-        target = statement.target
-    else:
-        return None
-    if isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
-        return target.value.value, target.attr.value
-    return None
-
-
-def _assigned_value(statement: cst.BaseSmallStatement) -> cst.BaseExpression:
-    assert isinstance(statement, cst.Assign | cst.AnnAssign)
-    assert statement.value is not None
-    return statement.value
-
-
-class _Stores(cst.CSTVisitor):
-    """Counts where an attribute is assigned, or changed as a container is."""
-
-    def __init__(self, me: str, attribute: str) -> None:
-        self.count = 0
-        self._wanted = me, attribute
-
-    def _see(self, target: cst.BaseExpression) -> None:
-        while isinstance(target, cst.Subscript):
-            target = target.value
-        if isinstance(target, cst.Tuple | cst.List):
-            for element in target.elements:
-                self._see(element.value)
-        elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
-            self.count += (target.value.value, target.attr.value) == self._wanted
-
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-        self._see(node.target)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        self._see(node.target)
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        self._see(node.target)
-
-
-def _stores(line: cst.CSTNode, me: str, attribute: str) -> int:
-    visitor = _Stores(me, attribute)
-    line.visit(visitor)
-    return visitor.count
-
-
-def _items(value: cst.BaseExpression, kind: str) -> Sequence[cst.Arg | cst.BaseElement] | None:
-    """The submodules of a container that is written out; None of anything else."""
-    if kind not in _CONTAINERS or not isinstance(value, cst.Call):
-        return None
-    called = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
-    if not isinstance(called, cst.Name) or called.value != kind:
-        return None
-    if any(arg.star or arg.keyword is not None for arg in value.args):
-        return None
-    if not _CONTAINERS[kind]:
-        return value.args
-    first = value.args[0].value if len(value.args) == 1 else None
-    if not isinstance(first, cst.List) or any(isinstance(one, cst.StarredElement) for one in first.elements):
-        return None
-    return first.elements
-
-
-def _edited(
-    line: cst.SimpleStatementLine, where: _Where, site: Site, made: list[str], nn: str, note: str
-) -> cst.SimpleStatementLine:
-    """The line that makes a submodule, with the block in it."""
-    value = _assigned_value(line.body[where.small])
-    if where.argument is not None:
-        items = _items(value, site.place.within[0])
-        assert items is not None
-        value = items[where.argument].value
-    if site.how == "replace":
-        new: cst.BaseExpression = cst.parse_expression(_value(made, nn, None))
-    else:
-        call = cst.ensure_type(cst.parse_expression(_value(made, nn, "_")), cst.Call)
-        first = call.args[0].with_changes(value=value)
-        new = call.with_changes(args=[first, *call.args[1:]])
-    return _commented(cst.ensure_type(line.deep_replace(value, new), cst.SimpleStatementLine), note)
-
-
-def _value(made: list[str], nn: str, before: str | None) -> str:
-    """The modules of a site as one expression."""
-    modules = [*([before] if before is not None else []), *made]
-    return modules[0] if len(modules) == 1 else f"{nn}.Sequential({', '.join(modules)})"
-
-
-def _statement(text: str) -> cst.SimpleStatementLine:
-    return cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
-
-
-def _commented(line: cst.SimpleStatementLine, note: str) -> cst.SimpleStatementLine:
-    comment = cst.EmptyLine(comment=cst.Comment(f"# {note}"))
-    return line.with_changes(leading_lines=[*line.leading_lines, comment])
 
 
 # -- definitions and imports -----------------------------------------------------------------------------------------
@@ -456,7 +283,7 @@ def _with_imports(above: _Statements, wanted: Sequence[Import]) -> list[_Stateme
     for number, standard in sorted(places, key=lambda place: (-place[0], place[1])):
         some = [one for one in missing if _is_standard(one.package) is standard]
         lines = import_section(sorted(some, key=lambda one: (bool(one.name), one)))
-        new: list[_Statement] = [_statement(line) for line in lines]
+        new: list[_Statement] = [statement_of(line) for line in lines]
         if not new:
             continue
         if standard and number < len(above) and _is_import(above[number]) and not _is_future(above[number]):
