@@ -3,11 +3,13 @@
     python -m benchmarks.search_meaning OUT.npz --in DIR... --package FILE.whl|FOLDER... --without SOURCE...
 
 DIR: extraction folders, whose specs say what a block is made of, graphs included. Packages add many more classes, by
-the names in their code alone. SOURCE: packages that are held out: nothing of them is read.
+the names in their code alone. SOURCE: packages that are held out: nothing is learnt of them, nor of classes elsewhere
+that have a docstring of theirs word for word.
 
 Two sums of vectors, of the stems of a docstring and of those of its class, are brought near each other and apart from
-those of 255 other classes, of any package and of the same one in turn. More than half of the queries go without the
-words of the class's name, and some stems are left out at random, so that all of them carry some of the weight.
+those of 255 other classes, of any package and of the same one in turn. A stem means nearly the same in both. More than
+half of the queries go without the words of the class's name, and some stems are left out at random, so that all of them
+carry some of the weight.
 
 Source: the loss is that of A. van den Oord et al., "Representation learning with contrastive predictive coding" (2018).
 """
@@ -36,13 +38,16 @@ from extract.search.meaning import KINDS, weighted
 from extract.search.words import FILLER, name_stems, stem, stems
 from manifests.provenance import SPECS
 
-_SIZE = 64
+_SIZE = 128
 _BATCH = 256
-_EPOCHS = 10
-_LEFT_OUT = 0.5  # share of a class's stems that one step does not see; of a query's half as many
+_EPOCHS = 14
+_LEFT_OUT = 0.7  # share of a class's stems that one step does not see; of a query's half as many
 _NAMELESS = 0.6  # share of queries without the words of the name
 _RATE = 5e-3
+_RATE_APART = 1.5e-3  # of what a stem means in a query beside what it means in a class
 _AT_LEAST = 8  # pairs that a stem occurs in
+_TOLD = 12  # letters of a docstring at least
+_SHORT = 2  # stems of a docstring that many classes may have
 _FIRST_KINDS = (1.0, 0.5, 0.3, 0.5, 0.5, 0.5, 0.5, 0.3)
 _FILLER = frozenset(stem(word) for word in FILLER)
 _BASE = re.compile(
@@ -68,17 +73,18 @@ def main() -> None:
     parser.add_argument("--package", type=Path, nargs="*", default=[])
     parser.add_argument("--without", nargs="*", default=[])
     given = parser.parse_args()
-    pairs = list(_unique([*_blocks(given.folders, set(given.without)), *_classes(given.package, set(given.without))]))
+    pairs = list(_unique([*_blocks(given.folders), *_classes(given.package)], set(given.without)))
     print(f"{len(pairs)} classes of {len({pair.package for pair in pairs})} packages", flush=True)
     np.savez_compressed(given.out, **fitted(pairs))
 
 
-def _unique(pairs: Sequence[Pair]) -> Iterator[Pair]:
+def _unique(pairs: Sequence[Pair], without: set[str]) -> Iterator[Pair]:
+    copied = {tuple(pair.query) for pair in pairs if pair.package in without and len(pair.query) > _SHORT}
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for pair in pairs:
-        key = (pair.name, tuple(pair.query))
-        if len(pair.query) > 1 and key not in seen:
-            seen.add(key)
+        query = tuple(pair.query)
+        if len(query) > 1 and pair.package not in without and query not in copied and (pair.name, query) not in seen:
+            seen.add((pair.name, query))
             yield pair
 
 
@@ -86,30 +92,28 @@ def _asked(docstring: str) -> list[str]:
     return [one for one in dict.fromkeys(stems(description(docstring))) if one not in _FILLER and len(one) > 1]
 
 
-def _blocks(folders: Sequence[Path], without: set[str]) -> Iterator[Pair]:
+def _blocks(folders: Sequence[Path]) -> Iterator[Pair]:
     for folder in folders:
         for line in (folder / SPECS).read_text(encoding="utf-8").splitlines():
             spec: dict[str, Any] = json.loads(line)
-            source = spec["source"].partition("@")[0]
-            if source not in without and (told := docstring_in(folder, spec)[0]):
+            if told := docstring_in(folder, spec)[0]:
+                source = spec["source"].partition("@")[0]
                 yield Pair(source, spec["name"], _asked(told), fields_of(spec, graph_of(spec)))
 
 
-def _classes(packages: Sequence[Path], without: set[str]) -> Iterator[Pair]:
+def _classes(packages: Sequence[Path]) -> Iterator[Pair]:
     for package in packages:
-        name = package.name.partition("-")[0] if package.suffix == ".whl" else package.name
-        if name in without:
-            continue
+        name = package.name.partition("-")[0].replace("_", "-") if package.suffix == ".whl" else package.name
         for path, text in _files(package):
             try:
                 tree = ast.parse(text)
             except (SyntaxError, ValueError):
                 continue
             for node in tree.body:
-                if isinstance(node, ast.ClassDef) and (told := ast.get_docstring(node)) and len(told) >= 12:
-                    fields = _fields_of_class(node, path)
-                    if package.suffix == ".whl" or any(map(_BASE.search, _bases(node))):
-                        yield Pair(name, node.name, _asked(told), fields)
+                if not isinstance(node, ast.ClassDef) or not any(map(_BASE.search, _bases(node))):
+                    continue
+                if len(told := ast.get_docstring(node) or "") >= _TOLD:
+                    yield Pair(name, node.name, _asked(told), _fields_of_class(node, path))
 
 
 def _files(package: Path) -> Iterator[tuple[str, str]]:
@@ -166,6 +170,7 @@ class _Vectors(nn.Module):
         self.rare_asked = torch.tensor([max(0.1, math.log(pairs / (1 + count))) for count in in_queries])
         self.rare_told = torch.tensor([max(0.1, math.log(pairs / (1 + count))) for count in in_classes])
         self.vectors = nn.Parameter(torch.randn(stems_, _SIZE) / _SIZE**0.5)
+        self.apart = nn.Parameter(torch.zeros(stems_, _SIZE))
         self.asked_by = nn.Parameter(torch.zeros(stems_))
         self.told_by = nn.Parameter(torch.zeros(stems_))
         self.kinds = nn.Parameter(torch.tensor(_FIRST_KINDS))
@@ -182,18 +187,17 @@ class _Vectors(nn.Module):
     def queries(self, places: Sequence[Any]) -> torch.Tensor:
         """Of each query its vector, shape (queries, size)."""
         flat = torch.as_tensor(np.concatenate(places))
-        return self._summed(flat, self.asked[flat], places)
+        return _summed(self.vectors + self.apart, flat, self.asked[flat], places)
 
     def classes(self, told: Sequence[tuple[Any, Any, Any]]) -> torch.Tensor:
         """Of each class, given places, kinds and weights of its stems, its vector, shape (classes, size)."""
         flat, kinds, weights = (torch.as_tensor(np.concatenate([one[part] for one in told])) for part in range(3))
-        return self._summed(flat, self.told[flat] * self.kinds[kinds] * weights, [one[0] for one in told])
+        return _summed(self.vectors, flat, self.told[flat] * self.kinds[kinds] * weights, [one[0] for one in told])
 
-    def _summed(self, flat: torch.Tensor, weights: torch.Tensor, groups: Sequence[Any]) -> torch.Tensor:
-        starts = torch.tensor(np.cumsum([0, *map(len, groups[:-1])]))
-        return normalize(
-            embedding_bag(flat, self.vectors, starts, mode="sum", per_sample_weights=weights), dim=-1, eps=1e-6
-        )
+
+def _summed(vectors: torch.Tensor, flat: torch.Tensor, weights: torch.Tensor, groups: Sequence[Any]) -> torch.Tensor:
+    starts = torch.tensor(np.cumsum([0, *map(len, groups[:-1])]))
+    return normalize(embedding_bag(flat, vectors, starts, mode="sum", per_sample_weights=weights), dim=-1, eps=1e-6)
 
 
 def fitted(pairs: Sequence[Pair], seed: int = 0) -> dict[str, Any]:
@@ -220,6 +224,7 @@ def fitted(pairs: Sequence[Pair], seed: int = 0) -> dict[str, Any]:
     optimizer = torch.optim.Adam(
         [
             {"params": [model.vectors, model.asked_by, model.told_by], "lr": _RATE},
+            {"params": [model.apart], "lr": _RATE_APART},
             {"params": [model.kinds, model.sharpness], "lr": 0.01},
         ]
     )
@@ -275,16 +280,17 @@ def _batches(pairs: Sequence[Pair], random: np.random.Generator, *, of_one_packa
 
 def _stored(model: _Vectors, names: Sequence[str]) -> dict[str, Any]:
     with torch.no_grad():
-        vectors, asked, told = model.vectors.numpy(), model.asked.numpy(), model.told.numpy()
-        kinds = model.kinds.numpy().copy()
-    scales = np.abs(vectors).max(axis=1) / 127
-    return {
-        "stems": np.frombuffer("\n".join(names).encode(), np.uint8),
-        "vectors": np.round(vectors / scales[:, None]).astype(np.int8),
-        "asked": (asked * scales).astype(np.float32),
-        "told": (told * scales).astype(np.float32),
-        "kinds": kinds.astype(np.float32),
-    }
+        told, told_by = _whole(model.vectors, model.told)
+        asked, asked_by = _whole(model.vectors + model.apart, model.asked)
+        kinds = model.kinds.numpy().astype(np.float32)
+    stems_ = np.frombuffer("\n".join(names).encode(), np.uint8)
+    return {"stems": stems_, "asked": asked, "asked_by": asked_by, "told": told, "told_by": told_by, "kinds": kinds}
+
+
+def _whole(vectors: torch.Tensor, weights: torch.Tensor) -> tuple[Any, Any]:
+    """Vectors as whole numbers, and what each is to be multiplied by: its scale and its weight."""
+    scales = vectors.abs().amax(dim=1) / 127
+    return (vectors / scales[:, None]).round().to(torch.int8).numpy(), (weights * scales).numpy().astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What words mean: a vector for each stem, so that a description finds blocks that say it in other words.
+"""What words mean: vectors for each stem, so that a description finds blocks that say it in other words.
 
 The vectors are fitted to pairs of a class's docstring and its names (by `benchmarks/search_meaning.py`; docs/specs.md
 tells of which packages): the sum of a docstring's vectors is to be near to the sum of its own class's, and far from
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 #: Of the vectors; an index made with others is made anew.
-VERSION = 1
+VERSION = 2
 
 #: Fields whose stems count as of one kind.
 KINDS = (
@@ -37,16 +37,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Vectors by stem.
+    """Vectors by stem: what it means in a query, and in a block.
 
     Args:
-        vectors: whole numbers, shape (stems, size).
-        asked, told: how much a stem counts in a query, and in a block, times its vector's scale, shape (stems,).
+        asked, told: of queries and of blocks, times how much the stem counts there, shape (stems, size).
         kinds: how much each of `KINDS` counts, shape (kinds,).
     """
 
     places: Mapping[str, int]
-    vectors: Floats
     asked: Floats
     told: Floats
     kinds: Floats
@@ -57,26 +55,24 @@ def table() -> Table:
     """The fitted vectors."""
     with np.load(FILE) as stored:
         names = bytes(stored["stems"]).decode().split("\n")
-        vectors, asked, told, kinds = (
-            stored[name].astype(np.float32) for name in ("vectors", "asked", "told", "kinds")
-        )
-    return Table({name: place for place, name in enumerate(names)}, vectors, asked, told, kinds)
+        asked, told = (stored[name] * stored[f"{name}_by"][:, None] for name in ("asked", "told"))
+        return Table({name: place for place, name in enumerate(names)}, asked, told, stored["kinds"])
 
 
 def of_query(stems: Iterable[str]) -> Floats:
     """What a query means, shape (size,), of length 1; zeros where none of its stems has a vector."""
     known = table()
     places = [known.places[stem] for stem in dict.fromkeys(stems) if stem in known.places]
-    return _unit(known.asked[places] @ known.vectors[places])
+    return _unit(known.asked[places].sum(axis=0))
 
 
 def of_blocks(blocks: Sequence[Mapping[str, Sequence[str]]]) -> Floats:
     """What blocks mean by the stems of their fields, shape (blocks, size), rows of length 1."""
     known = table()
-    found = np.zeros((len(blocks), known.vectors.shape[1]), np.float32)
+    found = np.zeros((len(blocks), known.told.shape[1]), np.float32)
     for number, fields in enumerate(blocks):
         places, weights = weighted(fields, known.places, known.kinds)
-        found[number] = _unit((known.told[places] * weights) @ known.vectors[places])
+        found[number] = _unit(weights @ known.told[places])
     return found
 
 
