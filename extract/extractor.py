@@ -332,20 +332,18 @@ class BlockExtractor:
             pair, hints = self._pair(item, verdicts[block], {}), self._hints(item.found).to_json()
             work.append(Running(pair, observed, hints, traced[block].answer if block in traced else None))
         found: dict[str, LeanFile | str] = {}
-        with progress("lean", len(work), "blocks") as advance:
-            for one in lean_all(
-                work, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
-            ):
-                item = running[one.block]
-                arguments = json.loads(verdicts[one.block].arguments or "{}")
-                module = item.found.module
-                root = module.source.name, module.file.path
-                found[one.block] = (
-                    one.error or ""
-                    if one.lean is None
-                    else lean_file(one, item.code, arguments, root, item.places, licenses)
-                )
-                advance(1)
+        for one in lean_all(
+            work, self.index, jobs=self._jobs, runtime=self.runtime.folders, unsafe=self.options.unsafe
+        ):
+            item = running[one.block]
+            arguments = json.loads(verdicts[one.block].arguments or "{}")
+            module = item.found.module
+            root = module.source.name, module.file.path
+            found[one.block] = (
+                one.error or ""
+                if one.lean is None
+                else lean_file(one, item.code, arguments, root, item.places, licenses)
+            )
         return found
 
     def _rebuild(

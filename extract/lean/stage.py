@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from extract.lean.cuts import Watched
 from extract.lean.cutter import Cutter, Lean
 from extract.validate import Pair, payload_of
+from lemur_core.files.progress import progress
 from lemur_core.graphs.notation import restore
 from lemur_core.graphs.sizes import never_run
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
@@ -99,30 +100,41 @@ def lean_all(
     given = {one.pair.block: (one.payload(runtime), one.pair.name, one.pair.code) for one in blocks}
     with CachedSandbox(store, workers=jobs, **options) as box:
         waiting: dict[str, _Work] = {}
-        watching = [Job(key, WATCH, payload, LIMITS) for key, (payload, _, _) in given.items()]
-        for outcome in box.run_within(watching):
-            answer = _answer(outcome)
-            if "error" in answer:
-                yield Leaned(outcome.key, None, _short(f"does not run again: {answer['error']}"))
-            else:
-                waiting[outcome.key] = _Work(*given[outcome.key], answer)
-        for number in range(1, ROUNDS + 1):
-            again: dict[str, _Work] = {}
-            for outcome in box.run_within([_proof(key, work) for key, work in waiting.items()]):
-                work = waiting[outcome.key]
-                answer, lean = _answer(outcome), work.lean
-                assert lean is not None
-                wrong = _difference(answer, work.answer["signature"])
-                if wrong is None:
-                    yield Leaned(outcome.key, lean, None, number, tuple(work.answer["sets"]))
-                    continue
-                spared = _to_spare(answer, lean) - work.spared
-                if not spared or number == ROUNDS:
-                    yield Leaned(outcome.key, None, _short(wrong), number)
-                    continue
-                work.spared |= spared
-                again[outcome.key] = work
-            waiting = again
+        with progress("watch", len(given), "blocks") as advance:
+            for outcome in box.run_within(Job(key, WATCH, payload, LIMITS) for key, (payload, _, _) in given.items()):
+                answer = _answer(outcome)
+                if "error" in answer:
+                    yield Leaned(outcome.key, None, _short(f"does not run again: {answer['error']}"))
+                else:
+                    waiting[outcome.key] = _Work(*given[outcome.key], answer)
+                advance(1)
+        with progress("lean", len(waiting), "blocks") as advance:
+            for number in range(1, ROUNDS + 1):
+                again: dict[str, _Work] = {}
+                # One is cut while others are proved.
+                for outcome in box.run_within(_proof(key, work) for key, work in waiting.items()):
+                    work = waiting[outcome.key]
+                    judged = _judged(outcome, work, last=number == ROUNDS)
+                    if judged is None:
+                        again[outcome.key] = work
+                        continue
+                    yield replace(judged, rounds=number)
+                    advance(1)
+                waiting = again
+
+
+def _judged(outcome: Outcome, work: _Work, *, last: bool) -> Leaned | None:
+    """What the proof of a lean form says; None where it is to be cut again, and less."""
+    answer, lean = _answer(outcome), work.lean
+    assert lean is not None
+    wrong = _difference(answer, work.answer["signature"])
+    if wrong is None:
+        return Leaned(outcome.key, lean, sets=tuple(work.answer["sets"]))
+    spared = _to_spare(answer, lean) - work.spared
+    if last or not spared:
+        return Leaned(outcome.key, None, _short(wrong))
+    work.spared |= spared
+    return None
 
 
 def _proof(block: str, work: _Work) -> Job:

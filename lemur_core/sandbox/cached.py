@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
@@ -117,16 +117,23 @@ class CachedSandbox:
         for job, key in again:
             yield self._keep(key, self._run_again(job, attempts))
 
-    def run_within(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+    def run_within(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """The same where limits decide: a job that passes one runs once more, alone, with four times CPU and memory.
 
         Raises: UserError if no sandbox can be had.
         """
-        given = {job.key: job for job in jobs}
+        given: dict[str, Job] = {}
         again = []
-        for outcome in self.run(jobs, attempts=1):
+
+        def remembered() -> Iterator[Job]:
+            for job in jobs:
+                given[job.key] = job
+                yield job
+
+        for outcome in self.run(remembered(), attempts=1):
+            job = given.pop(outcome.key)
             if outcome.status in PASSING:
-                again.append(replace(given[outcome.key], limits=_widened(given[outcome.key].limits or self.limits)))
+                again.append(replace(job, limits=_widened(job.limits or self.limits)))
             else:
                 yield outcome
         for job in again:
