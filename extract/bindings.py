@@ -18,6 +18,7 @@ from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Block
 
 ENTRY = "extract.probing.bindings:compare_bindings"
+MOST_OTHERS = 20  # names that are told of a block
 _COMMONEST = 10
 _CHARACTERS = 160  # of a name and why it is not the same
 
@@ -49,6 +50,7 @@ def compare_bindings(
         payload: dict[str, object] = {
             "folders": [str(folder) for folder in group[0].folders],
             "runtime": [str(folder) for folder in runtime],
+            "told": MOST_OTHERS,
             "blocks": [
                 {name: getattr(file, name) for name in ("block", "name", "code", "module", "digest", "standins")}
                 for file in group
@@ -73,28 +75,28 @@ def columns_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def section(rows: Sequence[Block]) -> list[str]:
-    """The report's lines: how many names are bound to the same, and what the others are."""
-    known = [row for row in rows if row.names_compared]
-    if not known:
+def section(rows: Sequence[Block], found: Mapping[str, int]) -> list[str]:
+    """The report's lines: how many names are bound to the same, and what the others are.
+
+    Args: found: the counts `names` of `extract.results.count_rows`.
+    """
+    if not found["blocks"]:
         return []
-    compared = sum(row.names_compared or 0 for row in known)
-    same, standin = (sum(getattr(row, name) or 0 for row in known) for name in ("names_same", "names_standin"))
-    whole = sum(row.names_same == row.names_compared for row in known)
+    compared, same, standin, blocks = (found[name] for name in ("compared", "same", "standin", "blocks"))
     body = [
         ["global names that are read, of their block and module", count(compared), "100 %"],
         ["bound to the same as in the real import", count(same), percent(same, compared)],
         ["bound to a stand-in of ours", count(standin), percent(standin, compared)],
         ["bound to something else", count(compared - same - standin), percent(compared - same - standin, compared)],
-        ["blocks compared", count(len(known)), "100 %"],
-        ["of these with all names bound to the same", count(whole), percent(whole, len(known))],
+        ["blocks compared", count(blocks), "100 %"],
+        ["of these with all names bound to the same", count(found["whole"]), percent(found["whole"], blocks)],
     ]
     intro = (
         "Resolution accuracy: the closed file beside the original class, imported from its own package, name by name"
         " (`fn.__globals__`); columns `names_compared`, `names_same`, `names_standin`, `names_other`."
     )
     lines = ["## Names bound", "", intro, "", *table(["", "", "%"], body)]
-    reasons = Counter(other for row in known for other in row.names_other if not other.endswith("a stand-in"))
+    reasons = Counter(other for row in rows for other in row.names_other if not other.endswith("a stand-in"))
     if reasons:
         told = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         shown = "; ".join(

@@ -110,7 +110,7 @@ def write_report(
         (quality_section(rows), ""),
         (_licences(counts), ""),
         (_fidelity(counts), ""),
-        (bindings.section(rows), ""),
+        (bindings.section(rows, counts["names"]), ""),
         (_this_run(facts, rows, measured), ""),
         (headline_section(facts, counts, measured), "paper_throughput"),
     ]

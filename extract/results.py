@@ -35,6 +35,9 @@ COLUMNS = (
     "lean_lines",
     "lean_error",
     "license",
+    "names_compared",
+    "names_same",
+    "names_standin",
 )
 
 
@@ -127,6 +130,7 @@ def count_rows(rows: Sequence[Row], targets: Sequence[str] | None = None) -> dic
         "graphs": _graphs(rows),
         "lines": sum(row["n_lines"] or 0 for row in rows),
         "lean": _lean(rows),
+        "names": _names(rows),
     }
     if targets is not None:
         found["targets"] = count_targets(rows, targets)
@@ -149,6 +153,13 @@ def _lean(rows: Sequence[Row]) -> dict[str, int]:
         "lines": sum(row["lean_lines"] for row in known),
         "full_lines": sum(row["n_lines"] for row in known),
     }
+
+
+def _names(rows: Sequence[Row]) -> dict[str, int]:
+    """How many blocks were compared with the real import name by name, and over all of them, their names."""
+    known = [row for row in rows if row["names_compared"]]
+    sums = {name: sum(row[f"names_{name}"] or 0 for row in known) for name in ("compared", "same", "standin")}
+    return {"blocks": len(known), "whole": sum(row["names_same"] == row["names_compared"] for row in known), **sums}
 
 
 def reached(levels: Mapping[str, int]) -> dict[str, int]:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from extract.bindings import MOST_OTHERS
 from extract.blocks import find, find_code, read_manifest_of
 from extract.chat.draft import FACTS, NAMES, Rights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
@@ -118,9 +119,20 @@ def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Che
             wrong.append(f"{block}: n_lines and file do not go with its code")
         if (row["error_kind"] is None) != (row["error"] is None):
             wrong.append(f"{block}: a category of failure without a message, or the other way round")
+        if not _names_add_up(row):
+            wrong.append(f"{block}: its names bound to the same, to stand-ins and to others are not those compared")
         if at_least(level, goal) != (row["error_kind"] is None):
             wrong.append(f"{block}: {level} of {goal}, {row['error_kind'] or 'no reason is given'}")
     return found_check("levels", wrong, f"every block is `{goal}`, or says why not")
+
+
+def _names_add_up(row: Row) -> bool:
+    """Whether the counts of bound names agree with each other and with the names told, of which there are the first."""
+    compared, same, standin = (row[name] for name in ("names_compared", "names_same", "names_standin"))
+    told = len(row["names_other"])
+    if compared is None or same is None or standin is None:
+        return compared is same is standin is None and not told
+    return bool(0 <= same + standin <= compared and told == min(compared - same, MOST_OTHERS))
 
 
 def _read_requirements(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, Any], Check]:

@@ -34,7 +34,6 @@ from lemur_core.sandbox.foreign import load as load_module
 
 _SECONDS = 120.0  # of CPU, for one import or file
 _DEPTH = 10_000
-_OTHERS = 20  # told of a block
 #: What each class and module has anew.
 _OWN = frozenset(
     (
@@ -71,7 +70,7 @@ def compare_bindings(payload: dict[str, Any]) -> dict[str, Any]:
     Args:
         payload: `folders`, for the beginning of sys.path: the package and what it needs; `runtime`, for its end;
             `blocks`, each with `block`, its id, `module` and `name` to import, `code`, the closed file, and `standins`,
-            names that the file has from us.
+            names that the file has from us; `told`, of how many others it is told.
 
     Returns: by block id, `missing` with the reason why nothing can be compared, or `compared`, a number of names,
     `same` and `standin`, how many of them are bound to the same and to a stand-in of ours, and `others`, the names that
@@ -91,7 +90,8 @@ def compare_bindings(payload: dict[str, Any]) -> dict[str, Any]:
         except (AttemptError, AttributeError) as error:
             found[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
             continue
-        found[item["block"]] = Bindings(frozenset(item["standins"])).of(theirs, ours)
+        answer = Bindings(frozenset(item["standins"])).of(theirs, ours)
+        found[item["block"]] = answer | {"others": answer["others"][: payload["told"]]}
     return found
 
 
@@ -121,7 +121,7 @@ class Bindings:
             "compared": len(judged),
             "same": sum(not why for why in judged.values()),
             "standin": standin,
-            "others": others[:_OTHERS],
+            "others": others,
         }
 
     # -- functions -----------------------------------------------------------------------------------------------------

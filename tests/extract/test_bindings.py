@@ -12,6 +12,7 @@ from extract.bindings import Bound, columns_of, compare_bindings, section
 from extract.extractor import BlockExtractor
 from extract.index import Index
 from extract.probing.bindings import Bindings, instructions
+from extract.results import _names
 from manifests.records import Block
 
 HEAD = "import torch\nfrom torch import nn\nimport math\n\n\n"
@@ -204,12 +205,12 @@ def test_a_real_package(tmp_path: Path) -> None:
     assert [row.level for row in rows] == ["executed", "executed"], rows
     assert all((row.names_compared or 0) > 3 for row in rows)
     assert [(row.names_same, row.names_other) for row in rows] == [(row.names_compared, ()) for row in rows]
-    text = "\n".join(section(rows))
+    text = "\n".join(section(rows, _names([row.model_dump() for row in rows])))
     assert "| of these with all names bound to the same | 2 | 100 % |" in text
 
 
 def test_nothing_compared_is_no_section() -> None:
-    assert section([]) == []
+    assert section([], _names([])) == []
     assert columns_of({"missing": "x"}) == columns_of({"error": "x"}) == {}
     assert {"names_compared", "names_same", "names_standin", "names_other"} <= Block.model_fields.keys()
 

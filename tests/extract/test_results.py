@@ -25,6 +25,7 @@ def row(name: str = "Scale", source: str = "alpha@1.0", level: str = "executed",
         "n_lines": 10,
         "lean_lines": None,
         "lean_error": None,
+        **dict.fromkeys(("names_compared", "names_same", "names_standin")),
         "license": "MIT",
     }
     return made | changes

@@ -195,6 +195,8 @@ def test_a_table_without_a_column(folder: Path) -> None:
         ({"level": "compiled"}, "levels", "compiled of executed, no reason is given"),
         ({"level": "discovered"}, "levels", "discovered, but has code"),
         ({"error_kind": "timeout", "error": "late"}, "levels", "executed of executed, timeout"),
+        ({"names_compared": 2, "names_same": 2}, "levels", "its names bound to the same, to stand-ins and to others"),
+        ({"names_other": ["a: b: c"]}, "levels", "its names bound to the same, to stand-ins and to others"),
         ({"error": "late"}, "levels", "a category of failure without a message, or the other way round"),
         ({"n_lines": None}, "levels", "n_lines and file do not go with its code"),
         ({"swhid": "swh:1:cnt:" + "1" * 40}, "requirements", "its SWHID is of another file or of other lines"),
