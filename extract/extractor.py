@@ -229,7 +229,7 @@ class BlockExtractor:
     def _run(self, ready: Sequence[Emitted], emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> None:
         needed = sorted({requirement for item in emitted for requirement in item.requires})
         own = sorted({name for source in self.facts.sources for name in self._distributions(source)})
-        self.runtime = runtime_for(needed, known=own)
+        self.runtime = runtime_for(needed, known=own, beside=True)
         with progress("validate", len(ready), "blocks") as advance:
             for candidate, verdict in validate_all(
                 (self._candidate(item) for item in ready),

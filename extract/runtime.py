@@ -81,7 +81,7 @@ class Runtime:
         return [] if self.folder is None else [self.folder]
 
 
-def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
+def runtime_for(requires: Sequence[str], known: Sequence[str] = (), *, beside: bool = False) -> Runtime:
     """A runtime with these distributions and what they need; made once, then found in the cache.
 
     `opencv-python` is had as `opencv-python-headless`, which holds the same modules. Once the index could not be
@@ -91,9 +91,11 @@ def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
         requires: PEP 508 requirements, in any order.
         known: names of distributions that are not to be fetched, nor what they need: had otherwise, or unwanted, as the
             sources are that the blocks come from.
+        beside: have a release that is asked for also where another one is installed here. At the end of `sys.path` it
+            gives what that one no longer has: `pkg_resources` of an older setuptools.
     """
     names = {canonicalize_name(name) for name in known}
-    collected = _Collected(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()})
+    collected = _Collected(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()}, beside)
     collected.collect(requires)
     picked = sorted(collected.picked.values(), key=lambda distribution: distribution.id)
     return Runtime(
@@ -144,6 +146,7 @@ class _Collected:
     """What the requirements, and those of what they bring, come to."""
 
     known: set[str]
+    beside: bool = False
     picked: dict[str, Distribution] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
@@ -175,8 +178,9 @@ class _Collected:
             return None
         because = f"; {parent} needs it" if parent else ""
         version = _installed_version(requirement.name)
-        if version is not None:
-            if not requirement.specifier.contains(version, prereleases=True):
+        other = version is not None and not requirement.specifier.contains(version, prereleases=True)
+        if version is not None and not (self.beside and other and not parent):
+            if other:
                 reason = f"{version} is installed here, not {requirement.specifier}"
                 self.unavailable.setdefault(name, reason + because)
             return None

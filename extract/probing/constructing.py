@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from extract.probing.values import (
     call_of,
     candidates,
     configuration_expressions,
+    held,
     parameters_of,
     shrunk_arguments,
     value_of,
@@ -38,8 +40,19 @@ from extract.probing.values import (
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LACKING = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
 _OPTIONAL = 8  # parameters that are looked at after one failure, beside those that must be given
-_LAYERS = ("nn.Identity()", "[nn.Identity()]", "F.relu")
+_LAYERS = ("nn.Identity()", "[nn.Identity()]", "F.relu", "lambda x, *_, **__: x")
+_UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
 _FILLED = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for a sequence that is empty by default
+_MOST_STRINGS = 6  # that a parameter is compared with
+_LISTED = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+_STRINGS = ("['a', 'b']", "'a'")
+#: By what has an attribute: expressions of its kind.
+_WITH_ATTRIBUTES: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (str, ("'a'", "['a', 'b']")),
+    (dict, ("{'a': 32, 'b': 32}", "{'a': nn.Identity()}", "{}")),
+    (torch.Tensor, ("torch.randn(32)", "torch.randn(32, 32)", "torch.randn(4, 4)")),
+)
+_BEGINNING = 3  # letters that two names share
 _TRIES = 80  # of arguments for what is required
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
 TOO_LARGE = 300_000_000
@@ -79,6 +92,7 @@ class Constructor:
     worst: tuple[AttemptError, Arguments] | None = None
     parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
+    text: str | None = None  # of the class, once it was read
 
     def __post_init__(self) -> None:
         self.parameters = parameters_of(self.cls)
@@ -166,7 +180,7 @@ class Constructor:
         while heap and tries > 0 and not self.spent:
             _, _, picks, extra = heapq.heappop(heap)
             texts = {name: choices[name][place] for name, place in picks.items()}
-            arguments = _ordered(self.parameters, {**extra, **texts})
+            arguments = _ordered(self.parameters, {**texts, **extra})
             if arguments in seen:
                 continue
             seen.add(arguments)
@@ -197,7 +211,11 @@ class Constructor:
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
         positional = len(built.arguments.args)
-        layers = _LAYERS if "object is not callable" in str(failure.cause) else ()  # what turned out to be called
+        layers = _LAYERS if _UNCALLABLE.search(str(failure.cause)) else ()  # what turned out to be called
+        if layers:
+            called = re.findall(r"self\.(\w+)\(", " ".join(failure.lines[-1:]))
+            named = [name for name in self.parameters if any(map(partial(_alike, name), called))] + named
+            named = list(dict.fromkeys(named))
         for name in [n for n in named if n not in list(self.parameters)[:positional]][:3]:
             for text in (*layers, *self._choices(name)[:6]):
                 if text == before.get(name) or self.spent:
@@ -252,6 +270,9 @@ class Constructor:
             optional = [*optional, *(name for name in self._asked_for() if name not in extra)]
             for name, text in self._unset(words):
                 yield dict(picks), {**extra, name: text}
+        for name, texts in self._lacking(failure, named):
+            for text in texts:
+                yield dict(picks), {**extra, name: text}
         for name in named:
             yield from (({**picks, name: place}, dict(extra)) for place in _others(choices[name], picks[name]))
         for name in [*optional[:_OPTIONAL], *passed_on]:
@@ -265,13 +286,49 @@ class Constructor:
             yield dict(picks), {}
 
     def _choices(self, name: str) -> tuple[str, ...]:
-        found: list[str] = list(self._companions().get(name, ()))
+        found: list[str] = [*self._companions().get(name, ()), *self._compared(name)]
         parameter = self.parameters.get(name)
         if parameter is not None and parameter.default in ((), []):
             found += _FILLED
         for text in candidates(name, parameter.annotation if parameter is not None else inspect.Parameter.empty):
             found += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(found))
+
+    def _compared(self, name: str) -> list[str]:
+        """The strings with which the class compares a parameter: `mode == "max"`, `self.mode in ["cat", "max"]`."""
+        found = re.findall(
+            rf"(?<![\w.])(?:self\.)?{name}(?:\.lower\(\))?\s*(?:[!=]=|(?:not )?in)\s*(.*)", self._source()
+        )
+        return list(dict.fromkeys(text for rest in found for text in _strings_of(rest)))[:_MOST_STRINGS]
+
+    def _source(self) -> str:
+        """The text of the constructor and of forward."""
+        if self.text is None:
+            self.text = ""
+            for method in (self.cls.__init__, self.cls.forward):
+                with contextlib.suppress(OSError, TypeError):
+                    self.text += inspect.getsource(method)
+        return self.text
+
+    def _lacking(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """What has the attribute that an argument turned out to lack: a string, a tensor, a mapping, or an object."""
+        text = str(failure.cause)
+        match = re.search(r"^'(\w+)' object has no attribute '(\w+)'", text)
+        if match is None:
+            listed = [strings for found in _LISTED.findall(text) if len(strings := _strings_of(found)) > 1]
+            for strings in listed[:1]:  # what would do
+                yield from ((name, (*strings[:3], f"[{strings[0]}]")) for name in named[:2])
+            if re.search(r"module name should be a string|must be str|expected str", text):
+                yield from ((name, _STRINGS) for name in named[:2])
+            return
+        wanted = match[2]
+        line = failure.lines[-1] if failure.lines else ""
+        asked = [name for name in named if re.search(rf"\b{name}\.{wanted}\b", line)] or named[:1]
+        for kind, texts in _WITH_ATTRIBUTES:
+            if hasattr(kind, wanted):
+                yield from ((name, texts) for name in asked)
+                return
+        yield from ((name, (f"types.SimpleNamespace({wanted}={value_of(wanted)})",)) for name in asked)
 
     def _asked_for(self) -> list[str]:
         """The names that the constructor asks its `**kwargs` for: `kwargs.get("norm_layer")`."""
@@ -303,6 +360,7 @@ class Constructor:
                 continue
             cls = self.names.names[item["name"]]
             texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
+            texts = [held(text, item.get("within", "")) for text in texts]
             found[item["parameter"]] = (*found.get(item["parameter"], ()), *texts)
         return found
 
@@ -320,6 +378,19 @@ def instances(name: str, cls: Any) -> list[str]:
     parameters = parameters_of(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in required(parameters)}
     return [call_of(name, {key: text for key, text in chosen.items() if not text.startswith("@")})]
+
+
+def _alike(name: str, other: str) -> bool:
+    """Whether a parameter may be what became an attribute: one name in the other, or one beginning."""
+    return name in other or other in name or name[:_BEGINNING] == other[:_BEGINNING]
+
+
+def _strings_of(text: str) -> list[str]:
+    """The string, or the strings of the list, that a text begins with, as expressions."""
+    listed = re.match(r"[\[({]([^\])}]*)[\])}]", text)
+    plain = re.match(r"'[^']*'|\"[^\"]*\"", text)
+    found = re.findall(r"'([^']*)'|\"([^\"]*)\"", listed[1] if listed else plain[0] if plain else "")
+    return [repr(one or other) for one, other in found if one or other]
 
 
 def _others(choices: Sequence[str], place: int) -> Iterator[int]:

@@ -31,6 +31,7 @@ from extract.probing.inputs import (
 )
 
 _VARIANTS = 12
+_LIKELY = 2  # of them, tried at once
 _FULL_TRIES = 3  # ways of calling that are tried until one also runs backward
 
 
@@ -178,8 +179,8 @@ def _all(constructor: Constructor) -> Iterator[_Plan]:
                 fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _VARIANTS))[::-1]
                 if plan.built is built or "SimpleNamespace" in failed:  # each variant gets further than the one before
                     waiting += fresh
-                elif "object is not callable" in failed:
-                    waiting = fresh + waiting
+                elif "object is not callable" in failed or "positional arguments but" in failed:
+                    waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is likelier than what it was
         if constructor.budget.late():
             return
 

@@ -33,15 +33,17 @@ from extract.probing.inputs import (
     meaning,
     required,
     tensors_in,
+    wants_tensor,
 )
-from extract.probing.repairs import FailedCall, repairs
-from extract.probing.values import call_of, parameters_of, spelled
+from extract.probing.repairs import FailedCall, of_the_module, repairs
+from extract.probing.values import call_of, held, parameters_of, spelled
 
 _TRIES = 70  # with one module
 _SECONDS = 1.0  # of CPU for one attempt
 _MOST_ELEMENTS = 500_000  # of all inputs together, where a repair built them
 _MOST_AT_START = 8_000_000
 _REPAIRS = 16  # taken from one failure
+_STUCK = 4  # failures that no input mends, after which another module is tried
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class Forward:
         starts = iter(self._starts(layers, loss))
         heap: list[tuple[tuple[int, ...], int, Inputs]] = []
         seen: set[Inputs] = set()
+        stuck = 0
         for turn in range(_TRIES):
             if self.budget.forwards <= 0 or self.budget.late():
                 return
@@ -108,6 +111,9 @@ class Forward:
                 yield called
                 continue
             failed = FailedCall(failure, inputs, self.parameters, layers, loss)
+            stuck += of_the_module(failed)
+            if stuck == _STUCK:
+                return
             fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
             for item in itertools.islice(fresh, _REPAIRS):
                 heapq.heappush(heap, (failure.rank, next(counter), item))
@@ -157,6 +163,8 @@ class Forward:
         parameter = self.parameters.get(name)
         said = annotated(spelled(parameter.annotation), main) if parameter is not None else []
         named = like_main(name, main, loss=loss)
+        if parameter is not None and wants_tensor(spelled(parameter.annotation)):
+            named = [value for value in named if not isinstance(value, Items)] or named
         return [*named, *said] if meaning(name) is not None else [*said, *named]
 
     def _companions(self, names: Sequence[str]) -> dict[str, Value]:
@@ -167,7 +175,7 @@ class Forward:
                 continue
             wanted = required(parameters_of(self.names.names[item["name"]]))
             texts = {name: like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted}
-            found[item["parameter"]] = Literal(call_of(item["name"], texts))
+            found[item["parameter"]] = Literal(held(call_of(item["name"], texts), item.get("within", "")))
         return found
 
     @staticmethod

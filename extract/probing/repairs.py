@@ -412,6 +412,9 @@ def lists(at: FailedCall) -> Iterator[Inputs]:
     looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
     stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # into what was meant to be a list
     looped = looped or (stored is not None and stored[1] in dict(at.inputs))
+    lines = " ".join(at.failure.lines)
+    taken = [name for name, _ in at.inputs if re.search(rf"(?<![\w.]){name}\[\w+\]", lines)]
+    looped = looped or bool(taken and re.search(r"expected \dD .*\(got \dD", at.text))  # one of a tensor's items
     told = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
     if not looped and not re.search(told, f"{at.text} {at.line}"):
         return
@@ -440,13 +443,29 @@ _CALLED = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?\(")
 
 def callables(at: FailedCall) -> Iterator[Inputs]:
     """Arguments that turn out to be called: a layer, or a list of layers, that returns what it is given."""
-    if not re.search(r"object is not callable", at.text):
+    crowded = re.search(r"forward\(\) takes \d+ positional arguments but", at.text)
+    if not crowded and "object is not callable" not in at.text:
         return
     given = dict(at.inputs)
     for called in _CALLED.finditer(at.line):
         if called[1] in given:
-            layer = "[nn.Identity() for _ in range(8)]" if called[2] else "nn.Identity()"
+            one = "lambda x, *_, **__: x" if crowded else "nn.Identity()"
+            layer = "[nn.Identity() for _ in range(8)]" if called[2] else one
             yield with_value(at.inputs, called[1], Literal(layer))
+
+
+#: What a number, or another plain value, in the place of a layer or of a list cannot do.
+_CANNOT = re.compile(r"'(?!Tensor)[\w.]+' object is not (callable|iterable)")
+
+
+def of_the_module(at: FailedCall) -> bool:
+    """Whether what failed is how the module was constructed, whatever it is given: a number in the place of a layer."""
+    cannot = _CANNOT.search(at.text)
+    if cannot is None:
+        return False
+    loop = re.sub(r"(^for .*?:) .*", r"\1", at.line)  # without what is done in it
+    words = (one[1] for one in _CALLED.finditer(at.line)) if cannot[1] == "callable" else _WORD.findall(loop)
+    return not any(word in at.parameters for word in words)
 
 
 def _lists_of(value: Tensor, layers: Layers) -> Iterator[Value]:

@@ -25,6 +25,8 @@ class Rule(NamedTuple):
 
 NAMES: tuple[Rule, ...] = (
     Rule(r"config|cfg|conf|opts?|args|hparams|options|settings|.*_config", "@settings|{}|None"),
+    Rule(r"(.*_)?norm_cfg", "None|dict(type='BN')|dict(type='LN')|{}"),
+    Rule(r"(.*_)?act_cfg", "None|dict(type='ReLU')|{}"),
     Rule(r".*_(cfg|args|kwargs)", "None|{}|@settings"),
     Rule(
         r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
@@ -77,9 +79,20 @@ ANNOTATIONS: tuple[Rule, ...] = (
 ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|@settings|'mean'|0.5"
 
 
+#: How the expressions begin that an annotation of a list, a string or a mapping asks for.
+_KINDS: tuple[tuple[str, str], ...] = (
+    (r"(typing\.)?(list|tuple|sequence|iterable)\b.*", r"[\[(]"),
+    (r"str|literal\[['\"].*", r"['\"]"),
+    (r"(typing\.)?(dict|mapping)\b.*", r"[{]|dict\("),
+)
+
+
 def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
     """Expressions to try for a required parameter, the likeliest first; `BLOCK` and `SETTINGS` are no expressions."""
-    found = [*_first(NAMES, name.lower().strip("_")), *_first(ANNOTATIONS, spelled(annotation).lower())]
+    told = spelled(annotation).lower()
+    found = [*_first(NAMES, name.lower().strip("_")), *_first(ANNOTATIONS, told)]
+    kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, told)), "")
+    found.sort(key=lambda text: bool(kind) and re.match(kind, text) is None)
     return tuple(dict.fromkeys(found if len(found) > 3 else [*found, *ANYTHING.split("|")]))
 
 
@@ -207,7 +220,15 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
             if shrunk_inner:
                 pairs = ", ".join(f"{key!r}: {text}" for key, text in sorted(shrunk_inner.items()))
                 small[field] = "{" + pairs + "}"
-    return list(dict.fromkeys([call_of(name, small), call_of(name, needed)]))
+    unset = [field for field, value in known.items() if value is None and field in parameters]
+    set_ = {field: candidates(field, parameters[field].annotation)[0] for field in unset}
+    whole = {field: text for field, text in set_.items() if not text.startswith("@")} | small
+    return list(dict.fromkeys([call_of(name, small), call_of(name, needed), call_of(name, whole)]))
+
+
+def held(text: str, within: str) -> str:
+    """Several of what an expression makes, in a list or a dict; one, where nothing is said."""
+    return {"list": f"[{text}, {text}]", "dict": f"{{'a': {text}, 'b': {text}}}"}.get(within, text)
 
 
 def call_of(name: str, arguments: Mapping[str, str]) -> str:

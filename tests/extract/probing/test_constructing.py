@@ -38,6 +38,75 @@ def test_what_the_constructor_asks_its_keywords_for(constructor: MakeConstructor
     assert dict(first(made).kwargs) == {"width": "32", "norm_layer": "nn.LayerNorm"}
 
 
+LACKING = {
+    "strings that it is compared with": (
+        "mode",
+        "self.mode = mode.lower()\nassert self.mode in ('max', 'sum')",
+        {"mode": "'max'"},
+    ),
+    "a string that it is compared with": (
+        "pooler_type",
+        "if pooler_type == 'A':\n    pass\nelse:\n    raise ValueError(f'Unknown pooler: {pooler_type}')",
+        {"pooler_type": "'A'"},
+    ),
+    "strings that a message lists": (
+        "kinds",
+        "known = ['D', 'F']\nfor kind in kinds:\n    if kind not in known: raise KeyError(f'known kinds are {known}')",
+        {"kinds": "'D'"},
+    ),
+    "strings by their methods": (
+        "keys",
+        "self.a = [key.replace('a', 'b') for key in keys]",
+        {"keys": "'a'"},
+    ),
+    "names of modules": (
+        "types, width",
+        "self.a = nn.ModuleDict({key: nn.Linear(width, width) for key in types})",
+        {"types": "['a', 'b']", "width": "32"},
+    ),
+    "a tensor": (
+        "matrix",
+        "if matrix.size(0) != matrix.size(1): raise ValueError('not square')",
+        {"matrix": "torch.randn(32, 32)"},
+    ),
+    "a mapping": (
+        "channels",
+        "self.a = {key: size for key, size in channels.items()}",
+        {"channels": "{'a': 32, 'b': 32}"},
+    ),
+    "an object": (
+        "transform, width",
+        "self.a = nn.Linear(width, transform.out_channels)",
+        {"transform": "types.SimpleNamespace(out_channels=32)", "width": "32"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_what_an_argument_turned_out_to_lack(constructor: MakeConstructor, case: str) -> None:
+    signature, body, kwargs = LACKING[case]
+    assert dict(first(constructor(text(signature, body))).kwargs) == kwargs
+
+
+def test_several_companions_in_a_list_or_a_dict(constructor: MakeConstructor) -> None:
+    shape = """
+from dataclasses import dataclass
+@dataclass
+class Shape:
+    channels: int = None
+    stride: int = None
+"""
+    companion = {"parameter": "shapes", "method": "__init__", "name": "Shape", "qualname": "p.Shape", "code": shape}
+    for within, body, expected in (
+        ("list", "self.a = [nn.Linear(one.channels * 1, 4) for one in shapes]", "[{0}, {0}]"),
+        ("dict", "self.a = [one.channels * one.stride for one in shapes.values()]", "{{'a': {0}, 'b': {0}}}"),
+    ):
+        hints = [{**companion, "wants_class": False, "within": within}]
+        made = constructor(text("shapes", body), companions=hints)
+        found = dict(first(made).kwargs)["shapes"]
+        assert found == expected.format("Shape(channels=32, stride=1)")
+
+
 def test_a_field_of_default_settings_that_is_needed(constructor: MakeConstructor) -> None:
     more = """
 from dataclasses import dataclass

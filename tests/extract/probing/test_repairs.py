@@ -59,6 +59,7 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
     ("bytes", module("if x.dtype != torch.uint8:\n    raise TypeError('Only torch.uint8 images')\nreturn x"), (("x", IMAGE),), 4),
     ("a list for a tensor", module("return x.transpose(0, 1)"), (("x", Items((IMAGE, IMAGE))),), 1),
     ("a loop over maps", module("return [f.flatten(2) @ f.shape[3] if 0 else f.size()[3] * f for f in x]"), (("x", IMAGE),), 60),
+    ("items of a tensor", module("return sum(self.norm(x[i]) for i in range(2))", "self.norm = nn.BatchNorm2d(32)"), (("x", IMAGE),), 60),
     ("a place of a list", module("x[0] = x[0][:, 0].flatten(1)\nreturn x[0]"), (("x", IMAGE),), 60),
     (
         "as many dimensions of both",
@@ -67,6 +68,7 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
         3,
     ),
     ("an argument that is called", module("return f(x)", arguments="x, f"), (("x", ROWS), ("f", ROWS)), 1),
+    ("an argument that is called with more", module("return f(x, 2)", arguments="x, f"), (("x", ROWS), ("f", Literal("nn.Identity()"))), 1),
     (
         "a list of arguments that are called",
         module("return f[1](x)", arguments="x, f"),

@@ -68,6 +68,18 @@ def test_extras_and_known_names(wheel: Wheel) -> None:
     assert runtime.unavailable == ()
 
 
+def test_a_release_beside_the_installed_one(wheel: Wheel) -> None:
+    """Asked for by a block itself, and only then: what a distribution needs is had as it is installed."""
+    wheel("packaging", "0.9")
+    wheel("tiny", needs=("packaging<1",))
+    runtime = runtime_for(["packaging<1"], beside=True)
+    assert runtime.installed == ("packaging==0.9",)
+    runtime = runtime_for(["tiny"], beside=True)
+    assert runtime.installed == ("tiny==1.0",)
+    assert reasons(runtime)["packaging"].endswith("is installed here, not <1; tiny needs it")
+    assert runtime_for(["packaging>1"], beside=True).installed == ()
+
+
 def test_the_second_time_pip_is_not_asked(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel("tinya", needs=("gone",))
     first = runtime_for(["tinya"])
