@@ -103,12 +103,15 @@ def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Pl
     donated = read_donated(folder, block, lean=not options.full)
     project = read_project(root)
     plan = _placed(donated, project, options)
-    plan.notes += _license_notes(donated, project, force=options.force)
+    plan.notes += license_notes(donated, project, force=options.force)
     used = names_of(donated.expressions)
     file = ClosedFile(donated.code, donated.row.name, used)
     unknown = [name for name in used if name not in file.globals | USUAL.keys() and not hasattr(builtins, name)]
     if unknown:
-        raise UserError(f"{donated.row.block}: its arguments need {', '.join(unknown)}, which its file does not hold")
+        raise UserError(
+            f"{donated.row.block}: the arguments with which it is known to run need {', '.join(unknown)}, which its"
+            " file does not hold, so nothing can be proved; choose another block"
+        )
     with trial(donated, project, unsafe=options.unsafe) as bench:
         seen = _compare(plan, file, bench, force=options.force)
         proof = _prove(plan, file, bench, seen)
@@ -215,12 +218,15 @@ def _texts(project: Project) -> Iterator[tuple[str, str]]:
         yield path, (project.root / path).read_text(encoding="utf-8", errors="replace")
 
 
-def _license_notes(donated: Donated, project: Project, *, force: bool) -> list[str]:
+def license_notes(donated: Donated, project: Project, *, force: bool) -> list[str]:
     """What it means to have the block's code in this project. Raises: UserError if that takes --force."""
     row, own = donated.row, project.source.license
-    both = all_of([row.license, own])
-    if not is_permissive(row.license):
-        if (both != own or own == NOASSERTION) and not force:
+    both, permissive = all_of([row.license, own]), is_permissive(row.license)
+    if both == own != NOASSERTION:
+        more = "the notice in the file stays" if permissive else "which is not known to be permissive"
+        return [f"licence   {row.license}, as the project's own ({own}); {more}"]
+    if not permissive:
+        if not force:
             raise UserError(
                 f"{row.block}: its licence, {row.license}, is not known to be permissive, and not the project's"
                 f" ({own}); --force moves it all the same, and says so in the file"
@@ -230,11 +236,7 @@ def _license_notes(donated: Donated, project: Project, *, force: bool) -> list[s
             " that licence lets you"
         ]
     if own == NOASSERTION:
-        return [
-            f"licence   {row.license}; the project declares none that is known here: the file's header states its own"
-        ]
-    if both == own:
-        return [f"licence   {row.license}, as the project's own ({own}); the notice in the file stays"]
+        return [f"licence   {row.license}; the project declares none that is known here: the file states its own"]
     doubt = ""
     if "Apache-2.0" in row.license and any(part in ("GPL-2.0", "GPL-2.0-only") for part in own.split(" AND ")):
         doubt = ", which the Free Software Foundation holds to be incompatible"

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from extract.migration.layout import Project, parameters_of
-from lemur_core.source.facts import CLASS, FUNCTION, IMPORT, Statement
+from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.parse import parse_file
 from lemur_core.source.text import Edit, apply, normalise
@@ -101,8 +101,13 @@ class ClosedFile:
 
     @property
     def globals(self) -> set[str]:
-        """The names that it binds."""
-        return {name for unit in self._units for name in unit.binds}
+        """The names that it binds, but for those that stand for what only annotations name (`Name = object`)."""
+        hollow = {
+            unit.start
+            for unit in self._units
+            if unit.kind == ASSIGN and self.text[unit.start : unit.end].rstrip().endswith(b" = object")
+        }
+        return {name for unit in self._units if unit.start not in hollow for name in unit.binds}
 
     def definitions(self) -> Iterator[tuple[str, bool]]:
         """Classes and functions that something else could stand for: name, and whether it is a class.

@@ -36,6 +36,7 @@ IMPORT_SECONDS = 120.0
 #: Why nothing can stand for a definition.
 NOT_RUN = "the block's own is not run with the arguments that worked, so nothing can be compared"
 _MOST_CASES = 6  # different ways of using one definition that are compared; the whole block is compared in any case
+_MADE = "_made_with"  # attribute of a module that is watched
 _WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
 
 
@@ -54,7 +55,6 @@ class Watch:
     file: ModuleType
     wanted: set[str]
     cases: dict[str, dict[str, Case]] = field(default_factory=dict)
-    _made: dict[int, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -78,12 +78,12 @@ class Watch:
             given = (copied(args), copied(kwargs))
             init(module, *args, **kwargs)
             if type(module) is cls:
-                self._made[id(module)] = (module, *given)
+                vars(module)[_MADE] = given  # there, so that clones of it have it too
 
         def called(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            found = self._made.get(id(module))
-            if found is not None:
-                self._note(name, (found[1], found[2]), (copied(args), copied(kwargs)))
+            made = vars(module).get(_MADE)
+            if made is not None:
+                self._note(name, made, (copied(args), copied(kwargs)))
             return forward(module, *args, **kwargs)
 
         cls.__init__ = __init__  # type: ignore[assignment, method-assign]

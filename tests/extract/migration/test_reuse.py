@@ -80,3 +80,9 @@ def test_names_that_expressions_use() -> None:
         "widths",
         "y",
     ]
+
+
+def test_names_that_stand_for_nothing() -> None:
+    text = some.BLOCK.replace("WIDTH = 2", "WIDTH = 2\nLayerType = object")
+    found = ClosedFile(text, "Residual").globals
+    assert found == {"math", "torch", "nn", "WIDTH", "Residual", *NAMES}

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from extract.migration.layout import choose_place, choose_test, read_project
+from extract.migration.project import license_notes
 from extract.migration.reuse import ClosedFile
 from extract.migration.style import read_style
 from extract.migration.writing import Donated, module_text, notice_of, smoke_text
 from extract.specs.make import worked_of
+from lemur_core.files.errors import UserError
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
 some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
@@ -128,3 +130,30 @@ def test_the_same_bytes_each_time(tmp_path: Path) -> None:
     (text,) = texts
     assert '\n\n__all__ = ["Residual"]\n\n\n' in text
     assert text.endswith(some.BLOCK.rpartition("class Residual")[2])
+
+
+@pytest.mark.parametrize(
+    ("license_", "own", "force", "said"),
+    [
+        ("MIT", "MIT", False, "MIT, as the project's own (MIT); the notice in the file stays"),
+        ("MIT", "Apache-2.0 AND MIT", False, "MIT, as the project's own (Apache-2.0 AND MIT); the notice"),
+        ("MIT", "NOASSERTION", False, "MIT; the project declares none that is known here"),
+        ("Apache-2.0", "MIT", False, "Apache-2.0 in a project under MIT: together Apache-2.0 AND MIT; the notice"),
+        ("Apache-2.0", "GPL-2.0", False, "together Apache-2.0 AND GPL-2.0, which the Free Software Foundation holds"),
+        ("Apache-2.0", "GPL-3.0-only", False, "together Apache-2.0 AND GPL-3.0-only; the notice"),
+        ("GPL-3.0", "GPL-3.0", False, "GPL-3.0, as the project's own (GPL-3.0); which is not known to be permissive"),
+        ("GPL-3.0", "MIT", False, None),
+        ("GPL-3.0", "MIT", True, "GPL-3.0, NOT KNOWN TO BE PERMISSIVE; the project's is MIT"),
+        ("NOASSERTION", "NOASSERTION", False, None),
+        ("NOASSERTION", "NOASSERTION", True, "NOASSERTION, NOT KNOWN TO BE PERMISSIVE"),
+        ("CC-BY-NC-4.0", "MIT", False, None),
+    ],
+)
+def test_what_two_licences_come_to(license_: str, own: str, force: bool, said: str | None) -> None:
+    row = SimpleNamespace(block="b", license=license_)
+    donated, project = SimpleNamespace(row=row), SimpleNamespace(source=SimpleNamespace(license=own))
+    if said is None:
+        with pytest.raises(UserError, match=r"not known to be permissive, and not the project's .* --force moves it"):
+            license_notes(donated, project, force=force)
+    else:
+        assert said in license_notes(donated, project, force=force)[0]

@@ -1,5 +1,6 @@
 """Which definitions of a project are the same as those of a block, as the block uses them, and why others are not."""
 
+import copy
 import importlib.util
 import runpy
 import sys
@@ -88,6 +89,14 @@ def test_modules(load: Load, old: str, new: str, why: str) -> None:
 
 def test_only_what_was_seen_to_run_can_be_compared(load: Load) -> None:
     assert judged(load, GATE, GATE, "Gate", lambda file: file.Gate(4)) == NOT_RUN
+
+
+def test_a_clone_is_used_as_what_it_is_a_clone_of(load: Load) -> None:
+    def use(file: ModuleType) -> object:
+        return copy.deepcopy(file.Gate(4))(torch.randn(2, 4), scale=2.0)
+
+    assert judged(load, GATE, GATE, "Gate", use) == ""
+    assert judged(load, GATE, GATE.replace("sigmoid", "tanh"), "Gate", use) == "computes another graph with (4)"
 
 
 def test_every_use_counts(load: Load) -> None:
