@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,6 +16,9 @@ from manifests.provenance import SPECS, read_parts
 from manifests.records import Block, Case, Observed, SpecArgument
 
 Shape = tuple[int, ...]
+
+#: Layouts by the number of dimensions and the place of the channels.
+_LAYOUTS = {(3, 1): "N×C×L", (3, -1): "N×L×C", (4, 1): "N×C×H×W", (4, -1): "N×H×W×C"}
 
 _TENSOR = re.compile(r"float32 (\d+(?:x\d+)*)")
 
@@ -56,6 +59,14 @@ class Donor:
     def keeps_shape(self) -> bool:
         """Whether what comes out has the shape of what goes in, in all cases."""
         return all(before == after for before, after in self.cases)
+
+    @property
+    def otherwise(self) -> "Donor | None":
+        """The block with its channels in the other place, where what was seen does not tell the two apart."""
+        first, last = (_LAYOUTS.get((len(self.cases[0][0]), place)) for place in (1, -1))
+        if first is None or last is None or any(shape[1] != shape[-1] for case in self.cases for shape in case):
+            return None
+        return replace(self, layout=last if self.axis == 1 else first)
 
     @property
     def needed(self) -> Call:

@@ -178,7 +178,18 @@ def _ask(box: CachedSandbox, entry: str, payload: dict[str, Any]) -> dict[str, A
 
 
 def candidates(donor: Donor, observed: Observed, box: CachedSandbox) -> list[Site]:
-    """All sites of a host, in the order of its forward pass, each with how the block fits or why it does not."""
+    """All sites of a host, in the order of its forward pass, each with how the block fits or why it does not.
+
+    A block of which it is not known where it has its channels is tried with them in the other place if it fits nowhere.
+    """
+    sites = _candidates(donor, observed, box)
+    if donor.otherwise is not None and not any(one.filling for one in sites):
+        others = _candidates(donor.otherwise, observed, box)
+        return others if any(one.filling for one in others) else sites
+    return sites
+
+
+def _candidates(donor: Donor, observed: Observed, box: CachedSandbox) -> list[Site]:
     sites = sites_of(observed.places, donor)
     asked = {site.name: question(site, donor) for site in sites if not site.reason}
     distinct = list({_key(one): one for one in asked.values()}.values())

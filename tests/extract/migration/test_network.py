@@ -158,6 +158,12 @@ def test_a_block_with_the_channels_last_is_handed_maps_so(move: Move) -> None:
     assert "self.features[4] = OnChannelsLast(Last(32))" in moved.text
 
 
+def test_channels_may_be_in_the_other_place_where_shapes_do_not_tell(move: Move) -> None:
+    given = replace(donor(LAST, "Last", ("6",)), cases=(((2, 6, 4, 6), (2, 6, 4, 6)),))
+    assert given.axis == 1
+    assert "OnChannelsLast(Last(32))" in move(given, site="replace:features.4").text
+
+
 def test_what_does_not_fit_has_a_reason_with_shapes(move: Move) -> None:
     host = Host("tiny.py", TINY, {"lr": 0.1, "momentum": 0.9, "dropout": 0.1}, (2, 3, 32, 32))
     sites = {one.name: one for one in candidates(donor(GATE), observe(host, move.box), move.box)}
