@@ -1,9 +1,11 @@
 """A database that nn-dataset's own code makes of released files has the rows that are read from the files themselves."""
 
+import runpy
 import sys
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,9 +13,14 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.lemur_database import add_arch_uid, grow, make
+from curate.options import CurateOptions
+from curate.pipeline import curate
 from curate.sources import open_source
-from curate.sources.lemur import read_codes, read_stats, stat_files
+from curate.sources.lemur import LemurRelease, read_codes, read_stats, stat_files
+from curate.sources.lemur_db import REPOSITORY
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
+from manifests.manifest import read_manifest
 
 COLUMNS = ["nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm"]
 
@@ -71,3 +78,50 @@ def test_grown_and_with_identities(made: Path, tmp_path: Path) -> None:
     assert all(code.startswith("# copy ") for name, (code, _) in named.items() if "-copy" in name)
     assert after.num_rows > 2 * before.num_rows
     assert all(prm != "{}" for prm in after.column("prm").to_pylist())
+
+
+def release_of(wheel: Path, version: str) -> LemurRelease:
+    """A release of the chosen files alone, in the cache as if it had been fetched."""
+    target = cache_folder("lemur", version) / f"nn_dataset-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(target, "w") as part:
+        statistics = set(stat_files(whole))
+        for name in whole.namelist():
+            if name not in statistics or chosen(name):
+                part.writestr(name, whole.read(name))
+    return LemurRelease(version)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_hub_and_release_give_one_snapshot(
+    made: Path, lemur_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything but what names the source is the same, byte for byte."""
+    from huggingface_hub import constants
+
+    zstandard = pytest.importorskip("zstandard")
+    hub: dict[str, Any] = runpy.run_path(str(Path(__file__).parent / "manifests" / "publish" / "hub_server.py"))
+    with hub["HubServer"]().serve() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        template = f"{server.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        repo = server.make(REPOSITORY)
+        packed = hub["File"](zstandard.ZstdCompressor().compress(made.read_bytes()), lfs=True)
+        repo.card["license"] = "mit"
+        repo.commit("main", {"ab.nn.zst-2.2.11": packed})
+        curate(open_source("lemur-db"), tmp_path / "hub", CurateOptions(graph="off"), jobs=1)
+    curate(release_of(lemur_wheel, "2.1.0.dev1"), tmp_path / "wheel", CurateOptions(graph="off"), jobs=1)
+    one, two = read_manifest(tmp_path / "hub"), read_manifest(tmp_path / "wheel")
+    assert one.counts == two.counts
+    assert one.details == two.details
+    names = {item.path for item in one.outputs}
+    assert names == {item.path for item in two.outputs}
+    told = {"README.md", "croissant.json", "report.md"}  # they say what the source is called
+    assert {item.path: item.sha256 for item in one.outputs if item.path not in told} == {
+        item.path: item.sha256 for item in two.outputs if item.path not in told
+    }
+    for name in told:
+        text = (tmp_path / "hub" / name).read_text().replace("lemur-db@2.2.11", "lemur@2.1.0.dev1")
+        lines = zip(text.splitlines(), (tmp_path / "wheel" / name).read_text().splitlines(), strict=True)
+        assert [pair for pair in lines if pair[0] != pair[1] and "sha256" not in pair[0]] == []

@@ -30,7 +30,8 @@ def arch_uids(facts: Facts, corpus: Corpus, outcome: Outcome) -> list[str]:
         return code not in kept, facts.names[code], facts.ids[code]
 
     def examples(pairs: Iterable[Pair]) -> str:
-        named = sorted((facts.names[first], facts.names[other]) for first, other in pairs)[:_EXAMPLES]
+        one_each = dict(sorted(((facts.names[first], facts.names[other]) for first, other in pairs), reverse=True))
+        named = sorted(one_each.items())[:_EXAMPLES]
         return "; ".join(f"{code_span(first, 40)} and {code_span(other, 40)}" for first, other in named)
 
     merged = list(_pairs(uids, order))
