@@ -19,7 +19,7 @@ import re
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -189,6 +189,9 @@ class Bindings:
         return self._known[key]
 
     def _differ(self, theirs: Any, ours: Any) -> str:
+        if isinstance(theirs, Enum) and isinstance(ours, Enum):
+            why = self.differs(type(theirs), type(ours))
+            return why or ("" if theirs.name == ours.name else f"{ours.name}, not {theirs.name}")
         for kind, compare in self._kinds():
             if isinstance(theirs, kind) and (isinstance(ours, kind) or kind is types.ModuleType):
                 return compare(theirs, ours)
@@ -197,8 +200,6 @@ class Bindings:
         why = self.differs(type(theirs), type(ours))
         if why:
             return f"a {type(ours).__name__}, not a {type(theirs).__name__}: {why}"[:160]
-        if isinstance(theirs, Enum):
-            return "" if theirs.name == ours.name else f"{ours.name}, not {theirs.name}"
         if isinstance(theirs, _OF_SCRIPT):
             raise Undecided
         return self._objects_differ(theirs, ours)
@@ -223,13 +224,29 @@ class Bindings:
             ),
             (_CACHED, lambda a, b: self.differs(a.__wrapped__, b.__wrapped__)),
             (logging.Logger, lambda _a, _b: ""),  # its name is its module's
-            (_PLAIN + _PLAIN_OF_TORCH, _plain_differ),
+            (_PLAIN + _PLAIN_OF_TORCH, self._plain_differ),
             ((list, tuple, deque), self._parts_differ),
             ((dict, types.MappingProxyType), self._mappings_differ),
-            ((set, frozenset), lambda a, b: self._parts_differ(sorted(a, key=repr), sorted(b, key=repr))),
+            ((set, frozenset), self._sets_differ),
             (torch.Tensor, _tensors_differ),
             (np.ndarray, lambda a, b: _tensors_differ(torch.as_tensor(a), torch.as_tensor(b))),
         )
+
+    def _plain_differ(self, theirs: Any, ours: Any) -> str:
+        if self.differs(type(theirs), type(ours)):
+            return f"of type {type(ours).__name__}, not {type(theirs).__name__}"
+        return "" if theirs == ours or (theirs != theirs and ours != ours) else "another value"
+
+    def _sets_differ(self, theirs: Collection[Any], ours: Collection[Any]) -> str:
+        """Each member of one has its like in the other; which comes first says nothing."""
+        left = list(ours)
+        for one in theirs:
+            left.sort(key=partial(_called_otherwise, getattr(one, "__name__", None)))  # what is likely comes first
+            like = next((place for place, other in enumerate(left) if not self.differs(one, other)), None)
+            if like is None:
+                return "another member"
+            del left[like]
+        return "more members" if left else ""
 
     def _modules_differ(self, theirs: types.ModuleType, ours: Any) -> str:
         """A module stands for itself, or for a namespace with what is asked of it."""
@@ -309,11 +326,8 @@ class Undecided(Exception):  # noqa: N818 (an outcome)
     """There is no telling whether two things are the same."""
 
 
-def _plain_differ(theirs: Any, ours: Any) -> str:
-    if type(theirs) is type(ours) and (theirs == ours or (theirs != theirs and ours != ours)):
-        return ""
-    kinds = type(ours).__name__, type(theirs).__name__
-    return "another value" if kinds[0] == kinds[1] else f"of type {kinds[0]}, not {kinds[1]}"
+def _called_otherwise(name: str | None, value: object) -> bool:
+    return getattr(value, "__name__", None) != name
 
 
 def _tensors_differ(theirs: torch.Tensor, ours: torch.Tensor) -> str:

@@ -160,6 +160,19 @@ def test_instructions_leave_out_names_of_globals_and_places() -> None:
     assert instructions(one.f) != instructions(third.f)
 
 
+def test_members_of_sets_and_enums_are_found_in_any_order() -> None:
+    """Sets of classes lie in an order of their own in each file; an enum's member may be a text as well."""
+    classes = "".join(f"class {name}(nn.Module):\n    kind = {name!r}\n\n\n" for name in ("A", "B", "C", "D"))
+    kinds = "from enum import Enum\n\n\nclass Kind(str, Enum):\n    ONE = 'one'\n    TWO = 'two'\n\n\n"
+    uses = "class Net(nn.Module):\n    def forward(self, x):\n        return KINDS, Kind.ONE\n"
+    original = HEAD + classes + kinds + "KINDS = {A, B, C, D}\nUSED = Kind.ONE\n\n\n" + uses
+    assert bindings(original, original) == {"compared": 2, "same": 2, "standin": 0, "others": []}
+    other = original.replace("{A, B, C, D}", "{A, B, C}")
+    assert bindings(original, other)["others"] == ["lib.net: KINDS: another member"]
+    (wrong,) = bindings(original, original.replace("TWO = 'two'", "TWO = '2'"))["others"]
+    assert wrong.startswith("lib.net: Kind: ")
+
+
 # --- in the sandbox ---------------------------------------------------------------------------------------------------
 
 
