@@ -160,7 +160,7 @@ def smoke_text(
         "",
         "",
     ]
-    title = f"test_{snake_of(name)}_runs_forward_and_backward"
+    title = f"test_{snake_of(name)}_runs_forward" + "_and_backward" * seen["differentiable"]
     if test.style == "unittest":
         lines += [f"class Test{name}(unittest.TestCase):", f"    def {title}(self):"]
         lines += [f"        {line}".rstrip() for line in body]

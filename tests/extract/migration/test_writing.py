@@ -46,7 +46,7 @@ def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, A
 
 
 def body(text: str) -> str:
-    return text.partition("backward():\n    torch.manual_seed(0)\n")[2]
+    return text.partition("():\n    torch.manual_seed(0)\n")[2]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,7 @@ def test_what_is_checked(tmp_path: Path, forward: list[str], seen: dict[str, Any
     before = "    block = Residual(6)\n" + "    block.eval()\n" * (not seen.get("trains", True))
     assert body(text) == before + expected
     compile(text, "test", "exec")
+    assert ("def test_residual_runs_forward_and_backward():" in text) == seen.get("differentiable", True)
     assert ("from torch.utils._pytree import tree_leaves\n" in text) == ("tree_leaves(" in expected)
 
 
