@@ -15,7 +15,8 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from extract.results import wilson
 from extract.specs.make import worked_of
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from lemur_core.files.workers import map_items
+from lemur_core.files.workers import process_pool, submit
 from lemur_core.sandbox.cached import CachedSandbox
 from manifests.records import Observed
 
@@ -185,17 +186,26 @@ def main() -> None:
     digest = hashlib.sha256(json.dumps([asdict(pair) for pair in pairs]).encode()).hexdigest()
     plan = {"seed": given.seed, "pairs": given.pairs, "sha256": digest, "population": population}
     write_text(given.out / "plan.json", json.dumps(plan, indent=1, sort_keys=True))
-    told = []
     needed = {pair.record for pair in pairs}
     work = partial(attempt, hosts={record: hosts[record] for record in needed}, out=given.out)
-    for one in map_items(work, pairs, given.jobs) if given.jobs > 1 else map(work, pairs):
+    told: list[dict[str, Any]] = []
+    for one in _outcomes(work, pairs, given.jobs):
         told.append(one)
         short = one["why"][:150] or f"{one['site']} ({one['arguments'][:60]})"
-        print(
-            f"{len(told):4d}/{len(pairs)} {one['stage']:<9} {one['seconds']:6.1f} s  {one['pair']['block']}: {short}",
-            flush=True,
-        )
+        about = f"{one['stage']:<9} {one['seconds']:6.1f} s  {one['pair']['block']}: {short}"
+        print(f"{len(told):4d}/{len(pairs)} {about}", flush=True)
+    told.sort(key=lambda one: one["pair"]["number"])
     print("\n".join(report(told, plan)))
+
+
+def _outcomes(work: Callable[[Pair], dict[str, Any]], pairs: Sequence[Pair], jobs: int) -> Iterator[dict[str, Any]]:
+    """What became of the pairs, as they are done."""
+    if jobs == 1:
+        yield from map(work, pairs)
+        return
+    with process_pool(jobs) as pool:
+        for done in as_completed([submit(pool, work, pair) for pair in pairs]):
+            yield done.result()
 
 
 def report(told: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> list[str]:
