@@ -165,10 +165,10 @@ def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) 
 
     Unparseable code is judged as nn-dup judges it; only rows without any code are `invalid`.
     """
-    features = _features(corpus, jobs)
+    filtered = left_out(corpus, options, corpus.code_of_row >= 0)
+    rows = [row for row in range(corpus.rows.num_rows) if row not in filtered]
+    features = _features(corpus, {code for row in rows if (code := int(corpus.code_of_row[row])) >= 0}, jobs)
     code_of_row = [code if features[code] is not None else -1 for code in corpus.code_of_row.tolist()]
-    filtered = left_out(corpus, options, np.array(code_of_row) >= 0)
-    rows = [row for row in range(len(code_of_row)) if row not in filtered]
     given = corpus.rows.take(pa.array(rows, pa.int64()))
     result = curate_nndup(
         names=[nn or "" for nn in given.column("nn").to_pylist()],
@@ -202,18 +202,20 @@ def _among_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, 
 _NOTHING = NnDupFeatures("", 0, (), (), (), "generic")
 
 
-def _features(corpus: Corpus, jobs: int | None) -> list[NnDupFeatures | None]:
-    """By code number; None where there is no code, or a worker died of it. The last entry answers for number -1."""
-    found: list[NnDupFeatures | None] = []
-    codes = ((bytes.fromhex(id_), corpus.codes[number]) for number, id_ in enumerate(corpus.ids))
-    with progress("nn-dup features", len(corpus.ids), "codes") as advance:
+def _features(corpus: Corpus, wanted: set[int], jobs: int | None) -> list[NnDupFeatures | None]:
+    """By code number; None where there is no code, it is not wanted, or a worker died of it. The last is number -1."""
+    found: list[NnDupFeatures | None] = [None] * (len(corpus.ids) + 1)
+    number_of = {bytes.fromhex(corpus.ids[number]): number for number in sorted(wanted)}
+    codes = ((digest, corpus.codes[number]) for digest, number in number_of.items())
+    with progress("nn-dup features", len(wanted), "codes") as advance:
         for result in map_codes(nndup_features, codes, jobs):
-            found += [item if isinstance(item, NnDupFeatures) else None for _, item in result]
+            for digest, item in result:
+                found[number_of[digest]] = item if isinstance(item, NnDupFeatures) else None
             advance(len(result))
-    for number in range(len(found)):
+    for number in wanted:
         if corpus.features.problems.get(number) == "nn_code is empty":
             found[number] = None
-    return [*found, None]
+    return found
 
 
 def _options(options: CurateOptions) -> NnDupOptions:
