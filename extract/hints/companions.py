@@ -12,11 +12,7 @@ from extract.modules import Definition, Module
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
 _CLASS_OF = frozenset({"type", "Type"})
-_CONTAINERS = {
-    **dict.fromkeys(("list", "List", "tuple", "Tuple", "Sequence", "Iterable"), "list"),
-    **dict.fromkeys(("dict", "Dict", "Mapping"), "dict"),
-    **dict.fromkeys(("Callable", "Literal"), ""),  # of which no object can be made
-}
+_CONTAINERS = frozenset({"list", "List", "dict", "Dict", "tuple", "Tuple", "Callable", "Literal"})
 
 
 class Wanted(NamedTuple):
@@ -25,7 +21,6 @@ class Wanted(NamedTuple):
     module: Module
     name: str
     wants_class: bool
-    within: str = ""
 
 
 class Companions:
@@ -64,50 +59,42 @@ class Companions:
             self._emitted[key] = outcome.code if isinstance(outcome, Emitted) and closed else None
         code = self._emitted[key]
         if code is not None:
-            yield Companion(parameter, method, wanted.name, found.qualname, code, wanted.wants_class, wanted.within)
+            yield Companion(parameter, method, wanted.name, found.qualname, code, wanted.wants_class)
 
     def _wanted(self, module: Module, name: str, definer: Ancestor, parameter: Parameter) -> list[Wanted]:
         chains = list(class_names(parameter.annotation))
-        named = [self._class(definer.module, *chain) for chain in chains]
+        named = [self._class(definer.module, chain, wants_class) for chain, wants_class in chains]
         found = dict.fromkeys(item for item in named if item is not None)
         return [item for item in found if not (item.module is module and item.name == name)]
 
-    def _class(self, module: Module, chain: tuple[str, ...], wants_class: bool, within: str = "") -> Wanted | None:
+    def _class(self, module: Module, chain: tuple[str, ...], wants_class: bool) -> Wanted | None:
         """The class behind a name, or the stand-in that takes its place in every file."""
         target = follow(self._usage.library, module, chain)
         if not isinstance(target, Definition) or class_of(target) is None:
             return None
         symbol = self._emitter.graph.symbol(target)
-        return Wanted(symbol.module, symbol.name, wants_class, within) if isinstance(symbol, Definition) else None
+        return Wanted(symbol.module, symbol.name, wants_class) if isinstance(symbol, Definition) else None
 
 
-def class_names(annotation: str | None) -> Iterator[tuple[tuple[str, ...], bool, str]]:
-    """The dotted names in an annotation that a value may be of, whether the class itself is meant, and in what it is.
-
-    Of a container the items count, of a mapping its values; of containers in containers nothing.
-    """
+def class_names(annotation: str | None) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """The dotted names in an annotation that a value may be of, and whether the class itself is meant."""
     try:
-        tree = ast.parse((annotation or "").strip(), mode="eval").body
-        waiting: list[tuple[ast.expr, bool, str]] = [(tree, False, "")]
+        waiting: list[tuple[ast.expr, bool]] = [(ast.parse((annotation or "").strip(), mode="eval").body, False)]
     except (SyntaxError, ValueError):
         return
     while waiting:
-        node, wants_class, within = waiting.pop(0)
+        node, wants_class = waiting.pop(0)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for chain, inner, around in class_names(node.value):
-                if not (around and within):
-                    yield chain, inner or wants_class, around or within
+            for chain, inner in class_names(node.value):
+                yield chain, inner or wants_class
         elif isinstance(node, ast.BinOp):
-            waiting[:0] = [(node.left, wants_class, within), (node.right, wants_class, within)]
+            waiting[:0] = [(node.left, wants_class), (node.right, wants_class)]
         elif isinstance(node, ast.Subscript):
             outer = dotted(node.value).rpartition(".")[2]
             items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             if outer in _TRANSPARENT | _CLASS_OF:
-                waiting[:0] = [(item, wants_class or outer in _CLASS_OF, within) for item in items]
+                waiting[:0] = [(item, wants_class or outer in _CLASS_OF) for item in items]
             elif outer not in _CONTAINERS:
-                waiting[:0] = [(node.value, wants_class, within)]  # a generic class of the corpus
-            elif _CONTAINERS[outer] and not within:
-                held = items[1:] if _CONTAINERS[outer] == "dict" else items
-                waiting[:0] = [(item, wants_class, _CONTAINERS[outer]) for item in held]
+                waiting[:0] = [(node.value, wants_class)]  # a generic class of the corpus
         elif name := dotted(node):
-            yield tuple(name.split(".")), wants_class, within
+            yield tuple(name.split(".")), wants_class

@@ -27,7 +27,6 @@ class Companion:
     qualname: str  # the dotted name under which its own source imports it
     code: str  # its closed file
     wants_class: bool  # annotated type[X]: the class itself
-    within: str = ""  # "list" or "dict" where several are wanted: annotated list[X], dict[str, X]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from extract.probing.values import (
     call_of,
     candidates,
     configuration_expressions,
-    held,
     parameters_of,
     shrunk_arguments,
     value_of,
@@ -360,7 +359,6 @@ class Constructor:
                 continue
             cls = self.names.names[item["name"]]
             texts = [item["name"]] if item["wants_class"] else instances(item["name"], cls)
-            texts = [held(text, item.get("within", "")) for text in texts]
             found[item["parameter"]] = (*found.get(item["parameter"], ()), *texts)
         return found
 

@@ -36,7 +36,7 @@ from extract.probing.inputs import (
     wants_tensor,
 )
 from extract.probing.repairs import FailedCall, of_the_module, repairs
-from extract.probing.values import call_of, held, parameters_of, spelled
+from extract.probing.values import call_of, parameters_of, spelled
 
 _TRIES = 70  # with one module
 _SECONDS = 1.0  # of CPU for one attempt
@@ -175,7 +175,7 @@ class Forward:
                 continue
             wanted = required(parameters_of(self.names.names[item["name"]]))
             texts = {name: like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted}
-            found[item["parameter"]] = Literal(held(call_of(item["name"], texts), item.get("within", "")))
+            found[item["parameter"]] = Literal(call_of(item["name"], texts))
         return found
 
     @staticmethod

@@ -220,15 +220,7 @@ def configuration_expressions(name: str, cls: type) -> list[str]:
             if shrunk_inner:
                 pairs = ", ".join(f"{key!r}: {text}" for key, text in sorted(shrunk_inner.items()))
                 small[field] = "{" + pairs + "}"
-    unset = [field for field, value in known.items() if value is None and field in parameters]
-    set_ = {field: candidates(field, parameters[field].annotation)[0] for field in unset}
-    whole = {field: text for field, text in set_.items() if not text.startswith("@")} | small
-    return list(dict.fromkeys([call_of(name, small), call_of(name, needed), call_of(name, whole)]))
-
-
-def held(text: str, within: str) -> str:
-    """Several of what an expression makes, in a list or a dict; one, where nothing is said."""
-    return {"list": f"[{text}, {text}]", "dict": f"{{'a': {text}, 'b': {text}}}"}.get(within, text)
+    return list(dict.fromkeys([call_of(name, small), call_of(name, needed)]))
 
 
 def call_of(name: str, arguments: Mapping[str, str]) -> str:

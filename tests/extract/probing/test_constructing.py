@@ -88,25 +88,6 @@ def test_what_an_argument_turned_out_to_lack(constructor: MakeConstructor, case:
     assert dict(first(constructor(text(signature, body))).kwargs) == kwargs
 
 
-def test_several_companions_in_a_list_or_a_dict(constructor: MakeConstructor) -> None:
-    shape = """
-from dataclasses import dataclass
-@dataclass
-class Shape:
-    channels: int = None
-    stride: int = None
-"""
-    companion = {"parameter": "shapes", "method": "__init__", "name": "Shape", "qualname": "p.Shape", "code": shape}
-    for within, body, expected in (
-        ("list", "self.a = [nn.Linear(one.channels * 1, 4) for one in shapes]", "[{0}, {0}]"),
-        ("dict", "self.a = [one.channels * one.stride for one in shapes.values()]", "{{'a': {0}, 'b': {0}}}"),
-    ):
-        hints = [{**companion, "wants_class": False, "within": within}]
-        made = constructor(text("shapes", body), companions=hints)
-        found = dict(first(made).kwargs)["shapes"]
-        assert found == expected.format("Shape(channels=32, stride=1)")
-
-
 def test_a_field_of_default_settings_that_is_needed(constructor: MakeConstructor) -> None:
     more = """
 from dataclasses import dataclass

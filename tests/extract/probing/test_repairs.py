@@ -68,7 +68,6 @@ CASES: tuple[tuple[str, str, Inputs, int], ...] = (
         3,
     ),
     ("an argument that is called", module("return f(x)", arguments="x, f"), (("x", ROWS), ("f", ROWS)), 1),
-    ("an argument that is called with more", module("return f(x, 2)", arguments="x, f"), (("x", ROWS), ("f", Literal("nn.Identity()"))), 1),
     (
         "a list of arguments that are called",
         module("return f[1](x)", arguments="x, f"),
