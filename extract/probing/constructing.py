@@ -44,13 +44,6 @@ _UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ position
 _FILLED = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for a sequence that is empty by default
 _MOST_STRINGS = 6  # that a parameter is compared with
 _LISTED = re.compile(r"[\[{][^\[\]{}]*[\]}]")
-_STRINGS = ("['a', 'b']", "'a'")
-#: By what has an attribute: expressions of its kind.
-_WITH_ATTRIBUTES: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (str, ("'a'", "['a', 'b']")),
-    (dict, ("{'a': 32, 'b': 32}", "{'a': nn.Identity()}", "{}")),
-    (torch.Tensor, ("torch.randn(32)", "torch.randn(32, 32)", "torch.randn(4, 4)")),
-)
 _BEGINNING = 3  # letters that two names share
 _TRIES = 80  # of arguments for what is required
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
@@ -269,9 +262,8 @@ class Constructor:
             optional = [*optional, *(name for name in self._asked_for() if name not in extra)]
             for name, text in self._unset(words):
                 yield dict(picks), {**extra, name: text}
-        for name, texts in self._lacking(failure, named):
-            for text in texts:
-                yield dict(picks), {**extra, name: text}
+        for name, text in self._listed(failure, named):
+            yield dict(picks), {**extra, name: text}
         for name in named:
             yield from (({**picks, name: place}, dict(extra)) for place in _others(choices[name], picks[name]))
         for name in [*optional[:_OPTIONAL], *passed_on]:
@@ -309,25 +301,11 @@ class Constructor:
                     self.text += inspect.getsource(method)
         return self.text
 
-    def _lacking(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """What has the attribute that an argument turned out to lack: a string, a tensor, a mapping, or an object."""
-        text = str(failure.cause)
-        match = re.search(r"^'(\w+)' object has no attribute '(\w+)'", text)
-        if match is None:
-            listed = [strings for found in _LISTED.findall(text) if len(strings := _strings_of(found)) > 1]
-            for strings in listed[:1]:  # what would do
-                yield from ((name, (*strings[:3], f"[{strings[0]}]")) for name in named[:2])
-            if re.search(r"module name should be a string|must be str|expected str", text):
-                yield from ((name, _STRINGS) for name in named[:2])
-            return
-        wanted = match[2]
-        line = failure.lines[-1] if failure.lines else ""
-        asked = [name for name in named if re.search(rf"\b{name}\.{wanted}\b", line)] or named[:1]
-        for kind, texts in _WITH_ATTRIBUTES:
-            if hasattr(kind, wanted):
-                yield from ((name, texts) for name in asked)
-                return
-        yield from ((name, (f"types.SimpleNamespace({wanted}={value_of(wanted)})",)) for name in asked)
+    def _listed(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """The strings that a message lists, for what its line names: they would do."""
+        listed = [strings for found in _LISTED.findall(str(failure.cause)) if len(strings := _strings_of(found)) > 1]
+        for strings in listed[:1]:
+            yield from ((name, text) for name in named[:2] for text in (*strings[:3], f"[{strings[0]}]"))
 
     def _asked_for(self) -> list[str]:
         """The names that the constructor asks its `**kwargs` for: `kwargs.get("norm_layer")`."""
