@@ -116,7 +116,7 @@ def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Pl
         seen = _compare(plan, file, bench, force=options.force)
         proof = _prove(plan, file, bench, seen)
         if proof.wrong and plan.reused:
-            told = f"not in every bit: {proof.wrong}"
+            told = f"with it, {proof.wrong}"
             plan.refused += [(name, one.dotted, told) for name, one in sorted(plan.reused.items())]
             plan.reused = {}
             proof = _prove(plan, file, bench, seen)
@@ -167,7 +167,8 @@ def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) 
         files[plan.registered.path] = plan.registered.text
     plan.files = dict(sorted(files.items()))
     plan.before = {path: _read(project.root / path) for path in plan.files}
-    return bench.prove(place, plan.test, plan.files)
+    others = {option.module for option in plan.reused.values()} if plan.registered.text is not None else set()
+    return bench.prove(place, plan.test, plan.files, others)
 
 
 # --- the block --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Sandbox, Status
 from lemur_core.sandbox.cached import reason_of
 
-COMPARE, PROVE = (f"extract.probing.adopting:{name}" for name in ("compare_definitions", "sign_in_project"))
+COMPARE, PROVE, IMPORT = (
+    f"extract.probing.adopting:{name}" for name in ("compare_definitions", "sign_in_project", "import_first")
+)
 
 #: CPU seconds and memory decide, so that a busy machine changes nothing. Packages are imported whole.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
@@ -109,21 +111,27 @@ class Trial:
             raise UserError(f"{self.donated.row.block}: does not run here: {answer['error']}; nothing was written")
         return answer
 
-    def prove(self, place: Place, test: TestPlace, files: Mapping[str, bytes]) -> Proof:
+    def prove(self, place: Place, test: TestPlace, files: Mapping[str, bytes], others: Collection[str] = ()) -> Proof:
         """Whether a module is the block, in every bit, and its smoke test passes.
 
-        Args: files: what is to be written, by path below the project.
+        Args:
+            files: what is to be written, by path below the project.
+            others: modules of the project that must be importable before it, as they were.
         """
         for path, data in files.items():
             target = self.copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
         prove = {"module": place.module, "test": str(self.copy / test.path)}
-        alone, within = self._run([(SIGN, {"code": self.donated.code, "origin": []}), (PROVE, prove)])
+        imports = [(IMPORT, {"module": name}) for name in sorted(others)]
+        alone, within, *imported = self._run(
+            [(SIGN, {"code": self.donated.code, "origin": []}), (PROVE, prove), *imports]
+        )
         if "error" in alone:
             return Proof(f"the block itself does not run again: {alone['error']}")
-        if "error" in within:
-            return Proof(str(within["error"]))
+        for answer in (within, *imported):
+            if "error" in answer:
+                return Proof(str(answer["error"]))
         steps = {name: value for name, value in alone["steps"].items() if name != _PRINTED}
         wrong = [name for name in steps if within["steps"].get(name) != steps[name]]
         if wrong:
@@ -147,7 +155,7 @@ class Trial:
     def _start(self, requires: Collection[str]) -> None:
         self._open.close()
         self._folders = runtime_for(sorted(requires)).folders
-        options: dict[str, Any] = {"preload": META_PRELOAD, "entries": [COMPARE, PROVE, SIGN]}
+        options: dict[str, Any] = {"preload": META_PRELOAD, "entries": [COMPARE, PROVE, IMPORT, SIGN]}
         box = Sandbox(workers=1, readable=[self.copy, *self._folders], unsafe=self.unsafe, **options)
         self._box = self._open.enter_context(box)
 

@@ -69,6 +69,20 @@ def sign_in_project(payload: dict[str, Any]) -> dict[str, Any]:
     return {**found, "test": _tested(Path(payload["test"]))}
 
 
+def import_first(payload: dict[str, Any]) -> dict[str, Any]:
+    """Import a module of the project before any other.
+
+    Args: payload: as for `enter_project`; `module` to import.
+    Returns: `{"error"}`, or nothing.
+    """
+    enter_project(payload)
+    try:
+        attempt(partial(importlib.import_module, payload["module"]), IMPORT_SECONDS)
+    except AttemptError as failure:
+        return {"error": f"{payload['module']} cannot be imported then: {one_line(failure.message, 300)}"}
+    return {}
+
+
 def _tested(path: Path) -> int | str:
     """How many tests of a file passed; why one of them did not."""
     try:

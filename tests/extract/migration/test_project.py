@@ -163,6 +163,23 @@ def test_another_name_is_found_by_what_it_computes(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_no_import_of_the_project_becomes_a_circle(folder: Path, tmp_path: Path) -> None:
+    """`ops` imports the package that now imports the new module, which imports `ops`."""
+    files = {path: text for path, text in some.SRC.items() if not path.endswith("ops.py")}
+    files["src/proj/__init__.py"] = ""
+    files["src/proj/ops.py"] = f"from . import layers\n{some.OPS}\nassert layers\n"
+    files["src/proj/layers/squeeze_excite.py"] = some.SE.replace(
+        "from .ops import make_divisible", "make_divisible = int"
+    )
+    root = some.make(tmp_path, files)
+    facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True)))
+    assert facts["reused"] == {}
+    (why,) = {one["why"] for one in facts["refused"] if one["name"] == "make_divisible"}
+    assert why.startswith("with it, proj.ops cannot be imported then: ImportError: cannot import name 'make_divisible'")
+    assert "def make_divisible" in (root / NEW).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_what_cannot_be_proved_is_not_written(folder: Path, tmp_path: Path) -> None:
     root = some.make(tmp_path, some.SRC, src__proj__layers__ops="import nowhere_to_be_found\n")
     before = everything(root)
