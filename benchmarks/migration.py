@@ -220,6 +220,12 @@ def report(told: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> list[s
     for name, stages in _SHARES.items():
         lines.append(_row(name, [one for one in told if one["stage"] in stages], told, sources))
     proved = [one for one in told if one["stage"] == "proved"]
+    able = [one for one in told if one["stage"] not in ("donor", "host")]
+    placed = [one for one in able if one["stage"] != "site"]
+    for name, some in (("whose block needs nothing but torch and whose host learns", able), ("with a site", placed)):
+        low, high = wilson(len(proved), len(some))
+        share = f"{100 * len(proved) / max(len(some), 1):.1f} %, {100 * low:.1f}-{100 * high:.1f}"
+        lines.append(f"\nof the {len(some)} pairs {name}: {len(proved)} proved ({share})")
     if proved:
         adapted = sum(one["adapters"] > 0 for one in proved)
         second = sum(one["before"] > 0 for one in proved)

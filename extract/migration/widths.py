@@ -2,7 +2,8 @@
 
 The arguments that worked are known, and the shapes that were seen with them: `SEModule(32)` took 2x32x16x16. A number
 that equals the channels may be the width, or equal it by chance; so each way of reading the numbers is one call to
-try: the call as it is, then those first that take the most of them for widths. Parameters that were left out count with
+try: the call as it is, then those first that take the most of them for widths, or the fewest, where so few channels
+were seen that any number may equal them. Parameters that were left out count with
 their defaults.
 """
 
@@ -15,6 +16,7 @@ from extract.specs.make import Call
 from manifests.records import SpecArgument
 
 _MOST_NUMBERS = 6  # that are read in all ways
+_PLAIN = 8  # numbers of channels from here on are hardly anything else
 MOST_CALLS = 24
 
 
@@ -80,6 +82,8 @@ def _rank(numbers: Sequence[_Number], new: Sequence[int], channels: Mapping[int,
     turns = [channels[n.value].index(value) for n, value in pairs if value in channels.get(n.value, ())]
     late = sum(abs(turn - min(place, 1)) for place, turn in enumerate(turns)) if len(set(turns)) > 1 else 0
     uniform = 1 if len(set(turns)) == 1 and any(len(set(w)) > 1 for w in channels.values()) and len(turns) > 1 else 0
+    if channels and min(channels) < _PLAIN:  # strides, groups and dilations have such values, too
+        kept = sum(value != n.value for n, value in pairs)
     return kept, sized, left_out, uniform, late, *turns
 
 

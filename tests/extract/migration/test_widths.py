@@ -43,6 +43,12 @@ def test_parameters_left_out_count_with_their_defaults() -> None:
     assert found == ["", "dim=64"]
 
 
+def test_of_few_channels_the_fewest_numbers_are_changed_first() -> None:
+    found = texts(Call(("1",), {"dilation": "1", "groups": "1"}), {1: [64]})
+    assert found[1] == "64, dilation=1, groups=1"
+    assert found[-1] == "64, dilation=64, groups=64"
+
+
 def test_other_sizes_are_changed_after_the_widths() -> None:
     found = texts(Call(("32", "(8, 8)")), {32: [64]}, {8: 4})
     assert found.index("64, (8, 8)") < found.index("64, (4, 4)")
