@@ -301,9 +301,9 @@ def _lines(plan: Plan) -> list[str]:
 
 
 def _copied_lines(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Which definitions are copied, though the project has some that might be the same."""
+    """Which definitions are copied, though the project has some of their names."""
     for name in dict.fromkeys(name for name, _, _ in refused):
-        told = [(other, why) for named, other, why in refused if named == name]
+        told = [(other, why) for named, other, why in refused if named == name == other.rpartition(".")[2]]
         if len(told) > 1 and len({why for _, why in told}) == 1:
             yield f"copies    {name}, for none of {', '.join(other for other, _ in told[:_TOLD])} is it: {told[0][1]}"
             continue

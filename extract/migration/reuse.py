@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from extract.migration.layout import Project, parameters_of
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, Statement
 from lemur_core.source.imports import Import
-from lemur_core.source.parse import parse_file
+from lemur_core.source.parse import dotted, parse_file
 from lemur_core.source.text import Edit, apply, normalise
 
 _MOST_OPTIONS = 8  # of the project's, that are compared with one definition
@@ -210,8 +210,8 @@ def options_for(name: str, is_class: bool, file: ClosedFile, project: Project, n
 
 
 def _takes(node: ast.stmt | None) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    if not isinstance(node, ast.ClassDef):
-        return None, None
+    if not isinstance(node, ast.ClassDef) or any(dotted(base)[-1:] == ("Function",) for base in node.bases):
+        return None, None  # a function of autograd has a forward, too, and is no module
     own = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
     init, forward = own.get("__init__"), own.get("forward")
     return parameters_of(init, 1) if init else None, parameters_of(forward, 1) if forward else None

@@ -86,3 +86,11 @@ def test_names_that_stand_for_nothing() -> None:
     text = some.BLOCK.replace("WIDTH = 2", "WIDTH = 2\nLayerType = object")
     found = ClosedFile(text, "Residual").globals
     assert found == {"math", "torch", "nn", "WIDTH", "Residual", *NAMES}
+
+
+def test_functions_of_autograd_are_no_modules(tmp_path: Path) -> None:
+    text = some.BLOCK.replace("class Swish(nn.Module)", "class Swish(torch.autograd.Function)")
+    module = "from torch import nn\n\n\nclass Other(nn.Module):\n    def forward(self, x):\n        return x\n"
+    project = read_project(some.make(tmp_path, some.SRC, src__proj__layers__other=module))
+    found = [options_for("Swish", True, ClosedFile(one, "Residual"), project, "") for one in (some.BLOCK, text)]
+    assert [[option.name for option in options] for options in found] == [["Other"], []]
