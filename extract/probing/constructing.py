@@ -39,7 +39,7 @@ from extract.probing.values import (
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LACKING = re.compile(r"missing \d+ required (positional|keyword-only) arguments?")
 _OPTIONAL = 8  # parameters that are looked at after one failure, beside those that must be given
-_LAYERS = ("nn.Identity()", "[nn.Identity()]", "F.relu", "lambda x, *_, **__: x")
+_LAYERS = ("nn.Identity()", "lambda x, *_, **__: x", "[nn.Identity()]", "F.relu")
 _UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ positional arguments? but \d+ were given")
 _FILLED = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for a sequence that is empty by default
 _MOST_STRINGS = 6  # that a parameter is compared with
