@@ -173,6 +173,7 @@ _TOGETHER = 40  # originals of one package in one process
 _LIMITS = Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=6 * 2**30)
 LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
 _PARTS = ("state", "values", "eval", "train", "after")
+_LACKING = ("raises ImportError", "raises ModuleNotFoundError")  # of an original whose package is not all here
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +248,8 @@ def compare(block: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any
     differs = next((part for part in _PARTS if ours[part] != theirs[part]), None)
     if differs is None:
         return Comparison(block, "match")
+    if theirs[differs] in _LACKING:
+        return Comparison(block, None, f"the original does not run: {differs}: {theirs[differs]}")
     detail = f"{differs}: {_first_difference(ours[differs], theirs[differs])}"
     return Comparison(block, "mismatch", detail)
 

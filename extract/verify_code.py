@@ -200,7 +200,7 @@ def _lean_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError) as error:
         yield f"its lean form does not parse: {error}"
         return
-    if not any(isinstance(node, ast.ClassDef) and node.name == row["name"] for node in ast.walk(tree)):
+    if not any(row["name"] in _bound(node) for node in ast.walk(tree)):
         yield "its lean form does not define it"
     yield from (f"lean form: {fault}" for fault in undefined_names(tree).values())
     yield from (f"lean form: {fault}" for fault in import_faults(tree, row["lean_requires"], own))
@@ -262,3 +262,10 @@ def _distributions(requires: Iterable[str]) -> Iterator[str]:
     for text in requires:
         with contextlib.suppress(InvalidRequirement):  # the check of requirements tells
             yield canonicalize_name(Requirement(text).name)
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """The names that a class or an import binds: a lean form may import what a library has, where its author does."""
+    if isinstance(node, ast.ClassDef):
+        return {node.name}
+    return {item.asname or item.name for item in node.names} if isinstance(node, ast.ImportFrom) else set()

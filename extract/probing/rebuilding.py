@@ -29,6 +29,7 @@ from lemur_core.sandbox.foreign import load as load_module
 
 _SECONDS = 40.0
 _FILE = "rebuilt"
+_WRITTEN_WITH = ("torch", "torchvision")  # of which the text is, wherever the block came from
 
 
 def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +46,8 @@ def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
         (other sizes were compared), and `outside_state`, what no state dict holds. `sizes_fail` says what is wrong
         with the formulas, where only what is written for its own sizes is right; `no_original` why it cannot be built.
     """
-    prepare({"folders": [], "origin": [], **payload})
+    hidden = [name for name in payload.get("origin", ()) if name not in _WRITTEN_WITH]
+    prepare({"folders": [], **payload, "origin": hidden})
     sized = restore(payload["stored"])
     found = _rebuilt(payload, sized)
     if sized.sizes and found["step"] in ("read", "written"):

@@ -193,6 +193,8 @@ SIGNED = {"state": ["a (2,)"], "values": "1" * 64, "eval": "2" * 64, "train": "3
         ({**SIGNED, "eval": "5", "after": "6"}, SIGNED, "mismatch", f"eval: 5 here, {'2' * 24} there"),
         ({**SIGNED, "train": "raises ValueError"}, SIGNED, "mismatch", f"train: raises ValueError here, {'3' * 24} there"),
         ({**SIGNED, "after": "5"}, SIGNED, "mismatch", f"after: 5 here, {'4' * 24} there"),
+        (SIGNED, {**SIGNED, "eval": "raises ValueError"}, "mismatch", f"eval: {'2' * 24} here, raises ValueError there"),
+        (SIGNED, {**SIGNED, "eval": "raises ImportError"}, None, "the original does not run: eval: raises ImportError"),
         ({"error": "E"}, SIGNED, "mismatch", "only the original runs: E"),
         (SIGNED, {"error": "E"}, None, "the original does not run: E"),
         ({"error": "E"}, {"error": "F"}, None, "the original does not run: F"),

@@ -97,7 +97,7 @@ def names(folder: Path, query: str = "", **filters: Any) -> list[str]:
         ("multi-head attn", ["MultiHeadAttention"]),
         ("stochastic depth", ["DropPath"]),
         ("softmax", ["MultiHeadAttention"]),
-        ("linear layers", ["GhostNet"]),
+        ("linear", ["GhostNet"]),
         ("ghostnet", ["GhostNet"]),
         ("feature map preserving its shape", ["SEModule"]),
     ],
