@@ -30,7 +30,7 @@ from manifests.checks import Check, check_table, found_check
 from manifests.conversations.conversation import TABLES
 from manifests.conversations.verify import chat_rows, contents, has_chat
 from manifests.licenses import is_permissive
-from manifests.provenance import SPECS, TABLE, lean_path
+from manifests.provenance import SPECS, TABLE, header_lines, lean_path
 from manifests.records import SpecChatRow
 
 _HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
@@ -211,9 +211,7 @@ def _lean_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
 def _header(code: str) -> dict[str, str]:
     """What the comment lines that a file begins with say of its block and licence."""
     found: dict[str, str] = {}
-    for line in code.split("\n"):
-        if not line.startswith("#"):
-            break
+    for line in header_lines(code):
         if match := _HEADER.fullmatch(line):
             found.setdefault(match[1], match[2])
     return found

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,11 @@ def provenance_lines(slot: str, name: str, facts: Mapping[str, Any]) -> tuple[st
         f"Licence: {facts['license']}",
         f"SHA-256: {facts['code_sha256']} (of the extracted file)",
     )
+
+
+def header_lines(code: str) -> list[str]:
+    """The comment lines that a file begins with, as they stand there."""
+    return list(takewhile(lambda line: line.startswith("#"), code.split("\n")))
 
 
 #: As `provenance_lines` writes it.

@@ -16,6 +16,7 @@ from extract.lean.cuts import LEFT_OUT
 from extract.probing.attempts import AttemptError, Namespace, attempt, seed_all
 from extract.probing.constructing import only_on_meta
 from extract.probing.entry import compile_nothing, define, namespace
+from lemur_core.sandbox.net import sizes
 
 _SECONDS = 5.0  # of CPU, for one attempt
 _MOST_SECONDS = 20.0  # for all of one site
@@ -122,9 +123,5 @@ def _width(output: object, given: list[int], after: list[int], axis: int) -> int
     shape = list(output.shape)
     others = [place for place in range(len(after)) if place != axis]
     if len(shape) != len(after) or any(shape[place] != after[place] for place in others):
-        raise Mismatch(f"makes {_told(shape)} of {_told(given)}, and {_told(after)} is wanted")
+        raise Mismatch(f"makes {sizes(shape, 'a scalar')} of {sizes(given)}, and {sizes(after)} is wanted")
     return shape[axis]
-
-
-def _told(shape: list[int]) -> str:
-    return "x".join(map(str, shape)) or "a scalar"

@@ -15,11 +15,11 @@ from extract.migration.codemod import NET, put_in, spelled_out
 from extract.migration.donor import Donor, donor_of
 from extract.migration.sites import Place, Site, answered, best_first, question, sites_of, sized
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
-from lemur_core.sandbox.cached import PASSING, CachedSandbox, reason_of
+from lemur_core.sandbox import META_PRELOAD, Job, Limits
+from lemur_core.sandbox.cached import PASSING, CachedSandbox, answer_of
 from lemur_core.source.undefined import drop_unevaluated, undefined_names
 from manifests.licenses import is_permissive
-from manifests.provenance import provenance_lines
+from manifests.provenance import header_lines, provenance_lines
 
 OBSERVE, FIT, PROVE = (f"extract.migration.{name}" for name in ("observing:observe", "fitting:fit", "proving:prove"))
 
@@ -172,9 +172,7 @@ def observe(host: Host, box: CachedSandbox) -> Observed:
 def _ask(box: CachedSandbox, entry: str, payload: dict[str, Any]) -> dict[str, Any]:
     """The answer of one job; `error` where it gave none."""
     (outcome,) = box.run([Job("", entry, payload)])
-    if outcome.status is Status.OK and isinstance(outcome.value, dict):
-        return outcome.value
-    return {"error": f"{outcome.status.value}: {reason_of(outcome, 200)}"}
+    return answer_of(outcome, 200)
 
 
 def candidates(donor: Donor, observed: Observed, box: CachedSandbox) -> list[Site]:
@@ -355,12 +353,7 @@ def _notice(donor: Donor, site: Site) -> Iterator[str]:
 
 def _header_of(code: str) -> list[str]:
     """The comment lines at the top of a closed file."""
-    found = []
-    for line in code.splitlines():
-        if not line.startswith("#"):
-            break
-        found.append(line.removeprefix("#").removeprefix(" "))
-    return found
+    return [line.removeprefix("#").removeprefix(" ") for line in header_lines(code)]
 
 
 def proved_text(migrated: Migrated) -> str:

@@ -105,7 +105,7 @@ def learn(code: str, case: Mapping[str, Any], prm: Mapping[str, Any]) -> tuple[A
     Raises: NetError.
     """
     seed_all(0)
-    case = {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
+    case = batched(case)
     file = execute(code)
     net = construct(file, tuples(case["in_shape"]), tuples(case["out_shape"]), dict(prm))
     images, labels = inputs_of(case), torch.arange(BATCH) % int(case["out_shape"][0])
@@ -116,6 +116,11 @@ def learn(code: str, case: Mapping[str, Any], prm: Mapping[str, Any]) -> tuple[A
         net.learn([(images, labels)])
     with step("forward_failed", "after one batch was learned"), torch.no_grad():
         return file, net, net.eval()(images)
+
+
+def batched(case: Mapping[str, Any]) -> dict[str, Any]:
+    """The case with `BATCH` images."""
+    return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
 
 
 def _stars(code: str) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from extract.migration.observing import BATCH, learn
+from extract.migration.observing import batched, learn
 from lemur_core.graphs.network import trace_network
 from lemur_core.graphs.trace import tensors_of
 from lemur_core.sandbox.net import NetError, construct, execute, inputs_of, seed_all, sizes, step, stub_weights, tuples
@@ -59,7 +59,7 @@ def _prove(payload: Mapping[str, Any], found: dict[str, Any]) -> None:
             found["proved"].append("builds")
         _run(net, case, output)
     found["proved"] += ["runs", "shape"]
-    case = _batched(payload["cases"][0])
+    case = batched(payload["cases"][0])
     net, blocks = _built(payload, case)
     trained = _trained(blocks)
     found["parameters"] = len(trained)
@@ -108,11 +108,6 @@ def _run(net: nn.Module, case: Mapping[str, Any], expected: list[int]) -> None:
         raise _Failed("shape", "gives values that are not finite")
 
 
-def _batched(case: Mapping[str, Any]) -> dict[str, Any]:
-    """The case with more images: norms over a batch need some."""
-    return {**case, "in_shape": [BATCH, *case["in_shape"][1:]]}
-
-
 def _differentiate(
     net: Any, case: Mapping[str, Any], blocks: list[nn.Module], trained: Mapping[str, nn.Parameter]
 ) -> None:
@@ -155,7 +150,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 def _learn(payload: Mapping[str, Any]) -> int:
     """One batch through the network's own training. Returns: how many parameters of the block it changed."""
-    _, blocks = _built(payload, _batched(payload["cases"][0]))  # under the seed under which it will learn
+    _, blocks = _built(payload, batched(payload["cases"][0]))  # under the seed under which it will learn
     before = _trained(blocks)
     try:
         file, net, output = learn(payload["code"], payload["cases"][0], payload["prm"])

@@ -19,8 +19,8 @@ from extract.migration.writing import Donated
 from extract.runtime import runtime_for
 from extract.sources.contents import MAX_FILE_BYTES
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox import META_PRELOAD, Job, Limits, Sandbox, Status
-from lemur_core.sandbox.cached import reason_of
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Sandbox
+from lemur_core.sandbox.cached import answer_of
 
 COMPARE, PROVE, IMPORT = (
     f"extract.probing.adopting:{name}" for name in ("compare_definitions", "sign_in_project", "import_first")
@@ -174,9 +174,4 @@ class Trial:
         }
         given = [Job(str(number), entry, payload | dict(more), LIMITS) for number, (entry, more) in enumerate(jobs)]
         assert self._box is not None
-        return [
-            outcome.value
-            if outcome.status is Status.OK and isinstance(outcome.value, dict)
-            else {"error": f"{outcome.status.value}: {reason_of(outcome)}"}
-            for outcome in self._box.run(given)
-        ]
+        return [answer_of(outcome) for outcome in self._box.run(given)]

@@ -5,13 +5,11 @@ block uses them; `sign_in_project` runs the block as the project has it, and its
 """
 
 import importlib
-import importlib.util
 import sys
 import unittest
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,7 +22,9 @@ from extract.probing.inputs import flatten
 from extract.probing.lean import exercised
 from extract.probing.subject import Subject
 from extract.probing.tracing import structure_of
-from lemur_core.sandbox.foreign import one_line
+from lemur_core.sandbox.foreign import load, one_line
+
+_SMOKE = "smoke_test"  # the module that a smoke test becomes
 
 
 def enter_project(payload: Mapping[str, Any]) -> None:
@@ -86,7 +86,7 @@ def import_first(payload: dict[str, Any]) -> dict[str, Any]:
 def _tested(path: Path) -> int | str:
     """How many tests of a file passed; why one of them did not."""
     try:
-        module = attempt(partial(_load, path), IMPORT_SECONDS)
+        module = attempt(partial(load, path.read_text(encoding="utf-8"), _SMOKE), IMPORT_SECONDS)
         functions = [value for name, value in vars(module).items() if name.startswith("test_") and callable(value)]
         for function in functions:
             attempt(function, SECONDS)
@@ -97,15 +97,6 @@ def _tested(path: Path) -> int | str:
     for _, trace in (*result.errors, *result.failures):
         return one_line(trace.strip().splitlines()[-1], 300)
     return len(functions) + result.testsRun
-
-
-def _load(path: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location("smoke_test", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 # --- beside the project's code ----------------------------------------------------------------------------------------

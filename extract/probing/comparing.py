@@ -267,11 +267,7 @@ def _state_refusal(ours: Callable[[], nn.Module], theirs: Callable[[], nn.Module
     for name, tensor in before.items():
         other = after[name]
         if isinstance(tensor, torch.Tensor) and isinstance(other, torch.Tensor):
-            if (
-                tensor.shape != other.shape
-                or tensor.dtype != other.dtype
-                or tensor.requires_grad != other.requires_grad
-            ):
+            if _kind(tensor) != _kind(other):
                 return f"its {name} is another tensor"
             if not torch.equal(torch.nan_to_num(tensor.detach()), torch.nan_to_num(other.detach())):
                 return f"its {name} starts from other values"

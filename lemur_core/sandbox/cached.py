@@ -263,6 +263,13 @@ def reason_of(outcome: Outcome, limit: int = 400) -> str:
     return one_line((outcome.error or "the sandbox gave no reason").splitlines()[0], limit)
 
 
+def answer_of(outcome: Outcome, limit: int = 400) -> dict[str, Any]:
+    """What a job answered; `error`, its status and the reason in one line, where that is nothing."""
+    if outcome.status is Status.OK and isinstance(outcome.value, dict):
+        return outcome.value
+    return {"error": f"{outcome.status.value}: {reason_of(outcome, limit)}"}
+
+
 def workers_within_memory(jobs: int, limits: Limits) -> int:
     """Jobs at a time: no more than memory has room for, should each take all that it may."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
