@@ -45,7 +45,8 @@ def canonical(graph: Graph) -> Graph:
     kept = reachable(graph.nodes, graph.results)
     for place in kept:
         made.take(place)
-    return _pruned(Graph(tuple(made.nodes), made.refs(graph.outputs), _writes(graph, made)))
+    writes = _writes(graph, made)  # first: a buffer that is written and never read becomes a node only here
+    return _pruned(Graph(tuple(made.nodes), made.refs(graph.outputs), writes))
 
 
 def _writes(graph: Graph, made: "_Form") -> tuple[tuple[Ref, Ref], ...]:

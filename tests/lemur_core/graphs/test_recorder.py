@@ -97,3 +97,22 @@ class OnItsOwn(nn.Module):
 def test_a_network_that_goes_to_the_cpu_by_itself_needs_no_values() -> None:
     found = [trace(OnItsOwn, lambda: [torch.ones(2, 3, 8, 8)], device=device) for device in ("meta", "cpu")]
     assert text(found[0], label) == text(found[1], label)
+
+
+class Noting(nn.Module):
+    """Puts another tensor in the place of a buffer that it never reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x.mean(0)
+        return x * 2
+
+
+def test_a_buffer_that_is_written_and_never_read() -> None:
+    form = trace(Noting, lambda: [torch.ones(3, 4)])
+    assert [(form.nodes[target.node].op, form.nodes[value.node].op) for target, value in form.writes] == [
+        ("buffer", "mean")
+    ]
