@@ -33,7 +33,7 @@ from lemur_core.similarity.index import (
 )
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
-from lemur_core.similarity.selection import Verdict, select
+from lemur_core.similarity.selection import Standing, Verdict, select
 from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
 from manifests.tables import write_table
 
@@ -103,7 +103,9 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
                     second, index_of_structure.threshold = index_of_structure, kappa
                 index_of_text.clear()
                 second.clear()
-                points.append(_point(tau, kappa, select(records.order, features, index_of_text, second), group))
+                points.append(
+                    _point(tau, kappa, select(records.order, Standing(features, index_of_text, second)), group)
+                )
                 advance(1)
     totals = Counter(group.values())
     order: list[str | None] = [*apart, None]

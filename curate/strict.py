@@ -25,7 +25,7 @@ from curate.select import Rescue, Select, Support, rescue
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, linked_by_lsh, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
-from lemur_core.similarity.selection import Verdict, select
+from lemur_core.similarity.selection import Standing, Verdict, select
 
 
 def leak_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
@@ -183,7 +183,7 @@ def _selector(corpus: Corpus, options: CurateOptions, recall: Recall, tracer: Gr
         structural.clear()
         graphs = {} if tracer is None else tracer.graphs
         apart = differ if tracer is not None and options.graphs == "keep-different" else None
-        return select(order, corpus.features, lexical, structural, graphs, apart)
+        return select(order, Standing(corpus.features, lexical, structural, graphs, apart))
 
     return run
 

@@ -10,7 +10,7 @@ from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.minhash import PERMUTATIONS, IntArray, banding_for
 from lemur_core.similarity.outline import outline_tree
 from lemur_core.similarity.pool import map_codes
-from lemur_core.similarity.selection import Verdict, select
+from lemur_core.similarity.selection import Standing, Verdict, select
 from lemur_core.similarity.views import Views, parse_code, views_of
 
 #: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.
@@ -58,7 +58,7 @@ def decide(codes: Sequence[str], graphs: Mapping[int, str], *, jobs: int | None 
     views = {place: found for place, found in enumerate(_views(codes, jobs)) if isinstance(found, Views)}
     table = _Table(len(codes), views)
     lexical = LexicalIndex(table, LEXICAL, banding_for(LEXICAL))
-    return select(list(views), table, lexical, StructuralIndex(table.elements, STRUCTURAL), graphs)
+    return select(list(views), Standing(table, lexical, StructuralIndex(table.elements, STRUCTURAL), graphs))
 
 
 class _Table:

@@ -84,6 +84,12 @@ class NeighbourIndex(ABC):
         self._kept.append(item)
         self._add(item, len(self._kept) - 1)
 
+    def any_near(self, item: int) -> Neighbour | None:
+        """A kept item at or above the threshold, the first that is found."""
+        if item in self._number:
+            return Neighbour(self._places[self._number[item]][0], 1.0)
+        return next(self.near(item), None)
+
     def near(self, item: int) -> Iterator[Neighbour]:
         """All kept items at or above the threshold, each place of an item that was kept more than once."""
         for number, similarity in self._likely(item, 0):

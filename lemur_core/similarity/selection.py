@@ -6,7 +6,7 @@ near-duplicates, every removed one has a kept witness that outranks it, nothing 
 order of the input plays no part.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,62 +51,94 @@ class Classes(Protocol):
 Differ = Callable[[int, int], bool]
 
 
-def select(
-    order: Sequence[int],
-    features: Classes,
-    lexical: NeighbourIndex,
-    structural: NeighbourIndex,
-    graphs: Mapping[int, str] = {},
-    differ: Differ | None = None,
-) -> dict[int, Verdict]:
+class Standing:
+    """Codes that stand, best first, asked which of them is near another one.
+
+    Args:
+        lexical, structural: empty indexes over `features`.
+        graphs: what codes compute, as far as that is known: of two with one graph, one is kept.
+        differ: pairs whose similarity does not count.
+    """
+
+    def __init__(
+        self,
+        features: Classes,
+        lexical: NeighbourIndex,
+        structural: NeighbourIndex,
+        graphs: Mapping[int, str] = {},
+        differ: Differ | None = None,
+    ) -> None:
+        self._features, self._graphs, self._differ = features, graphs, differ
+        self._indexes = (lexical, structural)
+        self._codes: list[int] = []
+        self._tree: dict[int, int] = {}  # and of graphs: the place of the first that has it
+        self._graph: dict[str, int] = {}
+
+    def clear(self) -> None:
+        """Let none stand."""
+        for index in self._indexes:
+            index.clear()
+        self._codes, self._tree, self._graph = [], {}, {}
+
+    def add(self, code: int) -> None:
+        """Let a code stand, the worst so far."""
+        place = len(self._codes)
+        self._codes.append(code)
+        self._tree.setdefault(int(self._features.tree[code]), place)
+        if code in self._graphs:
+            self._graph.setdefault(self._graphs[code], place)
+        for index, item in zip(self._indexes, self._items(code), strict=True):
+            index.keep(item, place)
+
+    def witness(self, code: int) -> Verdict | None:
+        """The verdict by which a standing code removes this one: the first stage that has one, there the nearest."""
+        tree = int(self._features.tree[code])
+        if tree in self._tree:
+            return Verdict("exact", self._codes[self._tree[tree]], 1.0)
+        for index, item in zip(self._indexes, self._items(code), strict=True):
+            near = index.nearest(item) if self._differ is None else _nearest(self._alike(index, item, code))
+            if near is not None:
+                return Verdict(index.stage, self._codes[near.place], near.similarity)
+        place = self._graph.get(self._graphs[code]) if code in self._graphs else None
+        return None if place is None else Verdict("graph", self._codes[place], 1.0)
+
+    def near(self, code: int) -> int | None:
+        """Any standing code that is near this one."""
+        tree = int(self._features.tree[code])
+        if tree in self._tree:
+            return self._codes[self._tree[tree]]
+        for index, item in zip(self._indexes, self._items(code), strict=True):
+            near = index.any_near(item) if self._differ is None else next(self._alike(index, item, code), None)
+            if near is not None:
+                return self._codes[near.place]
+        place = self._graph.get(self._graphs[code]) if code in self._graphs else None
+        return None if place is None else self._codes[place]
+
+    def _items(self, code: int) -> tuple[int, int]:
+        return int(self._features.shingle_set[code]), int(self._features.fingerprint[code])
+
+    def _alike(self, index: NeighbourIndex, item: int, code: int) -> Iterator[Neighbour]:
+        assert self._differ is not None
+        return (found for found in index.near(item) if not self._differ(code, self._codes[found.place]))
+
+
+def select(order: Sequence[int], kept: Standing) -> dict[int, Verdict]:
     """Decide every record.
 
     Args:
         order: code numbers, each once, best first; the result depends on this order alone.
-        lexical, structural: empty indexes over `features`.
-        graphs: what codes compute, as far as that is known: of two with one graph, one is kept.
-        differ: pairs whose similarity does not count.
+        kept: none so far.
 
     Returns: a verdict for each code number, in that order.
     """
     verdicts: dict[int, Verdict] = {}
-    kept: list[int] = []
-    tree_of_kept: dict[int, int] = {}
-    place_of_graph: dict[str, int] = {}
     for code in order:
-        tree, shingles, structure = (
-            int(features.tree[code]),
-            int(features.shingle_set[code]),
-            int(features.fingerprint[code]),
-        )
-        if tree in tree_of_kept:
-            verdicts[code] = Verdict("exact", kept[tree_of_kept[tree]], 1.0)
-        elif (near := _nearest(lexical, shingles, code, kept, differ)) is not None:
-            verdicts[code] = _removed(lexical, near, kept)
-        elif (near := _nearest(structural, structure, code, kept, differ)) is not None:
-            verdicts[code] = _removed(structural, near, kept)
-        elif code in graphs and graphs[code] in place_of_graph:
-            verdicts[code] = Verdict("graph", kept[place_of_graph[graphs[code]]], 1.0)
-        else:
-            place = len(kept)
-            if code in graphs:
-                place_of_graph[graphs[code]] = place
-            kept.append(code)
-            tree_of_kept[tree] = place
-            lexical.keep(shingles, place)
-            structural.keep(structure, place)
-            verdicts[code] = Verdict(None, code, 1.0)
+        verdict = kept.witness(code)
+        if verdict is None:
+            kept.add(code)
+        verdicts[code] = verdict or Verdict(None, code, 1.0)
     return verdicts
 
 
-def _nearest(
-    index: NeighbourIndex, item: int, code: int, kept: Sequence[int], differ: Differ | None
-) -> Neighbour | None:
-    if differ is None:
-        return index.nearest(item)
-    near = (found for found in index.near(item) if not differ(code, kept[found.place]))
-    return max(near, key=lambda found: (found.similarity, -found.place), default=None)
-
-
-def _removed(index: NeighbourIndex, near: Neighbour, kept: list[int]) -> Verdict:
-    return Verdict(index.stage, kept[near.place], near.similarity)
+def _nearest(found: Iterable[Neighbour]) -> Neighbour | None:
+    return max(found, key=lambda near: (near.similarity, -near.place), default=None)

@@ -19,10 +19,15 @@ import pytest
 from curate.corpus import CodeFile, read_corpus
 from curate.options import CurateOptions
 from curate.pipeline import curate
+from curate.records import build_records
 from curate.rows import BATCH_ROWS
 from curate.sources.lemur import LemurRelease
 from curate.strict import curate_strict
 from curate.verify import verify
+from lemur_core.similarity.index import LexicalIndex, StructuralIndex
+from lemur_core.similarity.minhash import banding_for
+from lemur_core.similarity.rounds import select_in_rounds
+from lemur_core.similarity.selection import Standing, select
 from manifests.manifest import Manifest
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -192,3 +197,19 @@ def test_codes_are_those_of_the_wheel(run: Run, lemur_wheel: Path) -> None:
         for record in random.Random(3).sample(run.records, 100):
             text = archive.read(f"ab/nn/nn/{record['nn']}.py").decode()
             assert record["nn_code"] == text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def test_rounds_decide_as_one_after_the_other(real_rows: LemurRelease, tmp_path: Path) -> None:
+    with CodeFile(tmp_path / "codes") as codes:
+        corpus = read_corpus(real_rows, codes, "abstract", None)
+    features, order = corpus.features, build_records(corpus, CurateOptions()).order
+
+    def stand() -> Standing:
+        return Standing(
+            features, LexicalIndex(features, 0.9, banding_for(0.9)), StructuralIndex(features.elements, 0.95)
+        )
+
+    rounds: list[int] = []
+    found = select_in_rounds(order, stand(), rounds)
+    assert list(found.items()) == list(select(order, stand()).items())
+    assert rounds == [8_812, 1_317, 159, 33]  # of chains as long as they could be there would be thousands
