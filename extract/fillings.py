@@ -19,13 +19,14 @@ from lemur_core.source.facts import (
     IMPORT,
     OTHER,
     STAR,
+    Change,
     Decorator,
     Statement,
     Use,
 )
 
 _DEPTH = 3  # functions that call a function that fills a container
-_OWN, _GIVEN = "", "*"  # as in `lemur_core.source.facts.Change`
+_OWN, _GIVEN, _ITEM = "", "*", "[]"  # as in `lemur_core.source.facts.Change`
 _HOOK = "__init_subclass__"
 _WHEN_CALLED = ("__init__", "__new__", "__call__")
 
@@ -153,8 +154,8 @@ class Fillings:
             if change.when == AT_DEFINITION:
                 head, _ = self._resolve(module, change.chain, attribute=change.how)
                 own = head is not None and head.module is module and head.name in statement.touches
-                if head is not None and not own and self._fills(head, change.how):
-                    yield head
+                if head is not None and self._fills(head, change.how):
+                    yield from (one for one in self._and_items(head, change) if one != head or not own)
         for use in statement.uses if statement.kind in {OTHER, ASSIGN} else ():
             if use.called and use.when == AT_DEFINITION:
                 head, rest = self._resolve(module, (use.name, *use.attributes), statement, use)
@@ -163,6 +164,14 @@ class Fillings:
                 yield from self._changed_by(head, rest)
                 if self._changes_what_is_given(head, rest):
                     yield from self._containers(module, statement, statement.uses, AT_DEFINITION)
+
+    def _and_items(self, head: Definition, change: Change) -> Iterator[Definition]:
+        """A changed container and, where it is an item of it that changes, the containers that it is made of."""
+        yield head
+        if change.chain[-1] == _ITEM:
+            for statement in head.module.binders(head.name):
+                if statement.kind == ASSIGN:
+                    yield from self._containers(head.module, statement, statement.uses, AT_DEFINITION)
 
     def _records(self, head: Definition) -> bool:
         """Whether calling a name is for what it records: a decorator's function, or a class."""
@@ -195,7 +204,7 @@ class Fillings:
                     if change.when == AT_CALL and change.method in methods:
                         target, _ = self._resolve(module, change.chain)
                         if target is not None and self._fills(target, change.how):
-                            yield target
+                            yield from self._and_items(target, change)
                 if statement.kind == FUNCTION and depth < _DEPTH:
                     yield from self._through_calls(module, statement, depth)
 

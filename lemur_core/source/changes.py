@@ -15,10 +15,11 @@ FILLING = frozenset({
     "add", "append", "appendleft", "extend", "insert", "register", "setdefault", "update", "__setitem__",
 })  # fmt: skip
 _PASSING = ("get", "setdefault")  # methods that hand out an object which a container holds
-_OWN, _GIVEN = "", "*"
+_OWN, _GIVEN, _ITEM = "", "*", "[]"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _MOST_ALIASES = 8  # names for one object, each told from the one before
+_Aliases = dict[str, list[ast.expr]]  # what names stand for
 
 
 class _Frame:
@@ -31,7 +32,7 @@ class _Frame:
         self.method = method
         self.own = named[0].arg if owner and named else None  # `self` or `cls`
         self.owner = owner  # what that stands for: the class's name for class methods, "" for instances
-        self.aliases: dict[str, ast.expr] = {}
+        self.aliases: _Aliases = {}
         self.bound: set[str] = set()
         shared: set[str] = set()
         for item in _inside(node):
@@ -42,19 +43,26 @@ class _Frame:
             elif isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self.bound.add(item.name)
             if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
-                self.aliases[item.targets[0].id] = item.value
+                self.aliases[item.targets[0].id] = [item.value]
+            elif isinstance(item, ast.For | ast.AsyncFor):
+                self.aliases.update(_looped(item))
         self.bound -= shared
 
 
 def changes_of(node: ast.stmt) -> tuple[Change, ...]:
     """The changes that a statement of module level makes as it runs, and that its functions make when called."""
-    return tuple(dict.fromkeys(_changes(node, (), "", "")))
+    loops: _Aliases = {}
+    for item in _inside(node):
+        if isinstance(item, ast.For):
+            loops.update(_looped(item))
+    return tuple(dict.fromkeys(_changes(node, loops, (), "", "")))
 
 
-def _changes(node: ast.AST, frames: tuple[_Frame, ...], kind: str, method: str) -> Iterator[Change]:
+def _changes(node: ast.AST, loops: _Aliases, frames: tuple[_Frame, ...], kind: str, method: str) -> Iterator[Change]:
     """Changes inside a node.
 
-    Args: frames: the functions around it. kind: the top-level class around it. method: of that class, around it.
+    Args: loops: variables of its loops at module level. frames: the functions around it. kind: the top-level class
+        around it. method: of that class, around it.
     """
     if isinstance(node, ast.ClassDef):
         kind = node.name if not frames and not kind else kind
@@ -68,10 +76,25 @@ def _changes(node: ast.AST, frames: tuple[_Frame, ...], kind: str, method: str) 
         for place, how in _changed(node):
             own = isinstance(place, ast.Name) and place.id in {frame.own for frame in frames}
             # What an object keeps in attributes of its own concerns nobody else.
-            if not (how[0] == "." and own) and (chain := _resolve(place, frames)):
-                yield Change(chain, how, when, method)
+            if not (how[0] == "." and own):
+                for chain in _resolve(place, loops, frames):
+                    yield Change(chain, how, when, method)
     for child in ast.iter_child_nodes(node):
-        yield from _changes(child, frames, kind, method)
+        yield from _changes(child, loops, frames, kind, method)
+
+
+def _looped(node: ast.For | ast.AsyncFor) -> _Aliases:
+    """What a loop's variable stands for: the elements of a display, else an item of what is looped over."""
+    target, over = node.target, node.iter
+    if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr in {"values", "items"}:
+        if over.func.attr == "items":
+            target = target.elts[-1] if isinstance(target, ast.Tuple | ast.List) else target
+        over = over.func.value
+    if not isinstance(target, ast.Name):
+        return {}
+    if isinstance(over, ast.Tuple | ast.List | ast.Set):
+        return {target.id: list(over.elts)}
+    return {target.id: [ast.Subscript(over, ast.Constant(0), ast.Load())]}
 
 
 def _owner(node: _Function, kind: str) -> str:
@@ -102,40 +125,49 @@ def _changed(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             yield call.value, call.attr
 
 
-def _resolve(node: ast.expr, frames: tuple[_Frame, ...], depth: int = 0) -> tuple[str, ...]:
-    """Whose object an expression gives: a chain as in `Change`; empty where a function has made it itself."""
+def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Frame, ...], depth: int = 0) -> Iterator[tuple[str, ...]]:
+    """Whose object an expression gives: chains as in `Change`; none where a function has made it itself."""
     attributes: list[str] = []
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):
             attributes.append(node.attr)
             node = node.value
         elif isinstance(node, ast.Subscript):
-            attributes.clear()
+            attributes = [_ITEM]
             node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PASSING:
-            attributes.clear()
+            attributes = [_ITEM]
             node = node.func.value
         else:
-            return ()
+            return
     rest = tuple(reversed(attributes))
+    known, around = loops, frames[:0]
     for place in range(len(frames) - 1, -1, -1):
         frame = frames[place]
         if node.id == frame.own:
-            return (_OWN if frame.owner == "self" else frame.owner, *rest)
+            yield (_OWN if frame.owner == "self" else frame.owner, *rest)
+            return
         if node.id in frame.given:
-            return (_GIVEN, *rest)
+            yield (_GIVEN, *rest)
+            return
         if node.id in frame.bound:
-            value = frame.aliases.get(node.id)
-            if value is None or depth == _MOST_ALIASES:
-                return ()
-            inner = _resolve(value, frames[: place + 1], depth + 1)
-            return (*inner, *rest) if inner else ()
-    return (node.id, *rest)
+            known, around = frame.aliases, frames[: place + 1]
+            if node.id not in known:
+                return
+            break
+    if node.id not in known:
+        yield (node.id, *rest)
+    elif depth < _MOST_ALIASES:
+        for value in known[node.id]:
+            for inner in _resolve(value, loops, around, depth + 1):
+                yield (*inner, *(part for part in rest if inner[-1] != _ITEM))
 
 
-def _inside(node: _Function) -> Iterator[ast.AST]:
-    """The nodes of a function's body, without those inside inner functions and classes."""
-    waiting: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement or a function's body, without those inside inner functions and classes."""
+    waiting: list[ast.AST] = [node]
+    if isinstance(node, _FUNCTIONS):
+        waiting = [node.body] if isinstance(node, ast.Lambda) else [*node.body]
     while waiting:
         item = waiting.pop()
         yield item

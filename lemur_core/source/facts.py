@@ -6,7 +6,7 @@ normalised text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 15
+FACTS_VERSION = 16
 
 # When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -62,7 +62,9 @@ class Store(NamedTuple):
 class Change(NamedTuple):
     """One place that changes an object that it does not make: `TABLE["x"] = f`, `cls.kinds.append(f)`."""
 
-    chain: tuple[str, ...]  # global name and attributes; the first is "" for a method's own object, "*" for a parameter
+    #: Global name and attributes; the first is "" for a method's own object, "*" for a parameter; "[]" at the end: what
+    #: is changed is an item of that object.
+    chain: tuple[str, ...]
     how: str  # the method called on it; "[]" for an item, ".name" for an attribute ("." where its name is computed)
     when: int  # AT_DEFINITION for what runs with the statement, else AT_CALL
     method: str  # of the statement's class, in which it stands; "" elsewhere

@@ -83,6 +83,44 @@ for item in (own, other):
     add(item)
 return sorted(LAYERS), LAYERS["other"](x)
 >>> A()(3) == (["other", "own"], 21)
+=== in a loop over tables
+--- p/a.py
+PLAIN = {"hard_one": 1}
+FAST = {"hard_one": 2}
+TABLES = (FAST, PLAIN)
+for t in TABLES:
+    t.setdefault("one", t["hard_one"])
+return PLAIN
+>>> A()(1) == {"hard_one": 1, "one": 1}
+=== in a loop over a display of tables, in another file
+--- p/a.py
+from . import b
+from .t import PLAIN
+return PLAIN
+--- p/b.py
+from .t import PLAIN, FAST
+for t in (FAST, PLAIN):
+    t["one"] = 1
+--- p/t.py
+PLAIN, FAST = {}, {}
+>>> A()(1) == {"one": 1}
+=== in a function's loop over the values of a table
+--- p/a.py
+PLAIN = {}
+KINDS = {"plain": PLAIN}
+def fill(k, v):
+    for name, table in KINDS.items():
+        table[k] = name, v
+fill("one", 1)
+return PLAIN
+>>> A()(1) == {"one": ("plain", 1)}
+=== an item of a table of tables
+--- p/a.py
+PLAIN = []
+KINDS = {"plain": PLAIN}
+KINDS["plain"].append(1)
+return PLAIN
+>>> A()(1) == [1]
 === a local name for the container
 --- p/a.py
 LAYERS = {"a": {}, "b": {}}
