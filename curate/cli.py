@@ -123,6 +123,12 @@ def curate(
     topup_structural_max: Annotated[
         float, typer.Option(help="Fingerprint Jaccard likewise.", rich_help_panel=_NN_DUP_ONLY)
     ] = 0.60,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="SNAPSHOT", help="Write a delta: only what is new beside it (repeatable).", show_default=False
+        ),
+    ] = None,
     jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
@@ -169,7 +175,7 @@ def curate(
     from curate.pipeline import curate as run
     from curate.sources import open_sources
 
-    manifest = run(open_sources(source), out, options, jobs=jobs, force=force)
+    manifest = run(open_sources(source), out, options, against=against or (), jobs=jobs, force=force)
     _print_summary(out, manifest, as_json=as_json)
 
 
@@ -180,13 +186,21 @@ def explain(
     graph: Annotated[
         Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
     ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="SNAPSHOT",
+            help="Of a delta: what it was made against; default: beside it (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Why one record was kept or removed, with a diff to the record that stands for it."""
     from curate.explain import draw_graph
     from curate.explain import explain as run
 
-    explanation = run(folder, name_or_id)
+    explanation = run(folder, name_or_id, against or ())
     if graph is not None:
         drawn = draw_graph(explanation, graph)
         explanation.lines.append(drawn)
@@ -310,4 +324,5 @@ _STAGES = {
     "lexical": "near-duplicates by tokens",
     "structural": "near-duplicates by structure",
     "graph": "other texts of the same computation",
+    "leak": "would tie published splits together",
 }

@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.outcome import DUPLICATE_STAGES
+from curate.published import find_parents
+from curate.union import record_files
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article, plural, ratio, shown
 from lemur_core.graphs.compare import differences, share
@@ -45,7 +47,7 @@ _RECORD_COLUMNS = (
 )
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
 #: Which row of a network speaks for it: the first of the first of these outcomes that it has.
-_SPEAKS_FIRST = ("kept", "lexical", "structural", "graph", "exact", "filter", "invalid", "repeat")
+_SPEAKS_FIRST = ("kept", "lexical", "structural", "graph", "leak", "exact", "filter", "invalid", "repeat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +58,22 @@ class Explanation:
     facts: dict[str, Any]
 
 
-def explain(folder: Path, name_or_id: str) -> Explanation:
+def explain(folder: Path, name_or_id: str, against: Sequence[Path] = ()) -> Explanation:
     """What a snapshot's decisions say about one network.
 
     Args:
         folder: a snapshot folder.
         name_or_id: an exact name, an id, or the first six or more digits of one.
+        against: what a delta was made against, where it does not lie beside it under its name.
 
     Returns: the whole story, with the difference between the two codes when one stands for the other.
-    Raises: UserError if the folder is no snapshot, or nothing or several things are called so.
+    Raises: UserError if the folder is no snapshot, a delta's parent is not found, or nothing or several things are
+        called so.
     """
     with read_errors(folder):
-        return _explain(Snapshot(folder), name_or_id)
+        snapshot = Snapshot(folder)
+        parents = find_parents(folder, snapshot.manifest, against)
+        return _explain(Snapshot(folder, [Snapshot(parent) for parent in parents]), name_or_id)
 
 
 @contextlib.contextmanager
@@ -86,17 +92,20 @@ def read_errors(folder: Path) -> Iterator[None]:
 class Snapshot:
     """The tables of a snapshot folder; code is read for single ids only.
 
+    Args: parents: of a delta: what it was made against; records, graphs and codes are looked for there too.
+
     Raises: UserError if the folder is no snapshot.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, parents: Sequence["Snapshot"] = ()) -> None:
+        self.parents = parents
         self.manifest = read_manifest(folder)
         if self.manifest.kind != "snapshot":
             what = article(self.manifest.kind)
             raise UserError(f"{folder}: holds {what}, not a snapshot; give the folder that `lemur curate` wrote")
         table = pq.read_table(folder / "decisions.parquet", columns=list(_DECISION_COLUMNS), memory_map=True)
         self.decisions = table.combine_chunks()
-        self._folder = folder
+        self.folder = folder
 
     def rows(self, mask: pa.Array | pa.ChunkedArray) -> list[dict[str, Any]]:
         """The decisions that a mask chooses, in input order."""
@@ -109,23 +118,31 @@ class Snapshot:
 
     def record(self, digest: str) -> dict[str, Any] | None:
         """The kept record of an id, without its code."""
-        return next((row for path in self._record_files() for row in _rows_of(path, digest, _RECORD_COLUMNS)), None)
+        own = next((row for path in self._record_files() for row in _rows_of(path, digest, _RECORD_COLUMNS)), None)
+        return own or self._published("record", digest)
 
     def graph(self, digest: str | None) -> dict[str, Any] | None:
         """What a code computes, or why that is not known; None where it was not traced."""
-        path = self._folder / "graphs.parquet"
+        path = self.folder / "graphs.parquet"
         if digest is None or not path.exists():
             return None
-        return next(iter(_rows_of(path, digest, tuple(GraphRow.model_fields))), None)
+        own = next(iter(_rows_of(path, digest, tuple(GraphRow.model_fields))), None)
+        return own or self._published("graph", digest)
 
     def code(self, digest: str) -> str | None:
         """The code of an id, kept or removed."""
-        files = [*self._record_files(), self._folder / "removed.parquet"]
-        return next((row["nn_code"] for path in files for row in _rows_of(path, digest, ("nn_code",))), None)
+        files = [*self._record_files(), self.folder / "removed.parquet"]
+        own = next((row["nn_code"] for path in files for row in _rows_of(path, digest, ("nn_code",))), None)
+        found: str | None = own or self._published("code", digest)
+        return found
+
+    def folder_of(self, digest: str) -> str | None:
+        """The folder of a published record, of a delta's parents."""
+        return next((str(parent.folder) for parent in self.parents if parent.record(digest) is not None), None)
 
     def removed_score(self, digest: str) -> float | None:
         """The score of a removed code, where it has one."""
-        found = _rows_of(self._folder / "removed.parquet", digest, ("score",))
+        found = _rows_of(self.folder / "removed.parquet", digest, ("score",))
         return found[0]["score"] if found else None
 
     def threshold(self, stage: str | None) -> float | None:
@@ -133,8 +150,12 @@ class Snapshot:
         value = self.manifest.parameters.get(f"{stage}_threshold") if stage in ("lexical", "structural") else None
         return None if value is None else float(value)
 
+    def _published(self, what: str, digest: str) -> Any:
+        found = (getattr(parent, what)(digest) for parent in self.parents)
+        return next((item for item in found if item is not None), None)
+
     def _record_files(self) -> list[Path]:
-        return sorted((self._folder / "data" / "records").glob("*.parquet"))
+        return record_files(self.folder)
 
 
 def _rows_of(path: Path, digest: str, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -296,7 +317,8 @@ def _canonical(snapshot: Snapshot, digest: str) -> dict[str, Any]:
     """What is told of the record that stands for a removed one."""
     record = snapshot.record(digest)
     if record is not None:
-        return {"id": digest, "name": record["nn"], "kept": True, "split": record["split"], "score": record["score"]}
+        told = {"id": digest, "name": record["nn"], "kept": True, "split": record["split"], "score": record["score"]}
+        return told | ({"folder": folder} if (folder := snapshot.folder_of(digest)) is not None else {})
     rows = snapshot.rows_of("id", digest)  # profile nn-dup may name one that was removed in its turn
     return {"id": digest, "name": _speaker(rows)["nn"] if rows else None, "kept": False, "split": None, "score": None}
 
@@ -399,6 +421,7 @@ def _outcome_text(facts: dict[str, Any]) -> str:
     what = {
         "invalid": "removed at stage invalid: it cannot be used",
         "filter": "removed at stage filter: an option of the run left it out",
+        "leak": "removed at stage leak: no split could take it",
     }
     return what.get(facts["stage"], f"removed at stage {facts['stage']}")
 
@@ -411,6 +434,7 @@ def _canonical_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
         about = f"kept, {canonical['split']}, " + (
             "no score" if canonical["score"] is None else f"score {canonical['score']:.4f}"
         )
+        about += f", in {canonical['folder']}" if "folder" in canonical else ""
     entries = [("canonical", f"{canonical['name']} ({about})")]
     if canonical["id"] == facts["id"]:
         entries.append(("", "the same code, character for character"))

@@ -136,6 +136,10 @@ class FeatureTable:
         handle, at, size = self._places[shingle_set]
         return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
 
+    def digests(self, view: str) -> list[bytes]:
+        """The digests of `tree`, `literal`, `shingle_set` or `fingerprint`, by their numbers."""
+        return list(self._classes[view])
+
     def put(self, code: int, features: dict[str, Any], handle: int) -> None:
         """Take the features of one code, a row of a shard; its shingle set lies in an open file."""
         if features["problem"] is not None:
@@ -194,6 +198,8 @@ class FeatureStore:
         self._pending: list[tuple[bytes, Features | str]] = []
         self._shards: list[Path] = []
         self._known: dict[bytes, tuple[int, int]] = {}
+        self._places: list[tuple[IntArray, IntArray]] = []  # by shard: of its rows' shingles, the byte and how many
+        self._handles: dict[int, int] = {}  # shard -> its open file of shingles
         for path in sorted(self._folder.glob("*.parquet")):
             self._open(path)
 
@@ -220,6 +226,15 @@ class FeatureStore:
             pq.write_table(table, part, compression="zstd", compression_level=1)
         self._pending = []
         self._open(path)
+
+    def shingles(self, digest: bytes) -> npt.NDArray[np.uint64]:
+        """The sorted distinct shingle hashes of one code that has features, without reading those of others."""
+        shard, row = self._known[digest]
+        if shard not in self._handles:
+            self._handles[shard] = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
+            weakref.finalize(self, os.close, self._handles[shard])
+        starts, counts = self._places[shard]
+        return np.frombuffer(os.pread(self._handles[shard], int(counts[row]) * 8, int(starts[row])), np.uint64)
 
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
@@ -251,6 +266,8 @@ class FeatureStore:
             return
         shard = len(self._shards)
         self._shards.append(path)
+        columns = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
+        self._places.append((next(columns), next(columns)))
         for row, digest in enumerate(index["id"].to_pylist()):
             self._known.setdefault(digest, (shard, row))
 

@@ -14,6 +14,29 @@ from manifests.conversations.conversation import Chat
 from manifests.records import SPLITS
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A record of a finished snapshot, beside which a delta is made."""
+
+    folder: str  # the name of its snapshot
+    id: str
+    nn: str
+    split: str
+    cluster: str
+    graph: str | None
+    graph_widths: str | None
+
+    @property
+    def label(self) -> str:
+        """What it is called in a reason."""
+        return f"{self.nn} of {self.folder}"
+
+    @property
+    def traced(self) -> Traced:
+        """What it computes."""
+        return Traced({"graph": self.graph, "graph_widths": self.graph_widths})
+
+
 @dataclass(slots=True)
 class Outcome:
     """Decisions for every row, and the kept records."""
@@ -28,14 +51,21 @@ class Outcome:
     weights: dict[int, float]
     runs: dict[int, RunResult] | None = None  # kept code -> whether it runs; None where that was not asked
     graphs: dict[int, Traced] | None = None  # code -> what it computes, of those that were traced; None: of none
+    published: dict[int, Published] = field(default_factory=dict)  # of a delta, by number: those that canonicals name
+    further: frozenset[int] = frozenset()  # codes that are published already
     chat: Chat | None = None  # the conversations; None where they were not asked for
     notes: list[str] = field(default_factory=list)  # what could not be done as asked
     details: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
+    def traced(self, code: int) -> Traced | None:
+        """What a code computes, or a published record by its number; None where that was not looked at."""
+        there = self.published.get(code)
+        return (self.graphs or {}).get(code) if there is None else there.traced
+
 
 #: The stages at which a kept record stands for what is removed, in their order.
 DUPLICATE_STAGES = ("exact", "lexical", "structural", "graph")
-STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES)
+STAGES = ("invalid", "filter", "repeat", *DUPLICATE_STAGES, "leak")
 
 
 def count_decisions(corpus: Corpus, outcome: Outcome) -> dict[str, Any]:

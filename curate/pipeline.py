@@ -2,14 +2,17 @@
 
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from curate.corpus import CodeFile, Corpus, read_corpus
+from curate.delta import Against, open_against
 from curate.graphs import GraphTracer
 from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome, count_decisions
+from curate.published import check_parents
 from curate.report import write_report
 from curate.rows import Source
 from curate.runs import Check, RunChecker
@@ -24,20 +27,35 @@ from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versio
 
 
 def curate(
-    source: Source, out: Path, options: CurateOptions, *, jobs: int | None = None, force: bool = False
+    source: Source,
+    out: Path,
+    options: CurateOptions,
+    *,
+    against: Sequence[Path] = (),
+    jobs: int | None = None,
+    force: bool = False,
 ) -> Manifest:
     """Curate a source into the folder `out`.
+
+    Args:
+        against: finished snapshots and deltas; `out` becomes a delta to them.
 
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
     """
     watch = Stopwatch()
+    check_parents(against)
     with atomic_folder(out, force=force) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
             corpus = read_corpus(source, codes, options.tokens, jobs)
             watch.lap("load and features")
-            outcome = decide(corpus, options, jobs)
-            _check_some_left(corpus, outcome)
+            published = open_against(against, corpus, options, jobs) if against else None
+            watch.lap("published")
+            outcome = decide(corpus, options, jobs, published)
+            if published is not None:
+                corpus = published.told(corpus)
+            else:
+                _check_some_left(corpus, outcome)
             watch.lap("decide")
             license_ = source.license(options.license)
             if options.chat:
@@ -58,9 +76,9 @@ def curate(
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),
-            parameters=_parameters(source, options, outcome),
+            parameters=_parameters(source, options, outcome, published),
             inputs=source.inputs(),
-            parents=parents_of(source),
+            parents=list(dict.fromkeys([*parents_of(source), *(published.parents if published else ())])),
             counts=counts,
             details=_details(outcome, license_),
             outputs=list_outputs(folder, rows),
@@ -81,30 +99,36 @@ def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
     raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
 
 
-def decide(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
+def decide(corpus: Corpus, options: CurateOptions, jobs: int | None, against: Against | None = None) -> Outcome:
     """The outcome of the profile that was asked for, and whether the kept records run, where that was asked too."""
     if not options.checks_runs:
-        return _decide(corpus, options, jobs)
+        return _decide(corpus, options, jobs, against=against)
     with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox) as check:
-        outcome = _decide(corpus, options, jobs, check)
+        outcome = _decide(corpus, options, jobs, check, against)
         outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
     return outcome
 
 
-def _decide(corpus: Corpus, options: CurateOptions, jobs: int | None, check: Check | None = None) -> Outcome:
+def _decide(
+    corpus: Corpus,
+    options: CurateOptions,
+    jobs: int | None,
+    check: Check | None = None,
+    against: Against | None = None,
+) -> Outcome:
     if options.graphs != "off":
         try:
             with GraphTracer(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox) as tracer:
-                return curate_strict(corpus, options, check, tracer)
+                return curate_strict(corpus, options, check, tracer, against)
         except NoSandboxError as error:
-            if options.graph is not None or check is not None:
+            if options.graph is not None or check is not None or against is not None:
                 raise
             note(f"graphs are not compared: {error}")
             outcome = curate_strict(corpus, options, check)
             outcome.notes.append("graphs were not compared: no sandbox can be had here, so no code was run")
             return outcome
     if options.profile == "strict":
-        return curate_strict(corpus, options, check)
+        return curate_strict(corpus, options, check, None, against)
     from curate.nndup.profile import curate_like_nndup
 
     return curate_like_nndup(corpus, options, jobs)
@@ -115,9 +139,11 @@ def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
     return {**outcome.details, **chat, "license": license_, "notes": outcome.notes}
 
 
-def _parameters(source: Source, options: CurateOptions, outcome: Outcome) -> dict[str, Any]:
+def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Against | None) -> dict[str, Any]:
     """By what was decided, so that the same can be asked for again; `graph` is off where nothing could be run."""
     chosen = asdict(options)
     chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
     chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
+    if against is not None:
+        chosen["against"] = [parent.sha256 for parent in against.parents]
     return {"source": source.name, **chosen}

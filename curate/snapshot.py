@@ -49,7 +49,7 @@ def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dic
             folder / "data" / "records", split, LemurRecord, _records(corpus, outcome, codes), len(codes)
         )
         rows |= {f"data/records/{name}": count for name, count in written.items()}
-    kept = set(outcome.kept)
+    kept = {*outcome.kept, *outcome.further}
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in kept]
     written = write_tables(folder / "data" / "stats", "train", Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
@@ -146,8 +146,8 @@ def _chat_note(outcome: Outcome) -> str:
 
 
 def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
-    """One row for each distinct code that was usable and is not among the kept, in input order."""
-    seen = set(outcome.kept)
+    """One row for each distinct code that was usable and is neither kept nor published, in input order."""
+    seen = {*outcome.kept, *outcome.further}
     rows = []
     for row, code in enumerate(corpus.code_of_row.tolist()):
         if code >= 0 and code not in seen and row not in corpus.problems:
@@ -188,10 +188,10 @@ _OF_GRAPH = ("graph", "graph_widths", "dead_classes", "unused_parameters")
 
 def _agreement(outcome: Outcome, code: int, canonical: int | None) -> Agreement | None:
     """What the graphs say of a removal."""
-    found = outcome.graphs or {}
-    if canonical is None or canonical == code or code not in found or canonical not in found:
+    if canonical is None or canonical == code:
         return None
-    return found[code].agrees(found[canonical])
+    one, other = outcome.traced(code), outcome.traced(canonical)
+    return None if one is None or other is None else one.agrees(other)
 
 
 def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:

@@ -8,17 +8,19 @@ record moves hardly any other; a group larger than half a held-out split goes to
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from curate.corpus import Corpus
+from curate.delta import Against, SplitGuard
 from curate.features import FeatureTable
-from curate.graphs import GraphTracer, choose_traced
+from curate.graphs import GraphTracer, Traced, choose_traced
 from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
-from curate.outcome import Outcome
+from curate.outcome import Outcome, Published
 from curate.records import Records, build_records
 from curate.runs import Check, choose_running
 from curate.select import Rescue, Select, Support, rescue
@@ -64,34 +66,37 @@ def _components(sets: IntArray, features: FeatureTable) -> IntArray:
     return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
 
-def group_names(groups: Sequence[int], ids: Sequence[str]) -> list[str]:
-    """For each record the name of its group: the smallest id of its members, cut to 16 digits."""
+def group_names(groups: Sequence[int], ids: Sequence[str], given: Mapping[int, str] = {}) -> list[str]:
+    """For each record the name of its group: the smallest id of its members, cut to 16 digits; those given stay."""
     names: dict[int, str] = {}
     for group, id_ in zip(groups, ids, strict=True):
         names[group] = min(names.get(group, id_), id_)
-    return [names[group][:16] for group in groups]
+    return [given.get(group, names[group][:16]) for group in groups]
 
 
-def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int) -> list[str]:
+def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, given: Mapping[int, str] = {}) -> list[str]:
     """A split for each record: about 80 / 10 / 10 by records, whole groups only.
 
     Args:
         groups: group number of each record. ids: its SHA-256. seed: another seed draws another order.
+        given: groups that go with what is published; the others fill the splits among themselves.
     """
     members: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
+        if group not in given:
+            members.setdefault(group, []).append(place)
     # the smallest id stands for a group: another member coming or going leaves its draw alone
     order = sorted(members, key=lambda group: _draw(seed, min(ids[place] for place in members[group])))
     split_of = dict.fromkeys(members, "train")
     for split in ("test", "validation"):
-        quota = round(len(groups) * SPLIT_RATIOS[split])
+        quota = round(sum(map(len, members.values())) * SPLIT_RATIOS[split])
         largest = max(1, quota // 2)
         for group in order:
             size = len(members[group])
             if split_of[group] == "train" and size <= min(quota, largest):
                 split_of[group] = split
                 quota -= size
+    split_of |= given
     return [split_of[group] for group in groups]
 
 
@@ -100,22 +105,37 @@ def _draw(seed: int, text: str) -> bytes:
 
 
 def curate_strict(
-    corpus: Corpus, options: CurateOptions, check: Check | None = None, tracer: GraphTracer | None = None
+    corpus: Corpus,
+    options: CurateOptions,
+    check: Check | None = None,
+    tracer: GraphTracer | None = None,
+    against: Against | None = None,
 ) -> Outcome:
     """Decide every row by the guarantees of the strict profile.
 
     Args:
         check: tells which records run; needed where they are required to.
         tracer: tells what codes compute; None: graphs are not compared.
+        against: what is published already; the outcome is a delta then.
     """
     records = build_records(corpus, options)
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
-    selector = _selector(corpus, options, recall, tracer)
+
+    def known(code: int) -> Traced | None:
+        return None if tracer is None else tracer.known.get(code)
+
+    guard = None if against is None else SplitGuard(corpus.features, against, known)
+    selector = _selector(corpus, options, recall, tracer, guard)
     if tracer is not None and options.graphs != "survivors":
-        tracer.trace(records.shown)
+        there = () if against is None else against.equal
+        tracer.trace({code: row for code, row in records.shown.items() if code not in there})
 
     def decide(candidates: Records) -> Rescue:
-        return rescue(candidates.order, _supports(candidates, options), corpus.features, selector)
+        there = {} if against is None else against.verdicts(candidates.order, known)
+        new = replace(candidates, order=[code for code in candidates.order if code not in there])
+        found = rescue(new.order, _supports(new, options), corpus.features, selector)
+        found.verdicts |= there
+        return found
 
     def choose(candidates: Records) -> Rescue:
         return decide(candidates) if tracer is None else choose_traced(candidates, decide, tracer)
@@ -130,24 +150,32 @@ def curate_strict(
     rank = records.rank
     kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
     traced = None if tracer is None else tracer.known
-    groups = leak_groups(kept, corpus.features, None if traced is None else [traced[code].widths for code in kept])
+    if guard is None:
+        widths = None if traced is None else [traced[code].widths for code in kept]
+        groups, beside = leak_groups(kept, corpus.features, widths), dict[int, Published]()
+    else:
+        groups, beside = guard.groups(kept)
     ids = [corpus.ids[code] for code in kept]
-    splits = assign_splits(groups, ids, options.seed)
+    splits = assign_splits(groups, ids, options.seed, {group: record.split for group, record in beside.items()})
+    names = group_names(groups, ids, {group: record.cluster for group, record in beside.items()})
     return Outcome(
         decisions=_decisions(corpus, records, chosen),
         kept=kept,
         shown={code: records.shown[code] for code in kept},
         splits=dict(zip(kept, splits, strict=True)),
-        clusters=dict(zip(kept, group_names(groups, ids), strict=True)),
+        clusters=dict(zip(kept, names, strict=True)),
         families=records.families,
         scores={code: _known(records.scores[row]) for code, row in records.shown.items()},
         weights={code: weight_of(records.names[code], options.upweight) for code in kept},
         graphs=traced,
+        published={} if against is None else against.records,
+        further=frozenset() if against is None else frozenset(against.published),
         notes=chosen.shortfalls,
         details={
             "lsh": recall.facts(),
             "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
             "split_groups": len(set(groups)),
+            **({} if against is None else {"against": against.facts | {"split_groups": len(beside)}}),
         },
     )
 
@@ -169,7 +197,9 @@ def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, reca
     return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
 
 
-def _selector(corpus: Corpus, options: CurateOptions, recall: Recall, tracer: GraphTracer | None) -> Select:
+def _selector(
+    corpus: Corpus, options: CurateOptions, recall: Recall, tracer: GraphTracer | None, guard: SplitGuard | None
+) -> Select:
     banding = Banding(recall.bands, recall.rows)
     lexical = LexicalIndex(corpus.features, options.lexical_threshold, banding)
     structural = StructuralIndex(corpus.features.elements, options.structural)
@@ -183,7 +213,10 @@ def _selector(corpus: Corpus, options: CurateOptions, recall: Recall, tracer: Gr
         structural.clear()
         graphs = {} if tracer is None else tracer.graphs
         apart = differ if tracer is not None and options.graphs == "keep-different" else None
-        return select(order, Standing(corpus.features, lexical, structural, graphs, apart))
+        if guard is not None:
+            guard.clear()
+        standing = Standing(corpus.features, lexical, structural, graphs, apart)
+        return select(order, standing, None if guard is None else guard.admit)
 
     return run
 
@@ -234,6 +267,8 @@ def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict
 
 def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue) -> Verdict:
     verdict, features = chosen.verdicts[code], corpus.features
+    if verdict.reason:  # something published decided it
+        return verdict
     other, similarity = verdict.canonical, verdict.similarity
     assert other is not None
     assert similarity is not None

@@ -46,6 +46,7 @@ def _record(folder: Path, wanted: str) -> Traced:
     facts = explain(folder, wanted).facts
     digest: str | None = facts["id"]
     code = Snapshot(folder).code(digest) if digest is not None else None
+    published = facts["canonical"] if facts["canonical"] and "folder" in facts["canonical"] else None
     kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
     stands = facts["canonical"]
     told = {
@@ -59,7 +60,8 @@ def _record(folder: Path, wanted: str) -> Traced:
         Link("record", facts["name"] or "(none)", told),
         *_origin(read_manifest(folder), facts["name"], facts["row"], code),
     )
-    return Traced(links, (digest,) if digest is not None else ())
+    codes = [digest, published["id"] if published else None]
+    return Traced(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
 
 
 def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[Link]:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from curate.corpus import fill_store
 from curate.features import FeatureStore, FeatureTable
 from curate.options import LEAK_THRESHOLD
 from curate.outcome import DUPLICATE_STAGES, count_runs
+from curate.published import find_parents
 from curate.runs import RunResult
 from curate.snapshot import CONFIGS
 from curate.strict import assign_splits, group_names, leak_groups
+from curate.union import Parents, Union, record_files
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import IDENTITIES, identities_of
 from lemur_core.similarity.index import StructuralIndex, set_jaccard
@@ -41,12 +43,26 @@ _TABLES = (
 _CHAT_TABLES = (("data/chat/*.parquet", ChatRow), ("chat_drops.parquet", ChatDrop))
 
 
-def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
-    """All checks of a finished folder, in a fixed order.
+def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:
+    """All checks of a finished folder, in a fixed order; of a delta also those of what it was made against.
 
-    Raises: UserError if it holds no valid manifest.
+    Args:
+        against: what a delta was made against, where it does not lie beside it under its name.
+
+    Raises: UserError if it holds no valid manifest, or what it was made against is not found.
     """
     manifest = read_manifest(folder)
+    parents = find_parents(folder, manifest, against)
+    checks = []
+    for parent in parents:
+        own = read_manifest(parent)
+        found = _verify(parent, own, find_parents(parent, own, among=parents), jobs)
+        wrong = [f"{check.name}: {check.detail}" for check in found if not check.ok]
+        checks.append(found_check(f"parent {parent.name}", wrong, f"{len(found)} checks of its own hold"))
+    return checks + _verify(folder, manifest, parents, jobs)
+
+
+def _verify(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int | None) -> list[Check]:
     checks = [check_files(folder, manifest)]
     if manifest.kind != "snapshot":
         return checks
@@ -58,7 +74,7 @@ def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
     checks += check_description(folder, manifest, CONFIGS)
-    snapshot = _read(folder, manifest, jobs)
+    snapshot = _read(folder, manifest, parents, jobs)
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
     checks += [_check_counts(snapshot), *sound]
     if manifest.parameters.get("check_runs"):
@@ -91,6 +107,8 @@ class _Snapshot:
     graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty where graphs were not compared
     code_of: dict[str, int]  # id -> number in `features`; kept records first
     features: FeatureTable
+    published: Parents  # what a delta was made against; empty of a whole snapshot
+    union: Union | None
 
     def differ(self, one: int, other: int) -> bool:
         """Whether two kept records may be near: they compute different things, and that was to count."""
@@ -99,23 +117,36 @@ class _Snapshot:
         widths = [self.records[place]["graph_widths"] for place in (one, other)]
         return None not in widths and widths[0] != widths[1]
 
+    def graph_of(self, id_: str) -> str | None:
+        """What a code computes, here or published."""
+        found: str | None = self.graphs.get(id_, {}).get("graph") or self.published.graph_of.get(id_)
+        return found
+
     @property
     def kept(self) -> list[int]:
         return list(range(len(self.records)))
 
+    @property
+    def groups(self) -> tuple[list[int], dict[int, list[Mapping[str, Any]]]]:
+        """The group of each record, and what is published that a group must be with."""
+        widths = [record["graph_widths"] for record in self.records]
+        numbers = leak_groups(self.kept, self.features, widths) if self.records else []
+        return numbers, {} if self.union is None else self.union.of_groups(numbers)
 
-def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
+
+def _read(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int | None) -> _Snapshot:
     store = FeatureStore(manifest.parameters["tokens"])
     digests: list[bytes] = []
     stated: list[str] = []
     wrong: list[str] = []
     records: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("data/records/*.parquet")):
+    for path in record_files(folder):
         there = {*pq.read_schema(path).names} & {*LemurRecord.model_fields} - {"nn_code"}
         records += pq.read_table(path, columns=sorted(there)).to_pylist()
 
     def codes() -> Iterator[tuple[bytes, str]]:
-        for path in [*sorted(folder.glob("data/records/*.parquet")), folder / "removed.parquet"]:
+        published = [path for parent in parents for path in record_files(parent)]
+        for path in [*record_files(folder), folder / "removed.parquet", *published]:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=1_000, columns=["id", "nn", "nn_code"]):
                     for row in batch.to_pylist():
@@ -128,15 +159,22 @@ def _read(folder: Path, manifest: Manifest, jobs: int | None) -> _Snapshot:
                             yield digest, row["nn_code"]
 
     fill_store(store, codes(), manifest.parameters["tokens"], jobs)
+    features, published = store.table(digests), Parents(parents)
+    decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
+    code_of: dict[str, int] = {}
+    for number, id_ in enumerate(stated):
+        code_of.setdefault(id_, number)
     return _Snapshot(
         manifest=manifest,
         records=records,
-        decisions=pq.read_table(folder / "decisions.parquet").to_pylist(),
+        decisions=decisions,
         stats=sum(pq.read_metadata(path).num_rows for path in folder.glob("data/stats/*.parquet")),
         wrong_ids=wrong,
         graphs=_read_graphs(folder),
-        code_of={id_: number for number, id_ in enumerate(stated)},
-        features=store.table(digests),
+        code_of=code_of,
+        features=features,
+        published=published,
+        union=Union(published, manifest, records, decisions, features, code_of) if parents else None,
     )
 
 
@@ -148,7 +186,7 @@ def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
 def _check_ids(snapshot: _Snapshot) -> Check:
     ids = [record["id"] for record in snapshot.records]
     wrong = list(snapshot.wrong_ids)
-    if len(set(ids)) != len(ids):
+    if len(set(ids)) != len(ids) or snapshot.published.ids & set(ids):
         wrong.append("an id occurs twice among the records")
     return found_check("ids", wrong, f"{len(snapshot.code_of):,} ids are the SHA-256 of their code")
 
@@ -174,7 +212,7 @@ def _check_counts(snapshot: _Snapshot) -> Check:
             wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
     if [decision["row"] for decision in snapshot.decisions] != list(range(len(snapshot.decisions))):
         wrong.append("decisions: rows are not numbered from 0 in order")
-    kept = {record["id"] for record in snapshot.records}
+    kept = {record["id"] for record in snapshot.records} | snapshot.published.ids
     evaluations = sum(decision["id"] in kept for decision in usable)
     if snapshot.stats != evaluations:
         wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
@@ -201,14 +239,21 @@ def _check_runs(snapshot: _Snapshot) -> Check:
 def _check_explained(snapshot: _Snapshot) -> Check:
     """Guarantee 6, second half: one kept row for each record; a stage, a reason, a kept canonical for all others."""
     kept_ids = {record["id"] for record in snapshot.records}
+    canonicals = kept_ids | snapshot.published.ids
     kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
     wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
     wrong += [f"kept row of {id_[:12]}, which is no record" for id_ in sorted(kept_rows.keys() - kept_ids)]
+    wrong += snapshot.published.equal(snapshot.decisions)
+    leaks = {decision["id"] for decision in snapshot.decisions if decision["stage"] == "leak"}
     for decision in snapshot.decisions:
         stage = decision["stage"]
         if (stage is None) != decision["kept"] or not decision["reason"]:
             wrong.append(f"row {decision['row']}: stage and kept disagree, or there is no reason")
-        if stage not in ("invalid", "filter") and decision["canonical"] not in kept_ids:
+        if (
+            stage not in ("invalid", "filter")
+            and decision["canonical"] not in canonicals
+            and decision["id"] not in leaks
+        ):
             wrong.append(f"row {decision['row']}: its canonical is not a kept record")
         if stage != "invalid" and decision["id"] not in snapshot.code_of:
             wrong.append(f"row {decision['row']}: its code is in no table")
@@ -243,7 +288,11 @@ def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
                     names = snapshot.records[place]["nn"], snapshot.records[near.place]["nn"]
                     wrong.append(f"structural Jaccard {near.similarity:.3f} between {names[0]} and {names[1]}")
             index.keep(structure, place)
-    return found_check("guarantee 1: no near-duplicate stays", wrong, f"{len(snapshot.records):,} records, all pairs")
+    detail = f"{len(snapshot.records):,} records, all pairs"
+    if snapshot.union is not None:
+        wrong += snapshot.union.near_duplicates()
+        detail += f", and all with {len(snapshot.published.records):,} published"
+    return found_check("guarantee 1: no near-duplicate stays", wrong, detail)
 
 
 def _check_witnesses(snapshot: _Snapshot) -> Check:
@@ -252,10 +301,10 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
     wrong, checked = [], 0
     for decision in snapshot.decisions:
         stage = decision["stage"]
-        if stage not in DUPLICATE_STAGES:
+        if stage not in DUPLICATE_STAGES or decision["id"] in snapshot.published.removed:
             continue
         if stage == "graph":
-            one, other = (snapshot.graphs.get(decision[name], {}).get("graph") for name in ("id", "canonical"))
+            one, other = (snapshot.graph_of(decision[name]) for name in ("id", "canonical"))
             checked += 1
             if one is None or one != other or decision["similarity"] != 1.0:
                 wrong.append(f"row {decision['row']} (graph): its graph is not that of its canonical")
@@ -267,14 +316,17 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
         if found != decision["similarity"] or found < threshold:
             stated = f"{decision['similarity']} recorded, {found} found, {threshold} asked"
             wrong.append(f"row {decision['row']} ({stage}): {stated}")
-    return found_check(
-        "guarantee 2: a witness for every removal", wrong, f"{checked:,} removals, similarity as recorded"
-    )
+    detail = f"{checked:,} removals, similarity as recorded"
+    if snapshot.union is not None:
+        wrong += snapshot.union.leaks({id_: row["graph_widths"] for id_, row in snapshot.graphs.items()})
+        leaks = sum(decision["stage"] == "leak" for decision in snapshot.decisions)
+        detail += f"; {leaks:,} near to two published splits"
+    return found_check("guarantee 2: a witness for every removal", wrong, detail)
 
 
 def _check_graphs(snapshot: _Snapshot) -> Check:
     """Guarantee 7: identities follow from the stored graphs, no two kept records share one, columns say the same."""
-    wrong, known, distinct = [], 0, set()
+    wrong, known, distinct = [], 0, set(snapshot.published.graph_of.values()) - {None}
     for id_, row in snapshot.graphs.items():
         try:
             wrong += [f"{id_[:12]}: {name} is not that of its graph" for name in _wrong_identities(row)]
@@ -313,39 +365,41 @@ def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -
 
 
 def _check_order(snapshot: _Snapshot) -> Check:
-    """Guarantee 3: groups and splits follow from the kept codes and the seed alone, whatever the order of rows was."""
-    places = sorted(snapshot.kept, key=lambda place: snapshot.records[place]["id"])
-    wrong = []
-    if places:
-        widths = [snapshot.records[place]["graph_widths"] for place in places]
-        groups = leak_groups(places, snapshot.features, widths)
-        ids = [snapshot.records[place]["id"] for place in places]
-        splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"])
-        wrong = [
-            f"{snapshot.records[place]['nn']}: split {snapshot.records[place]['split']}, by its content {split}"
-            for place, split in zip(places, splits, strict=True)
-            if snapshot.records[place]["split"] != split
-        ]
+    """Guarantee 3: splits follow from kept codes, the seed and what is published alone, not from the order of rows."""
+    groups, beside = snapshot.groups
+    given = {group: records[0]["split"] for group, records in beside.items()}
+    ids = [record["id"] for record in snapshot.records]
+    splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"], given)
+    wrong = [
+        f"{record['nn']}: split {record['split']}, by its content {split}"
+        for record, split in zip(snapshot.records, splits, strict=True)
+        if record["split"] != split
+    ]
     return found_check("guarantee 3: order does not matter", wrong, "splits follow from content and seed alone")
 
 
 def _check_leakage(snapshot: _Snapshot) -> Check:
     """Guarantee 4, by the exact join."""
-    wrong, groups = [], 0
-    if snapshot.records:
-        widths = [record["graph_widths"] for record in snapshot.records]
-        numbers = leak_groups(snapshot.kept, snapshot.features, widths)
-        groups = len(set(numbers))
-        split_of: dict[int, str] = {}
-        names = group_names(numbers, [record["id"] for record in snapshot.records])
-        for place, group in enumerate(numbers):
-            if snapshot.records[place]["cluster"] != names[place]:
-                wrong.append(f"{snapshot.records[place]['nn']}: its cluster is not {names[place]}")
-            split = split_of.setdefault(group, snapshot.records[place]["split"])
-            if split != snapshot.records[place]["split"]:
-                wrong.append(f"{snapshot.records[place]['nn']}: its group is in {split} too")
+    numbers, beside = snapshot.groups
+    split_of = {group: records[0]["split"] for group, records in beside.items()}
+    wrong = [
+        f"{records[0]['nn']}: a new record ties its split to that of another published one"
+        for records in beside.values()
+        if len({record["split"] for record in records}) > 1
+    ]
+    names = group_names(numbers, [record["id"] for record in snapshot.records])
+    for record, group, name in zip(snapshot.records, numbers, names, strict=True):
+        clusters = {other["cluster"] for other in beside[group]} if group in beside else {name}
+        if record["cluster"] not in clusters:
+            wrong.append(f"{record['nn']}: its cluster is not {' or '.join(sorted(clusters))}")
+        split = split_of.setdefault(group, record["split"])
+        if split != record["split"]:
+            wrong.append(f"{record['nn']}: its group is in {split} too")
     what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint, or graphs equal up to widths"
-    return found_check("guarantee 4: no leakage", wrong, f"{groups:,} groups ({what}), none across splits")
+    detail = f"{len(set(numbers)):,} groups ({what}), none across splits"
+    if snapshot.union is not None:
+        detail += f"; {len(beside):,} of them with published records"
+    return found_check("guarantee 4: no leakage", wrong, detail)
 
 
 def _check_recall(snapshot: _Snapshot) -> Check:
@@ -363,6 +417,11 @@ def _check_recall(snapshot: _Snapshot) -> Check:
     if not np.isclose(stated["recall"], measured.recall):
         wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
     of = f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
+    if snapshot.union is not None:
+        found, pairs = snapshot.union.recall()
+        of += f"; {found:,} of {pairs:,} with published records"
+        if found != pairs:
+            wrong.append(f"{pairs - found:,} pairs with published records are not proposed")
     return found_check("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {of}")
 
 
@@ -378,7 +437,7 @@ def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
 def _splits(folder: Path) -> dict[str, str]:
     """The split of each kept record, by the file that holds it."""
     found = {}
-    for path in sorted(folder.glob("data/records/*.parquet")):
+    for path in record_files(folder):
         for id_ in pq.read_table(path, columns=["id"]).column("id").to_pylist():
             found[id_] = path.name.partition("-")[0]
     return found

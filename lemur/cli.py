@@ -58,13 +58,21 @@ def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
 @app.command(rich_help_panel="Any folder")
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="SNAPSHOT",
+            help="Of a delta: what it was made against; default: beside it (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
     """Re-read a finished folder: digests, schemas, counts, guarantees. Exit 1 when any fails."""
     from lemur.folders import verify_folder
 
-    checks = verify_folder(folder, jobs=jobs)
+    checks = verify_folder(folder, against=against or (), jobs=jobs)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import curate.trace
+import curate.verify
 import extract.verify
 import train.trace
 from lemur_core.files.atomic import sha256_file
@@ -23,16 +24,21 @@ from manifests.provenance import inlined_blocks
 KINDS: Mapping[str, FolderKind] = {**extract.verify.KINDS, **curate.trace.KINDS, **train.trace.KINDS}
 
 
-def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:
+def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:
     """All checks of a finished folder, in a fixed order; digests alone for a kind without guarantees of its own.
 
     Args:
+        against: what a delta was made against, where that does not lie beside it.
         jobs: worker processes; all cores by default.
 
-    Raises: UserError if it holds no valid manifest.
+    Raises: UserError if it holds no valid manifest, or is no delta to one of `against`.
     """
     manifest = read_manifest(folder)
     kind = KINDS.get(manifest.kind)
+    if against:
+        if manifest.kind != "snapshot":
+            raise UserError(f"{folder}: holds {article(manifest.kind)}, no delta; leave --against out")
+        return curate.verify.verify(folder, against=against, jobs=jobs)
     return kind.verify(folder, jobs=jobs) if kind is not None else [check_files(folder, manifest)]
 
 

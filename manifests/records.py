@@ -14,7 +14,7 @@ Split = Literal["train", "validation", "test"]
 
 #: The splits, in the order in which they are told and filled.
 SPLITS: tuple[Split, ...] = typing.get_args(Split)
-Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural", "graph"]
+Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural", "graph", "leak"]
 Agreement = Literal["same", "widths", "different"]
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
 
@@ -83,7 +83,7 @@ class Decision(Record):
     kept: bool = Field(description="true for one row of each kept record")
     stage: Stage | None = Field(description="stage that removed the row; null when kept")
     rescued: Literal["prefix", "topup"] | None = Field(description="kept for its prefix's or family's support")
-    canonical: Sha256 | None = Field(description="id of the kept record that stands for it")
+    canonical: Sha256 | None = Field(description="id of the kept record that stands for it, here or published before")
     similarity: Ratio | None = Field(description="Jaccard to the canonical at that stage; 1.0 for equal code")
     reason: str
     agreement: Agreement | None = Field(

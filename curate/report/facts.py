@@ -19,10 +19,10 @@ _BEST = 10
 _NO_EPOCH = sys.maxsize
 
 #: What can become of a network or a code, in the order of the funnel.
-FATES = ("filter", *DUPLICATE_STAGES, "kept")
+FATES = ("filter", *DUPLICATE_STAGES, "leak", "kept")
 
 #: Of several rows of one network the one of the best fate speaks for it.
-_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "repeat": 5, "filter": 6}
+_RANK = {"kept": 0, "graph": 1, "structural": 2, "lexical": 3, "exact": 4, "leak": 5, "repeat": 6, "filter": 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Facts:
     prefixes: dict[str, Counter[str]]  # networks, most first
     families: dict[str, Counter[str]]  # codes, most first
     verdicts: dict[int, Verdict]  # by code: of its best network
-    names: dict[int, str]  # by code: the name of that network
+    names: dict[int, str]  # by code: the name of that network; of a published record its label
     how: dict[int, str]  # removed code -> what it shares with its kept record, see HOW
     invalid: list[tuple[int, str, str]]  # row, name, reason
     ids: list[str]
@@ -120,7 +120,7 @@ def gather_facts(corpus: Corpus, outcome: Outcome, thresholds: dict[str, float])
         prefixes=_by_group((prefix_of(name), fate) for (name, _), fate in fate_of.items()),
         families=_by_group((families[code], verdict.outcome) for code, verdict in verdicts.items()),
         verdicts=verdicts,
-        names=chosen,
+        names=chosen | {number: record.label for number, record in outcome.published.items()},
         how={
             code: _how(code, verdict, corpus, thresholds)
             for code, verdict in verdicts.items()

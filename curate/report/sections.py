@@ -25,6 +25,7 @@ _STEPS = {
     "lexical": "lexical near-duplicates",
     "structural": "structural near-duplicates",
     "graph": "other texts of the same computation",
+    "leak": "near to two published splits",
     "kept": "**kept**",
 }
 
@@ -94,7 +95,7 @@ def funnel(facts: Facts, options: CurateOptions) -> list[str]:
         ]
     ]
     for step, label in _STEPS.items():
-        if step in ("invalid", "filter", "graph") and not facts.rows[step]:
+        if step in ("invalid", "filter", "graph", "leak") and not facts.rows[step]:
             continue
         cells = [label, f"{count(facts.rows[step])} ({percent(facts.rows[step], facts.rows.total())})"]
         if step in FATES:

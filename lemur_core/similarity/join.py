@@ -88,6 +88,28 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
     return ExactPairs(a, b, similarity, asked, count, total)
 
 
+def pairs_between(shingle_sets: ShingleSets, new: IntArray, there: IntArray, threshold: float) -> ExactPairs:
+    """Join sets (numbers of shingle sets) with others: all pairs of a new one (a) and another (b), by blocks of both.
+
+    A set that is on both sides is a pair of Jaccard 1.
+    """
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+    for first in range(0, len(new), MAX_SETS):
+        for start in range(0, len(there), MAX_SETS):
+            ones, others = new[first : first + MAX_SETS], there[start : start + MAX_SETS]
+            incidence, weights = _incidence(shingle_sets, np.concatenate([ones, others]))
+            transposed = incidence[len(ones) :].T.tocsr()
+            weighted = incidence[: len(ones)] @ sp.diags_array(weights)
+            for at in range(0, len(ones), _BLOCK):
+                shared = (weighted[at : at + _BLOCK] @ transposed).tocoo()
+                a, b = ones[at + shared.row], others[shared.col]
+                similarity = shared.data / (shingle_sets.set_sizes[a] + shingle_sets.set_sizes[b] - shared.data)
+                chosen = similarity >= threshold
+                found.append((a[chosen], b[chosen], similarity[chosen]))
+    a, b, similarity = (np.concatenate(column) for column in zip(*found, strict=True))
+    return ExactPairs(a, b, similarity, len(new), len(there), len(new))
+
+
 def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[np.float64], npt.NDArray[np.float64]]:
     """Sets by column groups, and the number of shingles that each group stands for."""
     values = np.concatenate([shingle_sets.shingles(int(item)) for item in sets])

@@ -50,6 +50,9 @@ class Classes(Protocol):
 #: Whether two codes are no near-duplicates, whatever their texts say.
 Differ = Callable[[int, int], bool]
 
+#: Takes in a record that would be kept, or gives the verdict that keeps it out.
+Admit = Callable[[int], Verdict | None]
+
 
 class Standing:
     """Codes that stand, best first, asked which of them is near another one.
@@ -122,18 +125,21 @@ class Standing:
         return (found for found in index.near(item) if not self._differ(code, self._codes[found.place]))
 
 
-def select(order: Sequence[int], kept: Standing) -> dict[int, Verdict]:
+def select(order: Sequence[int], kept: Standing, admit: Admit | None = None) -> dict[int, Verdict]:
     """Decide every record.
 
     Args:
         order: code numbers, each once, best first; the result depends on this order alone.
         kept: none so far.
+        admit: asked last, of each record that nothing kept stands for.
 
     Returns: a verdict for each code number, in that order.
     """
     verdicts: dict[int, Verdict] = {}
     for code in order:
         verdict = kept.witness(code)
+        if verdict is None and admit is not None:
+            verdict = admit(code)
         if verdict is None:
             kept.add(code)
         verdicts[code] = verdict or Verdict(None, code, 1.0)
