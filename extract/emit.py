@@ -14,7 +14,7 @@ from extract.order import Unit
 from extract.render import Names, Renderer, Texts, annotation_name, choose_names
 from extract.requirements import distributions_of
 from extract.standins import MODULES, SOURCE_NAME
-from extract.symbols import How, Imported, Namespace, Optional, Reason, Registered, Registries
+from extract.symbols import How, Imported, Namespace, Optional, Reason, Registered, Registries, Undefined
 from lemur_core.source.facts import AT_DEFINITION
 from lemur_core.source.imports import Import, import_section
 from lemur_core.source.undefined import drop_unevaluated, undefined_names
@@ -113,7 +113,7 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     ways: dict[str, How] = {}
     for link in (link for _, links in closure.linked for link in links.links):
         symbol, how = link.symbol, link.how
-        if isinstance(symbol, Imported | Optional) or how is How.SAME_FILE:
+        if isinstance(symbol, Imported | Optional | Undefined) or how is How.SAME_FILE:
             continue
         if isinstance(symbol, Registered):
             how = How.REGISTRY
@@ -150,6 +150,8 @@ def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, l
     lines += sorted(
         f'try:\n    {_import(s, names)}\nexcept ImportError:\n    {names.of[s]} = {absent}("{s.package}")' for s in late
     )
+    undefined = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotDefined"), "")
+    lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
     registry = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "Registry"), "")
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, Registered)})
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs]

@@ -15,6 +15,7 @@ from extract.modules import RUNTIME, Definition, External, Library, Missing, Mod
 from extract.requirements import is_required
 from extract.standins import (
     DEFINITIONS,
+    NOT_DEFINED,
     NOT_INSTALLED,
     REGISTRY,
     SOURCE_NAME,
@@ -35,6 +36,7 @@ from extract.symbols import (
     Registered,
     Registries,
     Symbol,
+    Undefined,
     is_registry,
     is_registry_class,
 )
@@ -255,6 +257,9 @@ class Graph:
         elif isinstance(target, Module):
             what = f"{_place(module, use)}: module {use.name} is used as a value"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
+        elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
+            result.links.append(Link(use, Undefined(use.name), 0, How.SAME_FILE))
+            result.glue.append(self.ours(NOT_DEFINED))
         else:
             result.problems.append(self._missing(module, use, target))
 

@@ -4,6 +4,7 @@ This is the one place that resolves relative imports and packages.
 Source of the rules: https://docs.python.org/3/reference/import.html
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -176,6 +177,8 @@ class Missing(NamedTuple):
 
     where: str
 
+
+_WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind what no statement shows
 
 Target = Definition | External | Module | Missing
 
@@ -352,6 +355,16 @@ class Library:
             if found is not None:
                 return found
         return Missing(f"no {name} in {module.name or module.file.path}")
+
+    def lacks(self, module: Module, name: str) -> bool:
+        """Whether nothing in a module can bind a global name: no statement, no function, no import of unknown names."""
+        if any(name in (*s.binds, *s.late, *s.touches) for s in module.facts.statements):
+            return False
+        if _WRITES_NAMES.search(module.source.read(module.file)):
+            return False
+        holders = [self.target(module, statement.aliases[0]) for statement in module.stars()]
+        known = all(isinstance(h, Module) or (isinstance(h, External) and h.runtime) for h in holders)
+        return known and isinstance(self.lookup(module, name), Missing)
 
     def bound_by(self, module: Module, name: str, binders: Sequence[Statement]) -> Target:
         """The target behind a name: followed when only imports bind it, else the module's own definition."""

@@ -13,7 +13,7 @@ from extract.graph import Links, kept_blocks
 from extract.modules import Definition, External, Missing, Module, Target
 from extract.order import Unit
 from extract.requirements import is_required
-from extract.symbols import Imported, Link, Node, Optional, Registered, Symbol
+from extract.symbols import Imported, Link, Node, Optional, Registered, Symbol, Undefined
 from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
 from lemur_core.source.imports import Import
 from lemur_core.source.scopes import BUILTINS, fresh_name
@@ -38,7 +38,7 @@ class Names:
 
 def natural_name(symbol: Symbol) -> str:
     """What a symbol is called where it comes from."""
-    return symbol.bound if isinstance(symbol, Imported | Optional) else symbol.name
+    return symbol.bound if isinstance(symbol, Imported | Optional | Undefined) else symbol.name
 
 
 def choose_names(closure: Closure) -> Names:

@@ -35,6 +35,12 @@ class Optional(NamedTuple):
     bound: str
 
 
+class Undefined(NamedTuple):
+    """A name that nothing gives the file which reads it: it fails there as soon as it is used."""
+
+    bound: str
+
+
 class Namespace(NamedTuple):
     """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
 
@@ -58,7 +64,7 @@ class Finder(NamedTuple):
         return f"modules_of_{self.module.name.rpartition('.')[2]}"
 
 
-Symbol = Definition | Imported | Registered | Optional | Namespace | Finder
+Symbol = Definition | Imported | Registered | Optional | Undefined | Namespace | Finder
 
 
 class Reason(StrEnum):

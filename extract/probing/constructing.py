@@ -44,6 +44,8 @@ _UNCALLABLE = re.compile(r"object is not callable|forward\(\) takes \d+ position
 _FILLED = ("[32, 32]", "[[4, 4, 8, 8], [8, 8, 16, 16]]")  # for a sequence that is empty by default
 _MOST_STRINGS = 6  # that a parameter is compared with
 _LISTED = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+_WIDTH, _WIDER = "32", "128"
+_VANISHED = re.compile(r"ZeroDivisionError|divisible|(?<![\w.])0(?![\w.])")
 _BEGINNING = 3  # letters that two names share
 _TRIES = 80  # of arguments for what is required
 LARGE = 400_000  # elements; above, the search for inputs runs on meta tensors
@@ -135,32 +137,32 @@ class Constructor:
         """Modules built in different ways, the likeliest first; each can be tried with inputs."""
         seen: set[Arguments] = set()
         came = False
-        for arguments in self._ways():
+        whole = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
+        examples = [arguments for way, arguments in whole if way == "example"]
+        calls = [arguments for way, arguments in whole if way != "example"]
+        small = [Arguments(kwargs=tuple(self._small().items())), Arguments()] if not self.required else []
+        configured = len(self.required) == 1 and self.required[0] in self._companions()  # a small one comes first
+        for built in self._as_they_are([*examples, *small, *(calls if not configured else ())], seen):
+            yield built
+            came = True
+        if not self.required:
+            if came:
+                return
+            seen.discard(small[0])  # its failure is what is repaired
+        yield from self._repaired(seen)
+        yield from self._as_they_are(calls, seen)
+
+    def _as_they_are(self, ways: Sequence[Arguments], seen: set[Arguments]) -> Iterator[Constructed]:
+        """The modules that arguments give which are not changed."""
+        for arguments in ways:
             if self.spent:
                 return
             if arguments not in seen:
                 seen.add(arguments)
                 try:
                     yield self.make(arguments)
-                    came = True
                 except AttemptError as failure:
                     self._remember(failure, arguments)
-        if not self.required:
-            if came:
-                return
-            seen.discard(Arguments(kwargs=tuple(self._small().items())))  # its failure is what is repaired
-        yield from self._repaired(seen)
-
-    def _ways(self) -> Iterator[Arguments]:
-        """Arguments to try as they are: examples, small defaults, calls of the corpus."""
-        whole = [(call["way"], _call(call)) for call in self.hints.get("init", ())]
-        yield from (arguments for way, arguments in whole if way == "example")
-        if not self.required:
-            yield Arguments(kwargs=tuple(self._small().items()))
-            yield Arguments()
-        elif len(self.required) == 1 and self.required[0] in self._companions():
-            return  # a configuration; `_repaired` finds it
-        yield from (arguments for way, arguments in whole if way != "example")
 
     def _repaired(self, seen: set[Arguments]) -> Iterator[Constructed]:
         """Required arguments by their names, changed where a failure points; best-first by how far it came."""
@@ -202,6 +204,9 @@ class Constructor:
             named = [name for name, p in self.parameters.items() if p.default in ((), [])] + named
         named += [name for name in self.required if name not in named]
         before = dict(built.arguments.kwargs)
+        if wide := self._wide(failure, before):
+            with contextlib.suppress(AttemptError):
+                yield self.make(Arguments(built.arguments.args, _ordered(self.parameters, {**before, **wide}).kwargs))
         positional = len(built.arguments.args)
         layers = _LAYERS if _UNCALLABLE.search(str(failure.cause)) else ()  # what turned out to be called
         if layers:
@@ -245,6 +250,9 @@ class Constructor:
         choices: Mapping[str, Sequence[str]],
         extra: Mapping[str, str],
     ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
+        texts = {name: choices[name][place] for name, place in picks.items()}
+        if wide := self._wide(failure, texts):
+            yield dict(picks), {**extra, **wide}
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         words += _WORD.findall(str(failure.cause))
         lacking = re.findall(r"'(\w+)'", str(failure.cause)) if _LACKING.search(str(failure.cause)) else []
@@ -276,6 +284,12 @@ class Constructor:
         if extra:
             yield dict(picks), {}
 
+    @staticmethod
+    def _wide(failure: AttemptError, texts: Mapping[str, str]) -> dict[str, str]:
+        """Larger widths for the usual ones, where a part of one came to nothing: heads of 32 in half of 32 channels."""
+        vanished = _VANISHED.search(failure.message)
+        return {name: _WIDER for name, text in texts.items() if text == _WIDTH} if vanished else {}
+
     def _choices(self, name: str) -> tuple[str, ...]:
         found: list[str] = [*self._companions().get(name, ()), *self._compared(name)]
         parameter = self.parameters.get(name)
@@ -296,9 +310,9 @@ class Constructor:
         """The text of the constructor and of forward."""
         if self.text is None:
             self.text = ""
-            for method in (self.cls.__init__, self.cls.forward):
-                with contextlib.suppress(OSError, TypeError):
-                    self.text += inspect.getsource(method)
+            for method in ("__init__", "forward"):
+                with contextlib.suppress(OSError, TypeError, AttributeError):  # what asking for its text may raise
+                    self.text += inspect.getsource(getattr(self.cls, method))
         return self.text
 
     def _listed(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:

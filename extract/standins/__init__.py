@@ -20,7 +20,7 @@ from lemur_core.source.parse import parse_file
 from manifests.swhid import blob_sha1
 
 SOURCE_NAME = "lemur-curator"
-OPERATOR_FILES = ("convolutions.py", "points.py", "regions.py")
+OPERATOR_FILES = ("convolutions.py", "experts.py", "points.py", "regions.py")
 
 _HERE = Path(__file__).parent
 
@@ -90,6 +90,7 @@ DEFINITIONS: Mapping[str, StandIn] = {
 }
 REGISTRY = StandIn("frameworks.py", "Registry")
 NOT_INSTALLED = StandIn("frameworks.py", "NotInstalled")
+NOT_DEFINED = StandIn("frameworks.py", "NotDefined")
 MODULES = StandIn("frameworks.py", "Modules")
 _AUTO_CLASS = StandIn("frameworks.py", "AutoClass")
 _AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look other classes up by name

@@ -37,6 +37,18 @@ class NotInstalled:
         raise ModuleNotFoundError(f"No module named {self._package!r} (optional, not part of this block)")
 
 
+class NotDefined:
+    """What stands for a name that nothing defines where a block comes from: an error once it is used, as there."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def _fail(self, *_, **__):
+        raise NameError(f"name {self._name!r} is not defined, neither here nor where this block comes from")
+
+    __bool__ = __call__ = __getattr__ = __getitem__ = __instancecheck__ = __iter__ = __len__ = __subclasscheck__ = _fail
+
+
 class Modules:
     """`importlib.import_module` for a file that has, under their dotted names, the modules which it may ask for."""
 

@@ -236,16 +236,35 @@ LOAD_EXT = "from . import loader\next_module = loader.load_ext('_ext', ['nms', '
 WHERE = r"src p/a\.py:\d+: "
 UNRESOLVED: dict[str, tuple[str, str, str, str]] = {
     # before the class, what its forward returns, the reason, the detail
-    "a name from nowhere": ("x = 1", "nowhere(x)", "unresolved_name", f"{WHERE}nowhere"),
+    "a name from nowhere as the file runs": ("y = nowhere", "y", "unresolved_name", f"{WHERE}nowhere"),
+    "a name of an unknown package": ("from gone import *", "nowhere(x)", "unresolved_name", f"{WHERE}nowhere"),
+    "a name that code may bind": ("globals().update(x=1)", "nowhere(x)", "unresolved_name", f"{WHERE}nowhere"),
     "a relative import of nothing": ("from .gone import f", "f(x)", "unresolved_import", WHERE),
     "a name that the other file lacks": ("from .b import gone", "gone(x)", "unresolved_import", WHERE),
     "an import that leaves the package": ("from ...far import f", "f(x)", "unresolved_import", WHERE),
     "a compiled operator": ("from . import _C", "_C.gone_op(x)", "native_op", r"_C\.gone_op"),
     "an operator of an extension": (LOAD_EXT, "ext_module.gone_op(x)", "native_op", r"ext_module\.gone_op"),
-    "an operator of no extension": (LOAD_EXT, "ext2.gone_op(x)", "unresolved_name", f"{WHERE}ext2"),
     "an operator of torch.ops": ("import torch", "torch.ops.p.gone_op(x)", "native_op", r"torch\.ops\.p\.gone_op"),
     "a module as a value as the file runs": ("from . import b\nX = vars(b)", "X", "dynamic_module", f"{WHERE}module b"),
 }
+
+
+def test_a_name_that_nothing_defines_fails_once_it_is_used(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
+    outcome = corpus(
+        """
+        --- p/a.py
+        from torch import nn
+        class A(nn.Module):
+            def __init__(self, drop=0.0):
+                super().__init__()
+                self.drop = DropPath(drop) if drop else nn.Identity()
+            def forward(self, x): return self.drop(x)
+        """
+    ).emit("A")
+    made = run(closed(outcome))["A"]
+    made()
+    with pytest.raises(NameError, match="'DropPath' is not defined"):
+        made(0.1)
 
 
 @pytest.mark.parametrize("case", UNRESOLVED)

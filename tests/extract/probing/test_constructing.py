@@ -212,6 +212,15 @@ def test_a_companion_configuration(constructor: MakeConstructor) -> None:
     assert dict(first(made).kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
 
 
+def test_calls_come_after_a_small_configuration_that_fails(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("config", "assert config.layers == 5\nself.a = nn.Linear(config.hidden_size, config.layers)"),
+        companions=[companion(CONFIG, "config", "SmallConfig")],
+        init=[{"args": ["SmallConfig(16, 5)"], "kwargs": [], "way": "call"}],
+    )
+    assert [plan.arguments.args for plan in made.plans()] == [("SmallConfig(16, 5)",)]
+
+
 def test_a_companion_takes_the_place_of_what_only_annotations_name(constructor: MakeConstructor) -> None:
     """The closed file has `object` for the configuration's class."""
     made = constructor(
@@ -308,6 +317,27 @@ def test_settings_that_are_read_like_a_dict(constructor: MakeConstructor, body: 
 
 
 # --- variants, sizes, failures ----------------------------------------------------------------------------------------
+
+
+def test_wider_where_a_part_of_a_width_came_to_nothing(constructor: MakeConstructor) -> None:
+    assert dict(first(constructor(text("c1, c2", "heads = c1 // 64\nself.a = nn.Linear(c1 // heads, c2)"))).kwargs) == {
+        "c1": "128",
+        "c2": "128",
+    }
+    made = constructor(text("c1, groups=2", "self.heads = c1 // 64"))
+    plan = next(made.plans())
+    mistake = AttemptError(RuntimeError("shape '[18, 49, 3, 0, -1]' is invalid for input of size 42336"))
+    assert dict(next(made.variants(plan, mistake)).arguments.kwargs) == {"c1": "128"}
+
+
+def test_a_forward_that_cannot_be_read(constructor: MakeConstructor, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreadable:
+        def __get__(self, *_: object) -> None:
+            raise AttributeError("'_CachedForward' object has no attribute '__getattr__'")
+
+    made = constructor(text("mode", "assert mode == 'a'"))
+    monkeypatch.setattr(made.cls, "forward", Unreadable())
+    assert dict(first(made).kwargs) == {"mode": "'a'"}
 
 
 def test_variants_change_what_forward_s_failure_names(constructor: MakeConstructor) -> None:
