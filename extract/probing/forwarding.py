@@ -33,7 +33,6 @@ from extract.probing.inputs import (
     meaning,
     required,
     tensors_in,
-    wants_tensor,
 )
 from extract.probing.repairs import FailedCall, of_the_module, repairs
 from extract.probing.values import call_of, parameters_of, spelled
@@ -163,8 +162,6 @@ class Forward:
         parameter = self.parameters.get(name)
         said = annotated(spelled(parameter.annotation), main) if parameter is not None else []
         named = like_main(name, main, loss=loss)
-        if parameter is not None and wants_tensor(spelled(parameter.annotation)):
-            named = [value for value in named if not isinstance(value, Items)] or named
         return [*named, *said] if meaning(name) is not None else [*said, *named]
 
     def _companions(self, names: Sequence[str]) -> dict[str, Value]:

@@ -297,11 +297,6 @@ def annotated(annotation: str, main: Tensor) -> list[Value]:
     return next((list(make(main)) for pattern, make in _ANNOTATED if re.fullmatch(pattern, plain)), [])
 
 
-def wants_tensor(annotation: str) -> bool:
-    """Whether an annotation asks for a tensor, and nothing else."""
-    return re.fullmatch(r"['\"]?(torch\.|th\.)?Tensor['\"]?", annotation) is not None
-
-
 def _sides(main: Tensor, number: int) -> tuple[int, ...]:
     """The sizes of a map whose positions are the tokens of the main input: as square as can be, the last ones first."""
     if len(main.shape) != 3:
@@ -348,8 +343,7 @@ def main_values(name: str, annotation: str, shape: tuple[int, ...], channels: in
     if _INDEX.fullmatch(lower) or (layers.embeds and len(shape) in (2, 3)):
         yield Tensor((BATCH, _TOKENS), INDEX)
         yield Tensor((BATCH,), INDEX)
-    listed = _LISTS.fullmatch(lower) and not wants_tensor(annotation)
-    if listed or re.match(r"(list|tuple|sequence)", annotation.lower()):
+    if _LISTS.fullmatch(lower) or re.match(r"(list|tuple|sequence)", annotation.lower()):
         yield pyramid(channels, 3, max(8, shape[-1] if len(shape) == 4 else 16))
     yield Tensor(shape, FLOAT)
 

@@ -25,8 +25,6 @@ class Rule(NamedTuple):
 
 NAMES: tuple[Rule, ...] = (
     Rule(r"config|cfg|conf|opts?|args|hparams|options|settings|.*_config", "@settings|{}|None"),
-    Rule(r"(.*_)?norm_cfg", "None|dict(type='BN')|dict(type='LN')|{}"),
-    Rule(r"(.*_)?act_cfg", "None|dict(type='ReLU')|{}"),
     Rule(r".*_(cfg|args|kwargs)", "None|{}|@settings"),
     Rule(
         r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"

@@ -53,7 +53,6 @@ EMPTY = inspect.Parameter.empty
         ("depths", list[int], "[2, 2, 2, 2]"),
         ("depths", "Tuple[int, ...]", "[2, 2, 2, 2]"),
         ("norm_layer", str, "'BN'"),
-        ("act_cfg", dict, "dict(type='ReLU')"),
         ("zzz", bool, "False"),
         ("zzz", float, "0.5"),
         ("zzz", str, "'mean'"),
