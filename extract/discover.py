@@ -46,10 +46,14 @@ class Found:
         return at.line, at.end_line
 
     @property
+    def stem(self) -> str:
+        """The dotted name of its file: what is imported to reach it."""
+        return self.module.name or self.module.file.path.removesuffix(".py").replace("/", ".")
+
+    @property
     def qualname(self) -> str:
         """The dotted name under which its own source imports it."""
-        stem = self.module.name or self.module.file.path.removesuffix(".py").replace("/", ".")
-        return ".".join((stem, *self.outer, self.name))
+        return ".".join((self.stem, *self.outer, self.name))
 
     @property
     def block(self) -> str:

@@ -127,8 +127,12 @@ def _judged(outcome: Outcome, work: _Work, *, last: bool) -> Leaned | None:
     """What the proof of a lean form says; None where it is to be cut again, and less."""
     answer, lean = _answer(outcome), work.lean
     assert lean is not None
-    wrong = _difference(answer, work.answer["signature"])
-    if wrong is None:
+    wrong = f"only the full form runs: {answer['error']}" if "error" in answer else ""
+    if not wrong and (differs := difference(answer, work.answer["signature"]["steps"])):
+        wrong = f"not as the full form: {differs}"
+    if not wrong and answer["steps"].keys() != work.answer["signature"]["steps"].keys():
+        wrong = "not as the full form: other steps"
+    if not wrong:
         return Leaned(outcome.key, lean, sets=tuple(work.answer["sets"]))
     spared = _to_spare(answer, lean) - work.spared
     if last or not spared:
@@ -166,15 +170,16 @@ def _answer(outcome: Outcome) -> Mapping[str, Any]:
     return {"error": f"{outcome.status.value}: {outcome.error or ''}"}
 
 
-def _difference(lean: Mapping[str, Any], full: Mapping[str, Any]) -> str | None:
-    """Where a lean form is not as the full one; None if it is."""
-    if "error" in lean:
-        return f"only the full form runs: {lean['error']}"
-    names = [name for name, value in full["steps"].items() if lean["steps"].get(name) != value]
-    if not names and lean["steps"].keys() == full["steps"].keys():
-        return None
-    told = "; ".join(stop["message"] for stop in lean["stops"][:1] if stop["step"] in names)
-    return f"not as the full form: {names[0] if names else 'other steps'}{': ' + told if told else ''}"
+def difference(answer: Mapping[str, Any], steps: Mapping[str, Any]) -> str:
+    """The first step in which what was signed differs from what it should be, with the error it ended in; "" if none.
+
+    Args: answer: of `extract.probing.lean.sign_lean`. steps: what it should have signed, by step.
+    """
+    wrong = next((name for name, value in steps.items() if answer["steps"].get(name) != value), None)
+    if wrong is None:
+        return ""
+    told = next((f": {stop['message']}" for stop in answer["stops"] if stop["step"] == wrong), "")
+    return f"{wrong}{told}"
 
 
 def _to_spare(answer: Mapping[str, Any], lean: Lean) -> set[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from extract.lean.stage import SIGN, sizes_of
+from extract.lean.stage import SIGN, difference, sizes_of
 from extract.migration.layout import Place, Project, TestPlace
 from extract.migration.reuse import Option
 from extract.migration.writing import Donated
@@ -133,10 +133,8 @@ class Trial:
             if "error" in answer:
                 return Proof(str(answer["error"]))
         steps = {name: value for name, value in alone["steps"].items() if name != _PRINTED}
-        wrong = [name for name in steps if within["steps"].get(name) != steps[name]]
-        if wrong:
-            told = next((f": {stop['message']}" for stop in within["stops"] if stop["step"] == wrong[0]), "")
-            return Proof(f"differs from the block in {wrong[0]}{told}")
+        if wrong := difference(within, steps):
+            return Proof(f"differs from the block in {wrong}")
         if not isinstance(within["test"], int) or not within["test"]:
             return Proof(f"its smoke test fails: {within['test'] or 'none is found in its file'}")
         return Proof("", len(steps), within["test"])
