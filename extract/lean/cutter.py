@@ -28,8 +28,9 @@ _END = re.compile(rb"\s*,[ \t]*(?:#[^\n]*)?\n")  # of an entry
 #: Where the lack of a name of the module may be taken for an answer.
 _ASKS = re.compile(
     rb"\bglobals\(\)(?!\s*\[)|\b(?:vars|dir|locals)\(\)|\bhasattr\(\s*sys\.modules"
-    rb"|\bgetattr\(\s*sys\.modules\[[^\]]*\]\s*,[^,()]*,|\bin\s+sys\.modules"
+    rb"|\bgetattr\(\s*sys\.modules\[[^\]]*\]\s*,[^,()]*,"
 )
+_LOADED = re.compile(rb"\bin\s+sys\.modules")  # asks what is imported, not what is defined here
 _SENTINEL = re.compile(r" *#@(\d+)@$")
 
 
@@ -288,12 +289,19 @@ class Cutter:
                 done.add(unit.start)
                 waiting += unit.binds if unit.kind != IMPORT else ()
                 gone = list(self._possible(unit, removed, spared, ()))
-                for asked in _ASKS.finditer(self.text, unit.start, unit.end):
-                    if not any(cut.start <= asked.start() < cut.end for cut in gone):
-                        waiting += (name for other in self._units if other.kind != IMPORT for name in other.binds)
+                for asks, importing in ((_ASKS, False), (_LOADED, True)):
+                    for asked in asks.finditer(self.text, unit.start, unit.end):
+                        if not any(cut.start <= asked.start() < cut.end for cut in gone):
+                            waiting += self._asked_for(importing)
                 for use in unit.uses:
                     if self._is_needed(use, gone) and use.name in self._binding:
                         waiting.append(use.name)
+
+    def _asked_for(self, importing: bool) -> Iterator[str]:
+        """The names of the file, or those of its `if` and `try` blocks that import something."""
+        for unit in self._units:
+            if unit.kind != IMPORT and (not importing or any(s.kind == IMPORT for s in unit.statements)):
+                yield from unit.binds
 
     def _is_needed(self, use: Use, gone: Iterable[Cut]) -> bool:
         place = use.start if use.start >= 0 else use.inside

@@ -333,6 +333,24 @@ class Gate(nn.Module):
     def forward(self, x):
         return self.more(x)
 """
+#: Asks whether a module is loaded, which tells nothing of its own names.
+LOADS = """import sys
+from torch import nn
+
+
+class Extra(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+class Gate(nn.Module):
+    def __init__(self, name="absent"):
+        super().__init__()
+        self.more = nn.ReLU() if name in sys.modules else nn.Identity()
+
+    def forward(self, x):
+        return self.more(x)
+"""
 #: Calls of the corpus: the block's own, two that work, one that does not, and one of a large module.
 HINTS = {
     "init": [
@@ -362,6 +380,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leaned]:
         pair("gate", FULL, ARGUMENTS),
         pair("sets", FULL, ARGUMENTS, hints=HINTS),
         pair("asks", ASKS, plain),
+        pair("loads", LOADS, plain),
         pair("local", LOCAL, plain),
         pair("changes", CHANGES, plain),
         pair("unmade", FAILS, ARGUMENTS),
@@ -408,6 +427,13 @@ def test_what_is_asked_for_by_a_string_is_there(found: dict[str, Leaned]) -> Non
     assert lean is not None
     with pytest.raises(NotImplementedError, match="left out of the lean form: Extra"):
         run(lean.text, "extra")
+
+
+def test_what_is_loaded_tells_nothing_of_definitions(found: dict[str, Leaned]) -> None:
+    lean = found["loads"].lean
+    assert lean is not None, found["loads"].error
+    assert "in sys.modules" in lean.text
+    assert "Extra" not in lean.text
 
 
 def test_scopes_stay_as_they_are(found: dict[str, Leaned]) -> None:
