@@ -52,6 +52,17 @@ class GraphName(StrEnum):
     off = "off"
 
 
+class ExecutorName(StrEnum):
+    """What runs the tasks of a divided run."""
+
+    local = "local"
+    slurm = "slurm"
+    ray = "ray"
+
+
+_IN_TASKS = "In tasks, here or on a cluster"
+
+
 @app.command(rich_help_panel=_PANEL)
 def curate(
     source: SourcesArg,
@@ -129,6 +140,21 @@ def curate(
             metavar="SNAPSHOT", help="Write a delta: only what is new beside it (repeatable).", show_default=False
         ),
     ] = None,
+    executor: Annotated[
+        ExecutorName | None,
+        typer.Option(help="Divide the work into tasks that can be resumed.", rich_help_panel=_IN_TASKS),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", metavar="N", min=1, help="Default: M.", rich_help_panel=_IN_TASKS)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="M", min=1, help="At a time; default: cores.", rich_help_panel=_IN_TASKS),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option("--work", metavar="DIR", help="All tasks see it; default OUT.work.", rich_help_panel=_IN_TASKS),
+    ] = None,
     jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
@@ -139,6 +165,7 @@ def curate(
     """Deduplicate, split and explain a corpus of network codes."""
     from curate.options import CurateOptions, parse_upweight
     from lemur_core.files.atomic import check_free
+    from lemur_core.files.errors import UsageError
     from manifests.licenses import stated_expression
 
     options = CurateOptions(
@@ -175,7 +202,32 @@ def curate(
     from curate.pipeline import curate as run
     from curate.sources import open_sources
 
-    manifest = run(open_sources(source), out, options, against=against or (), jobs=jobs, force=force)
+    if executor is None:
+        if tasks is not None or workers is not None or work is not None:
+            raise UsageError("--tasks, --workers and --work: nothing is divided without --executor; add it")
+        manifest = run(open_sources(source), out, options, against=against or (), jobs=jobs, force=force)
+    elif against:
+        raise UsageError("--against: a delta is not divided into tasks; leave --executor out")
+    else:
+        from curate.cluster.command import curate_in_tasks
+        from lemur_core.files.workers import available_cores
+
+        at_once = workers or available_cores()
+        folder = work or out.with_name(f"{out.name}.work")
+        made = curate_in_tasks(
+            open_sources(source),
+            source,
+            out,
+            options,
+            executor.value,
+            tasks=tasks or at_once,
+            workers=at_once,
+            work=folder,
+            force=force,
+        )
+        if made is None:
+            return
+        manifest = made
     _print_summary(out, manifest, as_json=as_json)
 
 

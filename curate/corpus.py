@@ -63,12 +63,17 @@ class Corpus:
     computed: int  # codes whose features were not in the cache
 
 
-def read_corpus(source: Source, codes: CodeFile, detail: Detail, jobs: int | None) -> Corpus:
+def read_corpus(
+    source: Source, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
+) -> Corpus:
     """Read all rows of a source and have the features of every distinct code.
+
+    Args:
+        store: where features are kept; the user's cache by default.
 
     Raises: UserError if there are no rows, or the source cannot be read.
     """
-    store = FeatureStore(detail)
+    store = store or FeatureStore(detail)
     reader = _Reader(source, codes, store)
     computed = fill_store(store, reader.new_codes(), detail, jobs)
     if not reader.problem_of_row:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -191,10 +191,10 @@ SHARD_CODES = 20_000
 
 
 class FeatureStore:
-    """The features of all codes seen so far, for one definition of tokens."""
+    """The features of all codes seen so far, for one definition of tokens; `folder` is the user's cache by default."""
 
-    def __init__(self, detail: Detail) -> None:
-        self._folder = cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
+    def __init__(self, detail: Detail, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
         self._pending: list[tuple[bytes, Features | str]] = []
         self._shards: list[Path] = []
         self._known: dict[bytes, tuple[int, int]] = {}
@@ -217,13 +217,11 @@ class FeatureStore:
         if not self._pending:
             return
         rows, blob = _shard_rows(self._pending)
-        table = pa.Table.from_pylist(rows, schema=_SCHEMA)
         name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
         path = self._folder / f"{name}.parquet"
         with atomic_file(path.with_suffix(".shingles")) as part:
             part.write_bytes(blob)
-        with atomic_file(path) as part:  # last: a shard exists once this file does
-            pq.write_table(table, part, compression="zstd", compression_level=1)
+        _write_shard(rows, path)
         self._pending = []
         self._open(path)
 
@@ -238,20 +236,41 @@ class FeatureStore:
 
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
+        table = FeatureTable(len(digests))
+        for shard, rows in self._rows(digests):
+            handle = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
+            weakref.finalize(table, os.close, handle)
+            for position, features in rows:
+                table.put(position, features, handle)
+        return table.finish()
+
+    def export(self, digests: Sequence[bytes], path: Path) -> None:
+        """Write the features of these codes as one shard: `path` (.parquet) and its shingles beside it."""
+        found: list[dict[str, Any]] = []
+        places: dict[bytes, int] = {}
+        with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
+            for shard, rows in self._rows(digests):
+                with self._shards[shard].with_suffix(".shingles").open("rb") as shingles:
+                    for position, features in rows:
+                        name = features["shingle_set"]
+                        if name is not None and name not in places:
+                            places[name] = blob.tell()
+                            shingles.seek(features["shingles_at"])
+                            blob.write(shingles.read(features["shingles_count"] * 8))
+                        found.append(features | {"id": digests[position], "shingles_at": places.get(name)})
+        found.sort(key=lambda features: features["id"])
+        _write_shard(found, path)
+
+    def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, dict[str, Any]]]]]:
+        """By shard, the rows of these codes with their positions."""
         wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, position)
         for position, digest in enumerate(digests):
             shard, row = self._known[digest]
             wanted.setdefault(shard, []).append((row, position))
-        table = FeatureTable(len(digests))
         for shard, places in sorted(wanted.items()):
-            handle = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
-            weakref.finalize(table, os.close, handle)
             rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
-            positions = (position for _, position in places)
-            for batch in rows.to_batches(max_chunksize=1_000):
-                for features in batch.to_pylist():
-                    table.put(next(positions), features, handle)
-        return table.finish()
+            features = (one for batch in rows.to_batches(max_chunksize=1_000) for one in batch.to_pylist())
+            yield shard, zip((position for _, position in places), features, strict=True)
 
     def _open(self, path: Path) -> None:
         try:
@@ -272,8 +291,14 @@ class FeatureStore:
             self._known.setdefault(digest, (shard, row))
 
 
-def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, object]], bytes]:
-    rows: list[dict[str, object]] = []
+def _write_shard(rows: list[dict[str, Any]], path: Path) -> None:
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA)
+    with atomic_file(path) as part:  # after its shingles: a shard exists once this file does
+        pq.write_table(table, part, compression="zstd", compression_level=1)
+
+
+def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, Any]], bytes]:
+    rows: list[dict[str, Any]] = []
     pieces: list[bytes] = []
     places: dict[bytes, int] = {}
     end = 0

@@ -113,35 +113,64 @@ class NetworkTracer:
                 yield int(outcome.key), Traced(answer)
                 advance(1)
 
+    def trace_records(
+        self, records: Mapping[int, Mapping[str, Any]], code_of: Callable[[int], str]
+    ) -> dict[int, Traced]:
+        """What the networks of some records (`task`, `dataset`, `prm`) compute, by their number.
+
+        Raises: UserError if no sandbox can be had.
+        """
+        found: dict[int, Traced] = {}
+        payloads: dict[int, dict[str, Any]] = {}
+        for number, record in records.items():
+            given = given_of(record["task"], record["dataset"], read_parameters(record["prm"]))
+            if isinstance(given, str):
+                found[number] = Traced({"error": f"unknown_input: {given}"})
+            else:
+                payloads[number] = given | {"code": code_of(number)}
+        return found | dict(self.run(payloads))
+
 
 class GraphTracer(NetworkTracer):
-    """Traces the codes of a corpus as they are asked for, and remembers them."""
+    """Traces the codes of a corpus as they are asked for, and remembers them.
 
-    def __init__(self, corpus: Corpus, *, jobs: int | None = None, unsafe: bool = False) -> None:
+    Args:
+        answers: of the sandbox, by id, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        jobs: int | None = None,
+        unsafe: bool = False,
+        answers: Mapping[str, Mapping[str, Any]] = {},
+    ) -> None:
         super().__init__(jobs=jobs, unsafe=unsafe)
         self.known: dict[int, Traced] = {}
-        self._corpus = corpus
+        self._corpus, self._answers = corpus, answers
 
     @property
     def graphs(self) -> dict[int, str]:
         """G0 of each code that has a graph."""
-        return {code: traced.graph for code, traced in self.known.items() if traced.graph is not None}
+        return graphs_of(self.known)
 
     def trace(self, shown: Mapping[int, int]) -> None:
         """Trace those of these codes that are not known, each as the row that shows it describes it.
 
         Raises: UserError if no sandbox can be had.
         """
-        payloads: dict[int, dict[str, Any]] = {}
-        for code, row in shown.items():
-            if code not in self.known:
-                (record,) = self._corpus.rows.slice(row, 1).select(["task", "dataset", "prm"]).to_pylist()
-                given = given_of(record["task"], record["dataset"], read_parameters(record["prm"]))
-                if isinstance(given, str):
-                    self.known[code] = Traced({"error": f"unknown_input: {given}"})
-                else:
-                    payloads[code] = given | {"code": self._corpus.codes[code]}
-        self.known.update(self.run(payloads))
+        new = {code: row for code, row in shown.items() if code not in self.known}
+        answered = {code: self._answers[id_] for code in new if (id_ := self._corpus.ids[code]) in self._answers}
+        self.known |= {code: Traced(answer) for code, answer in answered.items()}
+        rest = [code for code in new if code not in answered]
+        records = self._corpus.rows.take([new[code] for code in rest]).select(["task", "dataset", "prm"]).to_pylist()
+        self.known |= self.trace_records(dict(zip(rest, records, strict=True)), self._corpus.codes.__getitem__)
+
+
+def graphs_of(known: Mapping[int, Traced]) -> dict[int, str]:
+    """G0 of each code that has a graph."""
+    return {code: traced.graph for code, traced in known.items() if traced.graph is not None}
 
 
 def given_of(task: str | None, dataset: str | None, prm: Mapping[str, Any]) -> dict[str, Any] | str:

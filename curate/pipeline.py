@@ -12,6 +12,7 @@ from curate.delta import Against, open_against
 from curate.graphs import GraphTracer
 from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome, count_decisions
+from curate.prepared import Prepared
 from curate.published import check_parents
 from curate.report import write_report
 from curate.rows import Source
@@ -34,11 +35,13 @@ def curate(
     against: Sequence[Path] = (),
     jobs: int | None = None,
     force: bool = False,
+    prepared: Prepared | None = None,
 ) -> Manifest:
     """Curate a source into the folder `out`.
 
     Args:
         against: finished snapshots and deltas; `out` becomes a delta to them.
+        prepared: what was worked out elsewhere already.
 
     Returns: the manifest that was written.
     Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
@@ -47,11 +50,11 @@ def curate(
     check_parents(against)
     with atomic_folder(out, force=force) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(source, codes, options.tokens, jobs)
+            corpus = read_corpus(source, codes, options.tokens, jobs, None if prepared is None else prepared.features)
             watch.lap("load and features")
             published = open_against(against, corpus, options, jobs) if against else None
             watch.lap("published")
-            outcome = decide(corpus, options, jobs, published)
+            outcome = decide(corpus, options, jobs, published, prepared)
             if published is not None:
                 corpus = published.told(corpus)
             else:
@@ -99,12 +102,18 @@ def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
     raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
 
 
-def decide(corpus: Corpus, options: CurateOptions, jobs: int | None, against: Against | None = None) -> Outcome:
+def decide(
+    corpus: Corpus,
+    options: CurateOptions,
+    jobs: int | None,
+    against: Against | None = None,
+    prepared: Prepared | None = None,
+) -> Outcome:
     """The outcome of the profile that was asked for, and whether the kept records run, where that was asked too."""
     if not options.checks_runs:
-        return _decide(corpus, options, jobs, against=against)
+        return _decide(corpus, options, jobs, None, against, prepared)
     with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox) as check:
-        outcome = _decide(corpus, options, jobs, check, against)
+        outcome = _decide(corpus, options, jobs, check, against, prepared)
         outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
     return outcome
 
@@ -113,22 +122,24 @@ def _decide(
     corpus: Corpus,
     options: CurateOptions,
     jobs: int | None,
-    check: Check | None = None,
-    against: Against | None = None,
+    check: Check | None,
+    against: Against | None,
+    prepared: Prepared | None,
 ) -> Outcome:
+    answers = {} if prepared is None else prepared.answers
     if options.graphs != "off":
         try:
-            with GraphTracer(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox) as tracer:
-                return curate_strict(corpus, options, check, tracer, against)
+            with GraphTracer(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, answers=answers) as tracer:
+                return curate_strict(corpus, options, check, tracer, against, prepared)
         except NoSandboxError as error:
             if options.graph is not None or check is not None or against is not None:
                 raise
             note(f"graphs are not compared: {error}")
-            outcome = curate_strict(corpus, options, check)
+            outcome = curate_strict(corpus, options, check, prepared=prepared)
             outcome.notes.append("graphs were not compared: no sandbox can be had here, so no code was run")
             return outcome
     if options.profile == "strict":
-        return curate_strict(corpus, options, check, None, against)
+        return curate_strict(corpus, options, check, None, against, prepared)
     from curate.nndup.profile import curate_like_nndup
 
     return curate_like_nndup(corpus, options, jobs)

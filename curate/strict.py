@@ -21,13 +21,14 @@ from curate.features import FeatureTable
 from curate.graphs import GraphTracer, Traced, choose_traced
 from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
 from curate.outcome import Outcome, Published
+from curate.prepared import Prepared
 from curate.records import Records, build_records
 from curate.runs import Check, choose_running
 from curate.select import Rescue, Select, Support, rescue
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, linked_by_lsh, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
-from lemur_core.similarity.selection import Standing, Verdict, select
+from lemur_core.similarity.selection import Differ, Standing, Verdict, select
 
 
 def leak_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
@@ -110,6 +111,7 @@ def curate_strict(
     check: Check | None = None,
     tracer: GraphTracer | None = None,
     against: Against | None = None,
+    prepared: Prepared | None = None,
 ) -> Outcome:
     """Decide every row by the guarantees of the strict profile.
 
@@ -117,6 +119,7 @@ def curate_strict(
         check: tells which records run; needed where they are required to.
         tracer: tells what codes compute; None: graphs are not compared.
         against: what is published already; the outcome is a delta then.
+        prepared: the first selection, where it was made elsewhere.
     """
     records = build_records(corpus, options)
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
@@ -125,7 +128,7 @@ def curate_strict(
         return None if tracer is None else tracer.known.get(code)
 
     guard = None if against is None else SplitGuard(corpus.features, against, known)
-    selector = _selector(corpus, options, recall, tracer, guard)
+    selector = _selector(corpus, options, recall, tracer, guard, prepared)
     if tracer is not None and options.graphs != "survivors":
         there = () if against is None else against.equal
         tracer.trace({code: row for code, row in records.shown.items() if code not in there})
@@ -197,26 +200,51 @@ def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, reca
     return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
 
 
+def banding_of(corpus: Corpus, records: Records, options: CurateOptions) -> Banding:
+    """The bands by which near records are found."""
+    recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
+    return Banding(recall.bands, recall.rows)
+
+
+def standing(
+    features: FeatureTable,
+    options: CurateOptions,
+    banding: Banding,
+    graphs: Mapping[int, str] = {},
+    differ: Differ | None = None,
+) -> Standing:
+    """What stands by these options, none so far."""
+    lexical = LexicalIndex(features, options.lexical_threshold, banding)
+    return Standing(features, lexical, StructuralIndex(features.elements, options.structural), graphs, differ)
+
+
 def _selector(
-    corpus: Corpus, options: CurateOptions, recall: Recall, tracer: GraphTracer | None, guard: SplitGuard | None
+    corpus: Corpus,
+    options: CurateOptions,
+    recall: Recall,
+    tracer: GraphTracer | None,
+    guard: SplitGuard | None,
+    prepared: Prepared | None,
 ) -> Select:
-    banding = Banding(recall.bands, recall.rows)
-    lexical = LexicalIndex(corpus.features, options.lexical_threshold, banding)
-    structural = StructuralIndex(corpus.features.elements, options.structural)
+    kept = standing(corpus.features, options, Banding(recall.bands, recall.rows))
+    made = prepared  # taken once: another selection goes by other graphs, or by fewer records
 
     def differ(one: int, other: int) -> bool:
         assert tracer is not None
         return tracer.known[one].agrees(tracer.known[other]) == "different"
 
     def run(order: Sequence[int]) -> dict[int, Verdict]:
-        lexical.clear()
-        structural.clear()
-        graphs = {} if tracer is None else tracer.graphs
-        apart = differ if tracer is not None and options.graphs == "keep-different" else None
+        nonlocal made
+        verdicts = None if made is None else made.first(order, corpus.ids)
+        made = None
+        if verdicts is not None:
+            return verdicts
+        kept.clear()
+        kept.graphs = {} if tracer is None else tracer.graphs
+        kept.differ = differ if tracer is not None and options.graphs == "keep-different" else None
         if guard is not None:
             guard.clear()
-        standing = Standing(corpus.features, lexical, structural, graphs, apart)
-        return select(order, standing, None if guard is None else guard.admit)
+        return select(order, kept, None if guard is None else guard.admit)
 
     return run
 

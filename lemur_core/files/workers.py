@@ -37,7 +37,7 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
     """A pool of `jobs` processes (default: the cores this process may use); ended at once when the body fails."""
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPool(jobs or available_cores(), initializer=_start_worker, context=context)
+    pool = ProcessPool(jobs or available_cores(), initializer=start_worker, context=context)
     try:
         yield pool
         pool.close()
@@ -158,7 +158,8 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
+    """What each worker does first: it is deaf to the terminal, and ends with its parent."""
     for number in _FROM_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

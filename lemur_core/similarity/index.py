@@ -20,7 +20,7 @@ Srikant 2007, "Scaling up all pairs similarity search".
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -207,12 +207,8 @@ class StructuralIndex(NeighbourIndex):
     stage = "structural"
 
     def __init__(self, fingerprints: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        frequency: Counter[int] = Counter()
-        for elements in fingerprints:
-            frequency.update(elements.tolist())
-        self._rarest_first = [
-            sorted(elements.tolist(), key=lambda element: (frequency[element], element)) for elements in fingerprints
-        ]
+        frequency = element_frequency(fingerprints)
+        self._rarest_first = [rarest_first(elements, frequency) for elements in fingerprints]
         super().__init__(threshold)
 
     def clear(self) -> None:
@@ -241,9 +237,26 @@ class StructuralIndex(NeighbourIndex):
                 yield number, set_jaccard(own, other)
 
     def _prefix(self, item: int) -> Sequence[int]:
-        elements = self._rarest_first[item]
-        size = len(elements)
-        return elements[: size - math.ceil(self.threshold * size - 1e-9) + 1] if size else elements
+        return prefix(self._rarest_first[item], self.threshold)
+
+
+def element_frequency(fingerprints: Iterable[npt.NDArray[np.uint64]]) -> Counter[int]:
+    """In how many fingerprints each element is."""
+    frequency: Counter[int] = Counter()
+    for elements in fingerprints:
+        frequency.update(elements.tolist())
+    return frequency
+
+
+def rarest_first(elements: npt.NDArray[np.uint64], frequency: Mapping[int, int]) -> list[int]:
+    """The elements of a fingerprint in the order that all fingerprints of these frequencies share."""
+    return sorted(elements.tolist(), key=lambda element: (frequency[element], element))
+
+
+def prefix(elements: Sequence[int], threshold: float) -> Sequence[int]:
+    """The first of a fingerprint's elements, of which two that reach the threshold share one."""
+    size = len(elements)
+    return elements[: size - math.ceil(threshold * size - 1e-9) + 1] if size else elements
 
 
 def set_jaccard(a: frozenset[int], b: frozenset[int]) -> float:

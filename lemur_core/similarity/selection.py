@@ -71,7 +71,7 @@ class Standing:
         graphs: Mapping[int, str] = {},
         differ: Differ | None = None,
     ) -> None:
-        self._features, self._graphs, self._differ = features, graphs, differ
+        self._features, self.graphs, self.differ = features, graphs, differ
         self._indexes = (lexical, structural)
         self._codes: list[int] = []
         self._tree: dict[int, int] = {}  # and of graphs: the place of the first that has it
@@ -88,8 +88,8 @@ class Standing:
         place = len(self._codes)
         self._codes.append(code)
         self._tree.setdefault(int(self._features.tree[code]), place)
-        if code in self._graphs:
-            self._graph.setdefault(self._graphs[code], place)
+        if code in self.graphs:
+            self._graph.setdefault(self.graphs[code], place)
         for index, item in zip(self._indexes, self._items(code), strict=True):
             index.keep(item, place)
 
@@ -99,10 +99,10 @@ class Standing:
         if tree in self._tree:
             return Verdict("exact", self._codes[self._tree[tree]], 1.0)
         for index, item in zip(self._indexes, self._items(code), strict=True):
-            near = index.nearest(item) if self._differ is None else _nearest(self._alike(index, item, code))
+            near = index.nearest(item) if self.differ is None else _nearest(self._alike(index, item, code))
             if near is not None:
                 return Verdict(index.stage, self._codes[near.place], near.similarity)
-        place = self._graph.get(self._graphs[code]) if code in self._graphs else None
+        place = self._graph.get(self.graphs[code]) if code in self.graphs else None
         return None if place is None else Verdict("graph", self._codes[place], 1.0)
 
     def near(self, code: int) -> int | None:
@@ -111,18 +111,18 @@ class Standing:
         if tree in self._tree:
             return self._codes[self._tree[tree]]
         for index, item in zip(self._indexes, self._items(code), strict=True):
-            near = index.any_near(item) if self._differ is None else next(self._alike(index, item, code), None)
+            near = index.any_near(item) if self.differ is None else next(self._alike(index, item, code), None)
             if near is not None:
                 return self._codes[near.place]
-        place = self._graph.get(self._graphs[code]) if code in self._graphs else None
+        place = self._graph.get(self.graphs[code]) if code in self.graphs else None
         return None if place is None else self._codes[place]
 
     def _items(self, code: int) -> tuple[int, int]:
         return int(self._features.shingle_set[code]), int(self._features.fingerprint[code])
 
     def _alike(self, index: NeighbourIndex, item: int, code: int) -> Iterator[Neighbour]:
-        assert self._differ is not None
-        return (found for found in index.near(item) if not self._differ(code, self._codes[found.place]))
+        assert self.differ is not None
+        return (found for found in index.near(item) if not self.differ(code, self._codes[found.place]))
 
 
 def select(order: Sequence[int], kept: Standing, admit: Admit | None = None) -> dict[int, Verdict]:

@@ -1,0 +1,278 @@
+"""The steps of a curation in tasks, each a function of the work folder, a rank and the number of tasks.
+
+Who may be near whom is found by keys, as in a database's join: two codes that may be near each other share a band of
+their signatures, an element of their fingerprints' prefixes, their syntax tree or their graph. Each task then decides
+its own codes with the indexes of the in-process way, over its own codes and those that share a key with them.
+"""
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.cluster.work import KEPT, OPEN, REMOVED, StoredRows, Work
+from curate.corpus import CodeFile, fill_store, read_corpus
+from curate.features import FeatureStore, FeatureTable
+from curate.graphs import NetworkTracer, Traced, graphs_of
+from curate.pipeline import curate
+from curate.prepared import Prepared
+from curate.records import build_records
+from curate.rows import ROW_SCHEMA, Source
+from curate.strict import banding_of, standing
+from lemur_core.files.atomic import write_text
+from lemur_core.files.errors import NoSandboxError
+from lemur_core.similarity.index import element_frequency, prefix, rarest_first
+from lemur_core.similarity.minhash import IntArray, band_keys
+from lemur_core.similarity.rounds import fallen, keepers, witnesses
+from lemur_core.similarity.selection import Differ, Standing, Verdict, select
+
+_CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
+_SHOWN = ("task", "dataset", "prm")
+
+
+def store_rows(work: Work, source: Source) -> None:
+    """Read the source: its rows as they are, and its codes by range of their ids. Done once."""
+    done = work.folder / "source.json"
+    if done.exists():
+        return
+    writers = [pq.ParquetWriter(work.path("codes", part), _CODES, compression="zstd") for part in range(work.parts)]
+    try:
+        with pq.ParquetWriter(work.path("rows", 0), ROW_SCHEMA, compression="zstd") as rows:
+            for batch in source.batches():
+                rows.write_batch(batch)
+                codes = batch.column("nn_code").unique().drop_null()
+                ids = [hashlib.sha256(code.encode()).digest() for code in codes.to_pylist()]
+                parts, table = work.part_of(ids), pa.table([ids, codes], schema=_CODES)
+                for part in np.unique(parts).tolist():
+                    writers[part].write_table(table.take(np.flatnonzero(parts == part)))
+    finally:
+        for writer in writers:
+            writer.close()
+    said = {
+        "name": source.name,
+        "where": source.where,
+        "inputs": [item.model_dump() for item in source.inputs()],
+        "files": [str(file.absolute()) for file in source.files()],
+        "license": source.license(work.options.license),
+    }
+    write_text(done, json.dumps(said))
+
+
+def work_out_features(work: Work, rank: int, _tasks: int) -> None:
+    """The features of the codes of a range, new ones also into the user's cache."""
+    store = FeatureStore(work.options.tokens)
+    seen: dict[bytes, None] = {}
+
+    def new() -> list[tuple[bytes, str]]:
+        found = []
+        with pq.ParquetFile(work.path("codes", rank)) as file:
+            for group in range(file.num_row_groups):
+                for row in file.read_row_group(group).to_pylist():
+                    if row["id"] not in seen:
+                        seen[row["id"]] = None
+                        if row["id"] not in store:
+                            found.append((row["id"], row["code"]))
+        return found
+
+    fill_store(store, new(), work.options.tokens, 1)
+    store.export(list(seen), work.path("features", rank))
+
+
+def rank_records(work: Work, _rank: int, _tasks: int) -> None:
+    """The records best first, the bands that miss none of their pairs, and how frequent elements are."""
+    with tempfile.TemporaryDirectory(dir=work.folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
+        corpus = read_corpus(StoredRows(work), codes, work.options.tokens, 1, work.features)
+    records = build_records(corpus, work.options)
+    banding = banding_of(corpus, records, work.options)
+    write_text(work.folder / "banding.json", json.dumps({"bands": banding.bands, "rows": banding.rows}))
+    frequency = element_frequency(corpus.features.elements)
+    elements = [np.fromiter(frequency.keys(), np.uint64), np.fromiter(frequency.values(), np.int64)]
+    work.write(pa.table(elements, ["element", "fingerprints"]), "elements")
+    shown = corpus.rows.take([records.shown[code] for code in records.order]).select(list(_SHOWN))
+    ids = pa.array([bytes.fromhex(corpus.ids[code]) for code in records.order], pa.binary(32))
+    work.write(shown.add_column(0, "id", ids), "order")
+
+
+def trace_graphs(work: Work, state: int, rounds: int, rank: int, _tasks: int) -> None:
+    """What the own codes of a state compute; nothing where no sandbox can be had and none was asked for."""
+    places = work.own(rank)
+    places = places[work.states(rounds)[places] == state]
+    shown = work.read("order").take(places)
+    records = dict(zip(places.tolist(), shown.select(list(_SHOWN)).to_pylist(), strict=True))
+    wanted = set(shown["id"].to_pylist())
+    codes: dict[bytes, str] = {}
+    with pq.ParquetFile(work.path("codes", rank)) as file:
+        for group in range(file.num_row_groups):
+            codes |= {row["id"]: row["code"] for row in file.read_row_group(group).to_pylist() if row["id"] in wanted}
+    found: dict[int, Traced] = {}
+    try:
+        with NetworkTracer(jobs=1, unsafe=work.options.unsafe_no_sandbox) as tracer:
+            found = tracer.trace_records(records, lambda place: codes[work.ids[place]])
+    except NoSandboxError:
+        if work.options.graph is not None:
+            raise
+    texts = [json.dumps(dict(found[place].answer)) for place in sorted(found)]
+    ids = pa.array([work.ids[place] for place in sorted(found)], pa.binary(32))
+    work.write(pa.table([ids, pa.array(texts, pa.large_string())], ["id", "answer"]), "graphs", rank)
+
+
+def write_keys(work: Work, rank: int, tasks: int) -> None:
+    """The keys of the own codes, by range of keys."""
+    own = work.own(rank)
+    table = work.features_of(own)
+    graphs = _graphs(work, own)
+    elements = work.read("elements")
+    frequency = dict(zip(elements["element"].to_pylist(), elements["fingerprints"].to_pylist(), strict=True))
+    of_tree = [int.from_bytes(digest[:8], "little") for digest in table.digests("tree")]
+    of_structure = [prefix(rarest_first(one, frequency), work.options.structural) for one in table.elements]
+    of_set = band_keys(table.signatures, work.banding).tolist()
+    keys: list[int] = []
+    places: list[int] = []
+    for code, place in enumerate(own.tolist()):
+        found = [of_tree[table.tree[code]], *of_set[table.shingle_set[code]], *of_structure[table.fingerprint[code]]]
+        if code in graphs:
+            found.append(int.from_bytes(hashlib.sha256(graphs[code].encode()).digest()[:8], "little"))
+        keys += found
+        places += [place] * len(found)
+    key = np.array(keys, np.uint64)
+    part = (key >> np.uint64(32)) * np.uint64(tasks) >> np.uint64(32)
+    shared = pa.table([key, np.array(places, np.int64)], ["key", "place"])
+    for number in range(tasks):
+        work.write(shared.take(np.flatnonzero(part == number)), "keys", number, rank)
+
+
+def join_keys(work: Work, rank: int, tasks: int) -> None:
+    """Of a range of keys: which better places share one with a place of each range of ids."""
+    import duckdb
+
+    folder = work.path("keys", rank).with_suffix("")
+    with tempfile.TemporaryDirectory(dir=work.folder) as scratch:
+        database = duckdb.connect(config={"temp_directory": scratch, "threads": 1, "memory_limit": "2GB"})
+        database.register("part", pa.table({"place": np.arange(len(work.ids)), "owner": work.part_of(work.ids)}))
+        found = database.sql(
+            """
+            WITH held AS (SELECT key, place, owner FROM read_parquet(?) JOIN part USING (place)),
+                 asked AS (SELECT key, owner, max(place) AS last FROM held GROUP BY key, owner)
+            SELECT DISTINCT asked.owner AS owner, held.place AS place FROM asked JOIN held USING (key)
+            WHERE held.owner <> asked.owner AND held.place < asked.last ORDER BY owner, place
+            """,
+            params=[f"{folder}/*.parquet"],
+        ).to_arrow_table()
+        database.close()
+    owner = found["owner"].to_numpy()
+    for number in range(tasks):
+        work.write(found.select(["place"]).take(np.flatnonzero(owner == number)), "links", number, rank)
+
+
+def decide_round(work: Work, number: int, rank: int, _tasks: int) -> None:
+    """Even rounds keep what is near no better open code, odd ones remove what is near one just kept."""
+    own = work.own(rank)
+    states, earlier = work.states(number), work.states(number - 1) if number else None
+    linked = _linked(work, rank)
+    mine = own[states[own] == OPEN]
+    if earlier is None or number % 2 == 0:
+        seen = np.union1d(mine, linked[states[linked] == OPEN])
+        blockers = _blockers(work, number, rank, seen)
+        found = keepers(range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _stand(work, seen))
+        waits = [(int(seen[code]), int(seen[blocker])) for code, blocker in sorted(blockers.items())]
+        work.write(pa.table([[one for one, _ in waits], [two for _, two in waits]], _WAITS), "waits", number, rank)
+        _write_decided(work, number, rank, seen[found], KEPT)
+        return
+    fresh = np.flatnonzero((states == KEPT) & (earlier != KEPT))
+    fresh = np.intersect1d(fresh, np.union1d(own, linked))
+    seen = np.union1d(mine, fresh)
+    found = fallen(range(len(seen)), set(np.searchsorted(seen, fresh).tolist()), _stand(work, seen))
+    _write_decided(work, number, rank, seen[found], REMOVED)
+
+
+def finish(work: Work, number: int, _rank: int, _tasks: int) -> None:
+    """What the rounds have left open, decided one after the other among what is kept or open."""
+    states = work.states(number)
+    seen = np.flatnonzero(states != REMOVED) if (states == OPEN).any() else np.empty(0, np.int64)
+    verdicts = select(range(len(seen)), _stand(work, seen))
+    kept = np.array([verdicts[code].kept for code in range(len(seen))], bool)
+    decided = np.where(kept, KEPT, REMOVED).astype(np.uint8)
+    work.write(pa.table([seen, decided], _DECIDED), "rounds", number, 0)
+
+
+def find_witnesses(work: Work, rounds: int, rank: int, _tasks: int) -> None:
+    """Why each of the own codes is kept or removed."""
+    own, linked = work.own(rank), _linked(work, rank)
+    states = work.states(rounds)
+    seen = np.union1d(own, linked[states[linked] == KEPT])
+    verdicts = witnesses(range(len(seen)), set(np.flatnonzero(states[seen] == KEPT).tolist()), _stand(work, seen))
+    mine = [(int(seen[code]), verdicts[code]) for code in np.searchsorted(seen, own).tolist()]
+    rows = [
+        {"place": place, "stage": one.stage, "canonical": int(seen[one.canonical]), "similarity": one.similarity}
+        for place, one in mine
+        if one.canonical is not None
+    ]
+    work.write(pa.Table.from_pylist(rows, _VERDICTS), "verdicts", rank)
+
+
+def write_snapshot(work: Work, out: Path, force: bool, _rank: int, _tasks: int) -> None:
+    """The snapshot, by the in-process way with what was worked out."""
+    found = work.read("verdicts").sort_by("place").to_pylist()
+    verdicts = [Verdict(row["stage"], row["canonical"], row["similarity"]) for row in found]
+    prepared = Prepared(work.features, [id_.hex() for id_ in work.ids], verdicts, work.answers())
+    curate(StoredRows(work), out, work.options, force=force, prepared=prepared)
+
+
+def count_open(work: Work, rounds: int) -> int:
+    """How many codes are open after some rounds."""
+    return int(np.count_nonzero(work.states(rounds) == OPEN))
+
+
+_DECIDED = ["place", "state"]
+_WAITS = ["place", "blocker"]
+_VERDICTS = pa.schema(
+    [("place", pa.int64()), ("stage", pa.string()), ("canonical", pa.int64()), ("similarity", pa.float64())]
+)
+
+
+def _write_decided(work: Work, number: int, rank: int, places: IntArray, state: int) -> None:
+    work.write(pa.table([places, np.full(len(places), state, np.uint8)], _DECIDED), "rounds", number, rank)
+
+
+def _linked(work: Work, rank: int) -> IntArray:
+    """The places of others that may be near own ones, ascending."""
+    return np.unique(work.read("links", rank)["place"].to_numpy().astype(np.int64))
+
+
+def _blockers(work: Work, number: int, rank: int, seen: IntArray) -> dict[int, int]:
+    """For own codes the better one that was near them when they were last looked at, by their numbers in `seen`."""
+    if number < 2:
+        return {}
+    waits = work.read("waits", number - 2, rank)
+    place, blocker = (waits[name].to_numpy().astype(np.int64) for name in _WAITS)
+    both = np.isin(place, seen) & np.isin(blocker, seen)
+    codes = zip(np.searchsorted(seen, place[both]).tolist(), np.searchsorted(seen, blocker[both]).tolist(), strict=True)
+    return dict(codes)
+
+
+def _stand(work: Work, seen: IntArray) -> Standing:
+    """What stands among some places, none so far; codes are numbered by their order in `seen`."""
+    table: FeatureTable = work.features_of(seen)
+    if work.options.graphs in ("off", "survivors"):
+        return standing(table, work.options, work.banding)
+    known = _traced(work, seen)
+    differ: Differ | None = None
+    if work.options.graphs == "keep-different":
+        differ = lambda one, other: known[one].agrees(known[other]) == "different"  # noqa: E731
+    return standing(table, work.options, work.banding, graphs_of(known), differ)
+
+
+def _traced(work: Work, places: IntArray) -> dict[int, Traced]:
+    answers = work.answers()
+    return {code: Traced(answers[work.ids[place].hex()]) for code, place in enumerate(places.tolist())}
+
+
+def _graphs(work: Work, places: npt.NDArray[np.int64]) -> dict[int, str]:
+    if work.options.graphs in ("off", "survivors"):
+        return {}
+    return graphs_of(_traced(work, places))

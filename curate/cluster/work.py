@@ -1,0 +1,162 @@
+"""The folder through which the tasks of a curation exchange what they work out: Parquet files by hash range of ids.
+
+plan.json              what was asked
+source.json, rows/     the rows of the source as they were read, and what the source says of itself
+codes/PART             the distinct codes of a range of ids
+features/PART          their features, as in the cache
+order.parquet          the records, best first: their places are what all else speaks of
+keys/PART/RANK         by range of keys: who may be near whom shares one
+links/RANK/PART        the places that may be near those of a range of ids
+rounds/ROUND/RANK      what a round has decided
+verdicts/RANK          why each is kept or removed
+graphs/RANK            what networks compute
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.features import FeatureStore, FeatureTable
+from curate.options import CurateOptions
+from curate.rows import Source
+from lemur_core.files.atomic import atomic_file, write_text
+from lemur_core.files.errors import UserError
+from lemur_core.similarity.minhash import Banding, IntArray
+from manifests.manifest import Input, package_versions
+
+OPEN, KEPT, REMOVED = 0, 1, 2
+
+States = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder of one run, which is divided into `parts` ranges of ids."""
+
+    folder: Path
+    options: CurateOptions
+    parts: int
+
+    def begin(self, sources: list[str]) -> None:
+        """Make the folder, or go on with it.
+
+        Raises: UserError if it belongs to a run with another source, other options or another number of tasks.
+        """
+        plan = {
+            "sources": sources,
+            "options": asdict(self.options),
+            "tasks": self.parts,
+            "versions": package_versions(),
+        }
+        text = json.dumps(plan, indent=2)
+        path = self.folder / "plan.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+        elif (older := json.loads(path.read_text(encoding="utf-8"))) != (wanted := json.loads(text)):
+            differs = ", ".join(name for name in wanted if wanted[name] != older.get(name))
+            raise UserError(
+                f"{self.folder}: holds a run that differs in {differs}; choose another --work, or remove it"
+            )
+
+    def part_of(self, ids: list[bytes]) -> IntArray:
+        """The range in which each id lies, which is the task whose own it is."""
+        heads = np.array([int.from_bytes(id_[:4], "big") for id_ in ids], np.int64)
+        return heads * self.parts >> 32
+
+    def path(self, *names: str | int) -> Path:
+        """A Parquet file; numbers are names of five digits. The folder above it is made."""
+        path = self.folder.joinpath(*(f"{name:05d}" if isinstance(name, int) else name for name in names))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.with_name(f"{path.name}.parquet")
+
+    def write(self, table: pa.Table, *names: str | int) -> None:
+        """Write a table, whole or not at all."""
+        with atomic_file(path := self.path(*names)) as part:
+            pq.write_table(table, part, compression="zstd")
+        assert path.exists()
+
+    def read(self, *names: str | int) -> pa.Table:
+        """One table, or all of a folder in the order of their names."""
+        path = self.path(*names)
+        if path.exists():
+            return pq.read_table(path)
+        found = sorted(path.with_suffix("").glob("*.parquet"))
+        return pa.concat_tables(pq.read_table(file) for file in found)
+
+    @cached_property
+    def ids(self) -> list[bytes]:
+        """The ids of the records, by place."""
+        ids: list[bytes] = self.read("order").column("id").to_pylist()
+        return ids
+
+    def own(self, rank: int) -> IntArray:
+        """The places that a task decides, ascending."""
+        return np.flatnonzero(self.part_of(self.ids) == rank)
+
+    @cached_property
+    def features(self) -> FeatureStore:
+        """The features of all codes."""
+        return FeatureStore(self.options.tokens, self.folder / "features")
+
+    def features_of(self, places: IntArray) -> FeatureTable:
+        """Features of some places, whose codes are numbered by their order in `places`."""
+        return self.features.table([self.ids[place] for place in places.tolist()])
+
+    @property
+    def banding(self) -> Banding:
+        """The bands that find every pair which the exact join has found."""
+        bands: dict[str, int] = json.loads((self.folder / "banding.json").read_text(encoding="utf-8"))
+        return Banding(**bands)
+
+    def states(self, before: int) -> States:
+        """What the rounds before this one have decided, by place."""
+        states = np.full(len(self.ids), OPEN, np.uint8)
+        for number in range(before):
+            decided = self.read("rounds", number)
+            states[decided["place"].to_numpy()] = decided["state"].to_numpy()
+        return states
+
+    def answers(self) -> dict[str, Any]:
+        """What the sandbox answered of each code that was traced, by id."""
+        if not (self.folder / "graphs").exists():
+            return {}
+        table = self.read("graphs")
+        texts = zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)
+        return {id_.hex(): json.loads(answer) for id_, answer in texts}
+
+
+class StoredRows(Source):
+    """The rows of a source as they were read when the run began, and what it said of itself."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._said: dict[str, Any] = json.loads((work.folder / "source.json").read_text(encoding="utf-8"))
+        super().__init__(self._said["name"], self._said["where"])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The batches as they were read."""
+        with pq.ParquetFile(self._work.path("rows", 0)) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group).combine_chunks().to_batches()[0]
+
+    def inputs(self) -> list[Input]:
+        """What was read."""
+        return [Input.model_validate(item) for item in self._said["inputs"]]
+
+    def files(self) -> list[Path]:
+        """Those of the files that can be seen from here."""
+        return [path for name in self._said["files"] if (path := Path(name)).exists()]
+
+    def license(self, stated: str | None) -> str:  # noqa: ARG002 (it was stated when the run began)
+        """The expression of the rows."""
+        text: str = self._said["license"]
+        return text

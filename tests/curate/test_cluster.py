@@ -1,0 +1,171 @@
+"""Curation in tasks against the in-process way, byte by byte; tasks that are killed; what a user may get wrong."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("datatrove", reason="needs the extra cluster")
+
+from curate.cluster import command, steps
+from curate.cluster.work import Work
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.rows import to_batch
+
+Row = dict[str, Any]
+LEMUR = str(Path(sys.executable).with_name("lemur"))
+
+
+@pytest.fixture(scope="module")
+def rows(network: Callable[..., str], warm: Callable[..., None]) -> list[Row]:
+    """Chains of small changes in an order that takes several rounds, same networks in other words, some broken."""
+    dice = random.Random(3)
+    codes = []
+    for size in (14, 24, 40):
+        blocks = [dice.randrange(12) for _ in range(size)]
+        for step in range(14):
+            blocks = [*blocks]
+            blocks[step % size] = (blocks[step % size] + 1 + step) % 12
+            codes += [network(blocks), network(blocks, comment="the same"), network(blocks, width=96, variable="h")]
+        codes.append(network(dice.sample(blocks, size)))
+    codes += ["def broken(:\n    pass\n", "x = 1\n", "y = 'text'\n"]
+    warm(codes)
+    return [
+        {
+            "nn": f"{dice.choice(['ga', 'rag', 'UNet'])}-{number}",
+            "nn_code": code,
+            "task": "img-classification",
+            "dataset": "cifar-10",
+            "metric": "acc",
+            "epoch": epoch,
+            "accuracy": dice.choice([dice.random(), 0.5, None]),
+            "duration": 1.0,
+            "prm": "{}",
+        }
+        for number, code in enumerate(codes)
+        for epoch in range(1, 1 + dice.randrange(1, 4))
+    ]
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    """Every file of a snapshot but the manifest, which tells seconds."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def queue_here(plan: Work, out: Path) -> None:
+    """Run what would be queued on Slurm, each rank in its turn, the last one first."""
+    for step in command._queued(plan, out, False):
+        for rank in reversed(range(step.tasks)):
+            step.run(rank, step.tasks)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_tasks_write_the_same_bytes(
+    parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = CurateOptions(graph="off")
+    source = memory_source(rows, 20)
+    curate(source, tmp_path / "at once", options, jobs=1)
+    expected = tables(tmp_path / "at once")
+    for rounds in (command.QUEUED_ROUNDS, 1):  # with one, most of it is left to the sequential finish
+        monkeypatch.setattr(command, "QUEUED_ROUNDS", rounds)
+        plan = Work(tmp_path / f"work {rounds}", options, parts)
+        plan.begin(["memory"])
+        steps.store_rows(plan, source)
+        queue_here(plan, tmp_path / f"in tasks {rounds}")
+        assert tables(tmp_path / f"in tasks {rounds}") == expected
+        assert (steps.count_open(plan, 2 * rounds) > 0) == (rounds == 1)
+
+
+def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
+    options = CurateOptions(graph="off", min_per_prefix=9, prefer=("rag",), seed=7, lexical_threshold=0.8)
+    source = memory_source(rows)
+    curate(source, tmp_path / "at once", options, jobs=1)
+    plan = Work(tmp_path / "work", options, 3)
+    plan.begin(["memory"])
+    steps.store_rows(plan, source)
+    queue_here(plan, tmp_path / "in tasks")
+    assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
+
+
+def test_a_work_folder_of_another_run_is_refused(
+    rows: list[Row], lemur_here: Callable[..., Any], tmp_path: Path, file: Path
+) -> None:
+    Work(tmp_path / "work", CurateOptions(graph="off"), 2).begin([str(file)])
+    given = ("curate", file, "--graph", "off", "--out", "out", "--executor", "local", "--work", "work")
+    for further, differs in ((("--tasks", 2, "--seed", 1), "options"), (("--tasks", 3), "tasks")):
+        done = lemur_here(*given, *further, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.rstrip().endswith(
+            f"holds a run that differs in {differs}; choose another --work, or remove it"
+        )
+    done = lemur_here("curate", file, "--out", "out", "--tasks", 2, cwd=tmp_path)
+    assert (done.returncode, "without --executor" in done.stderr) == (2, True)
+    done = lemur_here("curate", file, "--out", "out", "--executor", "local", "--profile", "nn-dup", cwd=tmp_path)
+    assert (done.returncode, "only profile strict" in done.stderr) == (2, True)
+
+
+@pytest.fixture(scope="module")
+def file(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    table = to_batch(rows).drop_columns(["problem", "arch_uid"])
+    pq.write_table(pa.Table.from_batches([table]), path)
+    return path
+
+
+def start(file: Path, folder: Path) -> "subprocess.Popen[str]":
+    arguments = ["curate", str(file), "--graph", "off", "--out", "out", "--executor", "local", "--tasks", "3"]
+    return subprocess.Popen(
+        [LEMUR, *arguments, "--workers", "2", "--work", "work"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines_until(process: "subprocess.Popen[str]", step: str) -> Iterator[str]:
+    assert process.stderr is not None
+    for line in process.stderr:
+        yield line
+        if line.startswith(f"{step}:"):
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["features", "round-01", "witnesses"])
+def test_a_killed_task_ends_the_run_and_the_next_one_goes_on(step: str, file: Path, tmp_path: Path) -> None:
+    process = start(file, tmp_path)
+    list(lines_until(process, step))
+    workers = [one for one in psutil.Process(process.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+    random.choice(workers).kill()
+    killed = time.monotonic()
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    _, told = process.communicate()
+    watchdog.cancel()
+    assert time.monotonic() - killed < 30
+    assert process.returncode == 1
+    (line,) = [line for line in told.splitlines() if "done" not in line or "killed" in line]
+    assert "a task was killed; not done of" in line
+    assert line.endswith("start again to go on")
+    assert not psutil.pid_exists(process.pid)
+    assert not any(one.is_running() for one in workers)
+    again = start(file, tmp_path)
+    _, told = again.communicate(timeout=300)
+    assert again.returncode == 0, told
+    assert "features: done before" in told
+    curate_here = ["curate", str(file), "--graph", "off", "--out", "at once", "--jobs", "1"]
+    subprocess.run([LEMUR, *curate_here], cwd=tmp_path, check=True, capture_output=True)
+    assert tables(tmp_path / "out") == tables(tmp_path / "at once")
