@@ -97,13 +97,10 @@ def donor_of(folder: Path, wanted: str, *, lean: bool = True) -> Donor:
         torchvision and numpy, or it takes or gives something else than one tensor of real numbers.
     """
     row = find_block(folder, wanted).row
-    lean = lean and row.lean_code is not None
-    code, digest = (row.lean_code, row.lean_sha256) if lean else (row.code, row.code_sha256)
-    if code is None or digest is None:
-        raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
-    if needs := row.lean_requires if lean else row.requires:
+    form = form_of(folder, row, lean=lean)
+    if form.requires:
         raise UserError(
-            f"{row.block}: needs {', '.join(needs)}, and a network imports only torch; choose another block"
+            f"{row.block}: needs {', '.join(form.requires)}, and a network imports only torch; choose another block"
         )
     worked = worked_of(row.arguments)
     if worked is None or worked.forward is None:
@@ -118,20 +115,39 @@ def donor_of(folder: Path, wanted: str, *, lean: bool = True) -> Donor:
         )
     return Donor(
         row,
-        code,
-        digest,
-        _license(folder, row, lean=lean),
-        lean,
+        form.code,
+        form.digest,
+        form.license,
+        form.lean,
         worked.init,
         *_stated(folder, row.block),
         *_observed(row, worked),
     )
 
 
-def _license(folder: Path, row: Block, *, lean: bool) -> str:
-    if lean:
-        return row.lean_license or NOASSERTION
-    return all_of(read_parts(folder).licenses(row.model_dump(include={"block", "license"})))
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The file of a block that is moved: its lean form or its full one."""
+
+    code: str
+    digest: str
+    license: str
+    requires: tuple[str, ...]
+    lean: bool
+
+
+def form_of(folder: Path, row: Block, *, lean: bool = True) -> Form:
+    """The form of a block that is moved: the lean one where it is wanted and there is one.
+
+    Raises: UserError if there is no code of it.
+    """
+    if lean and row.lean_code is not None and row.lean_sha256 is not None:
+        license_ = row.lean_license or NOASSERTION
+        return Form(row.lean_code, row.lean_sha256, license_, tuple(row.lean_requires or ()), True)
+    if row.code is None or row.code_sha256 is None:
+        raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
+    license_ = all_of(read_parts(folder).licenses(row.model_dump(include={"block", "license"})))
+    return Form(row.code, row.code_sha256, license_, tuple(row.requires), False)
 
 
 def _stated(folder: Path, block: str) -> tuple[tuple[SpecArgument, ...], str | None]:

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from extract.blocks import find_block
 from extract.migration.codemod import USUAL
+from extract.migration.donor import form_of
 from extract.migration.layout import Place, Project, TestPlace, choose_place, choose_test, read_project
 from extract.migration.register import Registered, register
 from extract.migration.reuse import ClosedFile, Option, names_of, options_for
@@ -25,7 +26,7 @@ from lemur_core.files.atomic import write_together
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from manifests.licenses import NOASSERTION, all_of, is_permissive
-from manifests.provenance import inlined_blocks, read_parts
+from manifests.provenance import inlined_blocks
 
 _TOLD = 3  # of the project's definitions that are not the same as one of the block's
 
@@ -181,18 +182,14 @@ def read_donated(folder: Path, wanted: str, *, lean: bool = True) -> Donated:
     Raises: UserError if there is no such block, it has no code, or it never ran.
     """
     row = find_block(folder, wanted).row
-    if row.code is None:
-        raise UserError(f"{row.block}: has no code ({row.error_kind}: {row.error}); choose another block")
+    form = form_of(folder, row, lean=lean)
     worked = worked_of(row.arguments)
     if worked is None or worked.forward is None or worked.method != "forward":
         raise UserError(
             f"{row.block}: no arguments are known with which it runs, so nothing can be proved; choose another"
         )
-    if lean and row.lean_code is not None:
-        form = {"code_sha256": row.lean_sha256, "license": row.lean_license}
-        return Donated(row.model_copy(update=form), row.lean_code, True, tuple(row.lean_requires or ()), worked)
-    license_ = all_of(read_parts(folder).licenses({"block": row.block, "license": row.license}))
-    return Donated(row.model_copy(update={"license": license_}), row.code, False, tuple(row.requires), worked)
+    moved = row.model_copy(update={"code_sha256": form.digest, "license": form.license})
+    return Donated(moved, form.code, form.lean, form.requires, worked)
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------

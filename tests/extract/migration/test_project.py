@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import extract.migration.project as migration
+from extract.migration.donor import form_of
 from extract.migration.project import Options, migrate_into_project
 from extract.results import Result, code_columns
 from lemur.folders import trace
@@ -259,3 +260,20 @@ def test_the_command_tells_projects_from_networks(
     assert (done.returncode, "--full: is for projects" in done.stderr) == (2, True)
     done = lemur_here("migrate", "Nothing", "--into", root, "--in", folder, cwd=tmp_path)
     assert (done.returncode, "Nothing: no block of this folder is called so" in done.stderr) == (1, True)
+
+
+def test_a_block_of_which_only_the_lean_form_is_there_is_moved_in_it(tmp_path: Path) -> None:
+    of = made.source(tmp_path, "alpha@1.0")
+    lean = {"lean_code": "y = 1\n", "lean_sha256": "2" * 64, "lean_license": "MIT", "lean_requires": ["einops"]}
+    nothing = {"code": None, "code_sha256": None}
+    row = made.block(of, "Residual", "backward").model_copy(update={**lean, **nothing})
+    form = form_of(tmp_path, row)
+    assert (form.code, form.digest, form.license, form.requires, form.lean) == (
+        "y = 1\n",
+        "2" * 64,
+        "MIT",
+        ("einops",),
+        True,
+    )
+    with pytest.raises(UserError, match="has no code"):
+        form_of(tmp_path, row, lean=False)
