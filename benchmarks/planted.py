@@ -35,8 +35,8 @@ from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
 from lemur_core.similarity.minhash import jaccard
-from lemur_core.similarity.outline import outline_tree
-from lemur_core.similarity.views import Views, parse_code, views_of
+from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.views import Views, views_of
 
 _ENTRY = "benchmarks.planted_entry:results_of"
 _LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=4 * 2**30)
@@ -228,9 +228,9 @@ def _near(files: Pair) -> str | None:
 
 
 def _views(code: str) -> Views:
-    tree = parse_code(code)
-    assert not isinstance(tree, str)
-    views = views_of(code, outline_tree(tree))
+    outline = outline_code(code)
+    assert not isinstance(outline, str)
+    views = views_of(code, outline)
     assert isinstance(views, Views)
     return views
 

@@ -5,13 +5,13 @@ sets as raw 64-bit numbers (read piecewise by offset, so that a million sets nee
 content and renamed into place, so that runs side by side cannot disturb each other.
 """
 
-import ast
 import hashlib
 import os
 import re
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
-from lemur_core.similarity.outline import outline_tree
+from lemur_core.similarity.parts import outline_code
 from lemur_core.similarity.tokens import Detail
-from lemur_core.similarity.views import Views, parse_code, views_of
+from lemur_core.similarity.views import Views, views_of
 
 #: First match wins: the more specific a design, the earlier it stands.
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (family, re.compile(pattern, re.IGNORECASE | re.MULTILINE))
+    (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
         ("fractal", r"fractal"),
         ("diffusion", r"diffusion|ddpm|noise_?sched|timestep_?embed"),
@@ -58,11 +58,14 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 def family_of(names: Iterable[str]) -> str:
     """The family for a set of identifiers: the first rule that any of them meets, else `other`."""
-    text = "\n".join(sorted(names))
-    for family, pattern in _RULES:
-        if pattern.search(text):
-            return family
-    return "other"
+    first = min(map(_rule_of, names), default=len(_RULES))
+    return _RULES[first][0] if first < len(_RULES) else "other"
+
+
+@lru_cache(maxsize=100_000)
+def _rule_of(name: str) -> int:
+    """The place of the first rule that a name meets; one behind the last if none."""
+    return next((place for place, (_, pattern) in enumerate(_RULES) if pattern.search(name)), len(_RULES))
 
 
 #: Part of the cache's name; raised whenever a definition below changes.
@@ -83,24 +86,23 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
 
     Any text may come: what Python cannot parse, what is too large or too deeply nested gets a reason, never an error.
     """
-    tree = parse_code(code)
-    if isinstance(tree, str):
-        return tree
-    outline = outline_tree(tree)
+    outline = outline_code(code)
+    if isinstance(outline, str):
+        return outline
     views = views_of(code, outline, detail)
     if isinstance(views, str):
         return views
     return Features(
         **{item.name: getattr(views, item.name) for item in fields(views)},
         family=family_of(outline.names),
-        pretrained=_pretrained(code, tree),
+        pretrained=_pretrained(code),
         lines=code.count("\n") + (not code.endswith("\n")),
     )
 
 
-def _pretrained(code: str, tree: ast.Module) -> tuple[Evidence, ...]:
+def _pretrained(code: str) -> tuple[Evidence, ...]:
     try:
-        return find_pretrained(code, tree)
+        return find_pretrained(code)
     except RecursionError:  # values nested a thousand deep, which no network's weights come through
         return ()
 

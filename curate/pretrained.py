@@ -49,17 +49,15 @@ class Evidence:
     text: str  # the source line, stripped, cut at 160 characters
 
 
-def find_pretrained(code: str, tree: ast.Module) -> tuple[Evidence, ...]:
+def find_pretrained(code: str) -> tuple[Evidence, ...]:
     """Lines of `code` that load trained weights, in line order; empty when the network starts from scratch.
 
-    Args:
-        code: the source text.
-        tree: its syntax tree, `ast.parse(code)`.
+    Args: code: text that parses.
     """
     if not _HINTS.search(code):
         return ()
     lines = re.split(r"\r\n|\r|\n", code)  # as the parser counts them; str.splitlines also splits at form feeds
-    rule = _Rule(tree)
+    rule = _Rule(ast.parse(code))
     found = sorted({call.lineno for call in rule.calls if rule.loads(call) and not rule.is_dead(call)})
     return tuple(Evidence(line, lines[line - 1].strip()[:160]) for line in found if line <= len(lines))
 

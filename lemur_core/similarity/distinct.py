@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.minhash import PERMUTATIONS, IntArray, banding_for
-from lemur_core.similarity.outline import outline_tree
+from lemur_core.similarity.parts import outline_code
 from lemur_core.similarity.pool import map_codes
 from lemur_core.similarity.selection import Standing, Verdict, select
-from lemur_core.similarity.views import Views, parse_code, views_of
+from lemur_core.similarity.views import Views, views_of
 
 #: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.
 LEXICAL, STRUCTURAL = 0.90, 0.95
@@ -99,5 +99,5 @@ def _views(codes: Sequence[str], jobs: int | None) -> list[Views | str]:
 
 
 def _view(code: str) -> Views | str:
-    tree = parse_code(code)
-    return tree if isinstance(tree, str) else views_of(code, outline_tree(tree))
+    outline = outline_code(code)
+    return outline if isinstance(outline, str) else views_of(code, outline)

@@ -7,16 +7,17 @@ recognised by what it is, not by a base spelled `Module`. docs/similarity.md lis
 Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 """
 
-import ast
 import hashlib
 import re
+import sys
+from itertools import accumulate
 from keyword import iskeyword
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.outline import Outline
+from lemur_core.similarity.outline import Outline, Part
 
 #: Tokens a shingle, as published.
 SHINGLE_TOKENS = 10
@@ -53,7 +54,7 @@ def is_model_class(outline: Outline) -> list[bool]:
     itself (which catches bases such as `nn.Sequential`, `ResNet` or a `BasicBlock` imported from elsewhere).
     """
     model = [item.has_forward or "Module" in item.bases for item in outline.classes]
-    by_name = {item.node.name: place for place, item in enumerate(outline.classes)}
+    by_name = {item.name: place for place, item in enumerate(outline.classes)}
     derived: dict[int, list[int]] = {}
     for place, item in enumerate(outline.classes):
         for base in item.bases:
@@ -74,21 +75,12 @@ def region_lines(outline: Outline) -> list[tuple[int, int]]:
     Empty when there is no model class: the whole source is the region then.
     """
     model = is_model_class(outline)
-    spans = [
-        (item.node.lineno, item.node.end_lineno or item.node.lineno)
-        for item, chosen in zip(outline.classes, model, strict=True)
-        if chosen
-    ]
-    called = {
-        call.node.func.id
-        for call in outline.calls
-        if isinstance(call.node.func, ast.Name) and any(model[owner] for owner in call.owners)
-    }
-    spans += [
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in outline.functions
-        if isinstance(node, ast.FunctionDef) and node.name in called
-    ]
+    spans = [(item.first, item.last) for item, chosen in zip(outline.classes, model, strict=True) if chosen]
+    called: set[str] = set()
+    for owners, names in outline.called.items():
+        if any(model[owner] for owner in owners):
+            called |= names
+    spans += [(first, last) for name, first, last in outline.functions if name in called]
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1] + 1:
@@ -101,18 +93,55 @@ def region_lines(outline: Outline) -> list[tuple[int, int]]:
 def region_tokens(code: str, outline: Outline) -> tuple[list[str], frozenset[str]]:
     """Tokens of the model region as written (comments and docstrings dropped), and the names declared in it."""
     code = code.replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
-    starts = [0]
-    for line in code.split("\n"):
-        starts.append(starts[-1] + len(line) + 1)
+    starts = _line_starts(code)
     spans = region_lines(outline) or [(1, len(starts) - 1)]
-    cuts = _docstring_spans(code, starts, outline)
-    text = "\n".join(_without(code, starts[first - 1], starts[last], cuts) for first, last in spans)
-    declared = {
-        node.name
-        for node in [item.node for item in outline.classes] + outline.functions
-        if not isinstance(node, ast.AsyncFunctionDef) and any(first <= node.lineno <= last for first, last in spans)
-    }
-    return [token for token in _TOKEN.findall(text) if token[0] != "#"], frozenset(declared)
+    docstrings = _docstring_spans(code, starts, outline.docstrings)
+    tokens: list[str] = []
+    plain = True
+    for first, last in spans:
+        at = starts[first - 1]
+        for cut in outline.parts:
+            if first <= cut.line and cut.part is not None and cut.line + cut.part.last <= last:
+                between = _without(code, at, cut.start, docstrings)
+                own = _part_tokens(cut.text, cut.part)
+                plain = plain and not _has_triple(between) and own is not None
+                tokens += _lex(between)
+                tokens += own or ()
+                at = cut.stop
+        rest = _without(code, at, starts[last], docstrings)
+        plain = plain and not _has_triple(rest)
+        tokens += _lex(rest)
+    if not plain and outline.parts:  # quotes nested in an f-string could be read as the start of a text over many lines
+        tokens = _lex("\n".join(_without(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
+    declared = {item.name for item in outline.classes if any(first <= item.first <= last for first, last in spans)}
+    declared |= {name for name, line, _ in outline.functions if any(first <= line <= last for first, last in spans)}
+    return tokens, frozenset(declared)
+
+
+def _part_tokens(text: str, part: Part) -> list[str] | None:
+    """The tokens of a part; None where they depend on what stands around it."""
+    if part.tokens is None and part.alone:
+        starts = _line_starts(text)
+        docstrings = [(line + 1, column) for line, column in part.outline.docstrings]
+        cut = _without(text, 0, len(text), _docstring_spans(text, starts, docstrings))
+        part.alone = not _has_triple(cut)
+        if part.alone:
+            part.tokens = [sys.intern(token) for token in _lex(cut)]
+    return part.tokens
+
+
+def _has_triple(text: str) -> bool:
+    return '"""' in text or "'''" in text
+
+
+def _lex(text: str) -> list[str]:
+    tokens = _TOKEN.findall(text)
+    return [token for token in tokens if token[0] != "#"] if "#" in text else tokens
+
+
+def _line_starts(code: str) -> list[int]:
+    """Where each line begins, and one more."""
+    return list(accumulate((len(line) + 1 for line in code.split("\n")), initial=0))
 
 
 def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) -> npt.NDArray[np.uint64]:
@@ -148,10 +177,10 @@ def literal_digest(tokens: list[str]) -> bytes:
     return hashlib.blake2b("\x1f".join(tokens).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _docstring_spans(code: str, starts: list[int], outline: Outline) -> list[tuple[int, int]]:
-    """Character spans of the strings that the outline marked, in order."""
+def _docstring_spans(code: str, starts: list[int], docstrings: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Character spans of the strings at these lines (from 1) and UTF-8 columns, in order."""
     spans = []
-    for line, column in sorted(outline.docstrings):
+    for line, column in sorted(docstrings):
         start = starts[line - 1]
         text = code[start : starts[line]]
         match = _STRING_START.match(code, start + len(text.encode("utf-8", "surrogatepass")[:column].decode()))

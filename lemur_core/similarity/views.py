@@ -1,6 +1,5 @@
 """What of a code is compared with others: its tree, its shingles, its structure, worked out from that code alone."""
 
-import ast
 import hashlib
 from dataclasses import dataclass
 
@@ -11,9 +10,6 @@ from lemur_core.similarity.fingerprint import fingerprint
 from lemur_core.similarity.minhash import signature
 from lemur_core.similarity.outline import Outline
 from lemur_core.similarity.tokens import Detail, literal_digest, region_tokens, shingle_hashes
-
-#: A network's code is tens of kilobytes at most; what is a hundred times larger is data, and is not parsed.
-MAX_CODE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +25,10 @@ class Views:
     elements: npt.NDArray[np.uint64]  # of the fingerprint, sorted distinct hashes, may be empty
 
 
-def parse_code(code: str) -> ast.Module | str:
-    """The tree of a code, or the reason (a short text) why it has none; never an error, whatever the text."""
-    size = len(code.encode("utf-8", "surrogatepass"))
-    if size > MAX_CODE_BYTES:
-        return f"too large: {size:,} bytes of code, limit {MAX_CODE_BYTES:,}"
-    if not code.strip():
-        return "nn_code is empty"
-    if "\0" in code:
-        return "not Python: contains a null byte"
-    try:
-        return ast.parse(code)
-    except SyntaxError as error:
-        return f"not Python: line {error.lineno or 1}: {error.msg}"[:200]
-    except ValueError as error:
-        return f"not Python: {error}"[:200]
-    except (RecursionError, MemoryError):
-        return "nested too deeply for Python's parser"
-
-
 def views_of(code: str, outline: Outline, detail: Detail = "abstract") -> Views | str:
     """The views of a code, or the reason (a short text) why it has none.
 
-    Args: outline: of the code's tree.
+    Args: outline: of the code.
     """
     tokens, declared = region_tokens(code, outline)
     shingles = shingle_hashes(tokens, declared, detail)

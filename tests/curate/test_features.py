@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from curate.features import Features, FeatureStore, code_features
 from lemur_core.similarity import pool
+from lemur_core.similarity.parts import MAX_CODE_BYTES
 from lemur_core.similarity.pool import map_codes
-from lemur_core.similarity.views import MAX_CODE_BYTES
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
 

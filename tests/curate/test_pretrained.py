@@ -4,7 +4,6 @@
 them): counts and is not found, or is found and does not count. A line without a mark is from scratch.
 """
 
-import ast
 import re
 import textwrap
 
@@ -323,7 +322,7 @@ CASES = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", FILES, re.MULTILINE))
 
 
 def find(code: str) -> tuple[Evidence, ...]:
-    return find_pretrained(code, ast.parse(code))
+    return find_pretrained(code)
 
 
 @pytest.mark.parametrize("name", CASES)
