@@ -126,7 +126,15 @@ class Against:
             f"miss_chance_at_{threshold:g}": banding.miss_chance(threshold)
             for threshold in sorted({LEAK_THRESHOLD, self._options.lexical_threshold})
         }
-        return {"bands": banding.bands, "rows": banding.rows, **chance, "codes_published": len(self.published)}
+        return {
+            "folders": [parent.name for parent in self.parents],
+            "records": sum(folder.count for folder in self.folders),
+            "bands": banding.bands,
+            "rows": banding.rows,
+            **chance,
+            "codes_published": len(self.published),
+            "codes_removed_there": len(self.equal) - len(self.published),
+        }
 
     def _is_open(self, code: int, features: FeatureTable) -> bool:
         return code not in self.equal and code not in features.problems

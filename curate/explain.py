@@ -58,13 +58,14 @@ class Explanation:
     facts: dict[str, Any]
 
 
-def explain(folder: Path, name_or_id: str, against: Sequence[Path] = ()) -> Explanation:
+def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, partial: bool = False) -> Explanation:
     """What a snapshot's decisions say about one network.
 
     Args:
         folder: a snapshot folder.
         name_or_id: an exact name, an id, or the first six or more digits of one.
         against: what a delta was made against, where it does not lie beside it under its name.
+        partial: do without what is not found of that.
 
     Returns: the whole story, with the difference between the two codes when one stands for the other.
     Raises: UserError if the folder is no snapshot, a delta's parent is not found, or nothing or several things are
@@ -72,7 +73,7 @@ def explain(folder: Path, name_or_id: str, against: Sequence[Path] = ()) -> Expl
     """
     with read_errors(folder):
         snapshot = Snapshot(folder)
-        parents = find_parents(folder, snapshot.manifest, against)
+        parents = find_parents(folder, snapshot.manifest, against, partial=partial)
         return _explain(Snapshot(folder, [Snapshot(parent) for parent in parents]), name_or_id)
 
 

@@ -57,6 +57,11 @@ class PublishedFolder:
         self.index = StoredIndex(place)
         self.graphs: list[list[Any]] = json.loads((place / "facts.json").read_text(encoding="utf-8"))["graphs"]
 
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self._records)
+
     def record(self, row: int) -> Published:
         """A record by its number in the index."""
         (found,) = self._records.slice(row, 1).to_pylist()
@@ -224,12 +229,17 @@ def against_of(manifest: Manifest) -> list[Parent]:
 
 
 def find_parents(
-    folder: Path, manifest: Manifest, given: Sequence[Path] = (), among: Sequence[Path] = ()
+    folder: Path,
+    manifest: Manifest,
+    given: Sequence[Path] = (),
+    *,
+    among: Sequence[Path] = (),
+    partial: bool = False,
 ) -> list[Path]:
     """The folders that a delta was made against: among those given, else beside it under their names.
 
     Args:
-        given: each must be one of them. among: others that may be.
+        given: each must be one of them. among: others that may be. partial: leave out those that are not found.
 
     Raises: UserError if one is not found, or one that is given is none of them.
     """
@@ -246,12 +256,12 @@ def find_parents(
                 f"{path}: {folder} was not made against it, but against {names or 'nothing: it is no delta'}"
             )
     for parent in parents:
-        if parent.sha256 not in there:
+        if parent.sha256 not in there and not partial:
             raise UserError(
                 f"{folder}: is a delta against {parent.name} (manifest {parent.sha256[:12]}), which is not beside it;"
                 " name that folder with --against"
             )
-    return [there[parent.sha256] for parent in parents]
+    return [there[parent.sha256] for parent in parents if parent.sha256 in there]
 
 
 def _check_rules(folder: Path, manifest: Manifest, options: CurateOptions) -> None:

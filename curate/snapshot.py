@@ -97,7 +97,7 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
 comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
-{_graphs_note(outcome)}{_runs_note(outcome)}{_chat_note(outcome)}"""
+{_delta_note(outcome)}{_graphs_note(outcome)}{_runs_note(outcome)}{_chat_note(outcome)}"""
     )
 
 
@@ -113,6 +113,16 @@ def describe_snapshot(folder: Path, name: str, license_: str, outcome: Outcome, 
         licenses=[license_],
     )
     write_croissant(folder, offered_tables(CONFIGS, rows), about)
+
+
+def _delta_note(outcome: Outcome) -> str:
+    if "against" not in outcome.details:
+        return ""
+    folders = ", ".join(f"`{name}`" for name in outcome.details["against"]["folders"])
+    return f"""
+This is a delta: it appends to {folders}, and holds only what is new beside that. All promises hold for both together:
+concatenate them split by split. `stats` also holds further evaluations of networks that are published there.
+"""
 
 
 def _graphs_note(outcome: Outcome) -> str:

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.explain import Snapshot, explain, read_errors
+from curate.published import against_of
 from curate.verify import verify
 from manifests.conversations.verify import find_conversation
 from manifests.kinds import FolderKind, Link, Traced, lines_text
@@ -43,24 +44,23 @@ def find_code(folder: Path, sha256: str) -> Traced | None:
 
 
 def _record(folder: Path, wanted: str) -> Traced:
-    facts = explain(folder, wanted).facts
+    facts = explain(folder, wanted, partial=True).facts
     digest: str | None = facts["id"]
     code = Snapshot(folder).code(digest) if digest is not None else None
-    published = facts["canonical"] if facts["canonical"] and "folder" in facts["canonical"] else None
     kept = f"kept, split {facts['record']['split']}" if facts["record"] else None
-    stands = facts["canonical"]
+    stands, manifest = facts["canonical"], read_manifest(folder)
     told = {
         "id": digest,
         "outcome": kept or f"removed at stage {facts['stage']}: {facts['reason']}",
-        "stands_for_it": f"{stands['name']} {stands['id']}" if stands else None,
+        "stands_for_it": f"{stands['name'] or 'a published record'} {stands['id']}" if stands else None,
         "row": facts["row"],
         "also_named": [other["name"] for other in facts["other_names"]],
     }
     links = (
         Link("record", facts["name"] or "(none)", told),
-        *_origin(read_manifest(folder), facts["name"], facts["row"], code),
+        *_origin(manifest, facts["name"], facts["row"], code),
     )
-    codes = [digest, published["id"] if published else None]
+    codes = [digest, stands["id"] if stands and against_of(manifest) else None]  # a parent may hold both
     return Traced(links, tuple(dict.fromkeys(code for code in codes if code is not None)))
 
 

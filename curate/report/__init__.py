@@ -49,6 +49,7 @@ def write_report(
         *sections.head(name, facts, options, outcome),
         *sections.funnel(facts, options),
         *figure("funnel"),
+        *sections.beside(facts, outcome),
         *sections.stages(facts),
         *figure("similarity"),
         *sections.lsh(outcome.details, options),

@@ -84,6 +84,30 @@ def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> l
     return lines
 
 
+def beside(facts: Facts, outcome: Outcome) -> list[str]:
+    """What a delta was compared with, and what of that decided how much; nothing of a whole snapshot."""
+    stated = outcome.details.get("against")
+    if stated is None:
+        return []
+    by_stage = Counter(
+        verdict.stage for verdict in facts.verdicts.values() if verdict.canonical in outcome.published and verdict.stage
+    )
+    removed = {stage: number for stage in DUPLICATE_STAGES if (number := by_stage[stage])}
+    removed["exact"] = removed.get("exact", 0) - stated["codes_published"]
+    stages = ", ".join(f"{count(number)} {stage}" for stage, number in removed.items() if number) or "none"
+    folders = ", ".join(map(code_span, stated["folders"]))
+    return [
+        "## Beside what is published",
+        "",
+        f"This is a delta to {folders}: {plural(stated['records'], 'record')}, none of which is decided again."
+        f" Of the codes here {count(stated['codes_published'])} are published there; their rows"
+        f" are in `stats`. {count(stated['codes_removed_there'])} were removed there, and share that decision. Removed"
+        f" for a published record: {stages}. {plural(stated['split_groups'], 'group')} of new records went to the split"
+        f" of published ones that are near; {count(facts.codes['leak'])} would have tied two splits together.",
+        "",
+    ]
+
+
 def funnel(facts: Facts, options: CurateOptions) -> list[str]:
     """The table of rows, networks and codes by what became of them; each column adds up."""
     lines = ["## From rows to records", ""]

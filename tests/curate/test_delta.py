@@ -1,0 +1,447 @@
+"""Deltas: the guarantees over the union on generated corpora, each against a brute-force check, and each outcome once."""
+
+import hashlib
+import itertools
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import curate.pipeline
+import curate.strict
+from curate.explain import explain
+from curate.features import Features, code_features
+from curate.options import CurateOptions
+from curate.report import write_report
+from curate.verify import verify
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from manifests.manifest import read_manifest
+
+Row = dict[str, Any]
+
+
+class Pool:
+    """Networks in chains of small changes, so that many are near each other at several distances."""
+
+    def __init__(self, network: Callable[..., str]) -> None:
+        dice = random.Random(3)
+        self.codes: list[str] = []
+        for size in (10, 14, 20, 28, 40):
+            blocks = [dice.randrange(12) for _ in range(size)]
+            for step in range(9):
+                self.codes.append(network(blocks))
+                self.codes.append(network(blocks, comment="again", docstring="the same"))
+                self.codes.append(network(dice.sample(blocks, size)))  # the same layers in another order
+                blocks = list(blocks)
+                for change in range(1 + size // 12):
+                    place = (step * 5 + change) % size
+                    blocks[place] = (blocks[place] + 1 + step) % 12
+        self.codes += ["x = 1\n", "x = 2\n", "pass\n", "def broken(:\n"]
+        self.codes = list(dict.fromkeys(self.codes))
+        self.features = {code: found for code in self.codes if isinstance(found := code_features(code), Features)}
+        self.by_id = {hashlib.sha256(code.encode()).hexdigest(): code for code in self.codes}
+
+    def lexical(self, one: str, other: str) -> float:
+        return jaccard(*(frozenset(self.features[code].shingles.tolist()) for code in (one, other)))
+
+    def structural(self, one: str, other: str) -> float:
+        return jaccard(*(frozenset(self.features[code].elements.tolist()) for code in (one, other)))
+
+    def same(self, view: str, one: str, other: str) -> bool:
+        return bool(getattr(self.features[one], view) == getattr(self.features[other], view))
+
+    def together(self, one: str, other: str) -> bool:
+        """Whether two codes must be in one split."""
+        return self.lexical(one, other) >= 0.70 or self.same("fingerprint", one, other)
+
+    def near(self, one: str, other: str) -> bool:
+        """Whether two codes are near-duplicates."""
+        return self.same("tree", one, other) or self.lexical(one, other) >= 0.9 or self.structural(one, other) >= 0.95
+
+
+def jaccard(a: frozenset[int], b: frozenset[int]) -> float:
+    return len(a & b) / len(a | b) if a and b else 0.0
+
+
+@pytest.fixture(scope="session")
+def pool(network: Callable[..., str], warm: Callable[..., None], curator_cache: object) -> Pool:
+    made = Pool(network)
+    warm(made.codes)
+    return made
+
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def make(memory_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    """`make(rows, *against)`: the folder of a curation with graphs off, without a report."""
+    root = tmp_path_factory.mktemp("deltas")
+    numbers = itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curate.pipeline, "write_report", lambda *_: None)
+        patch.setattr(curate.strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of a few records
+
+        def run(rows: Sequence[Row], *against: Path, **chosen: Any) -> Path:
+            out = root / f"folder-{next(numbers)}"
+            options = CurateOptions(**{"graph": "off", **chosen})
+            curate.pipeline.curate(memory_source(rows), out, options, against=against, jobs=1)
+            return out
+
+        yield run
+
+
+def row(pool: Pool, place: int, accuracy: float, nn: str = "") -> Row:
+    code = pool.codes[place]
+    benchmark = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1}
+    problem = {"problem": None}
+    return {"nn": nn or f"net-{place}", "nn_code": code, "accuracy": accuracy, **benchmark, **problem}
+
+
+def records_of(folder: Path) -> list[Row]:
+    return [row for path in sorted(folder.glob("data/records/*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def decisions_of(folder: Path) -> list[Row]:
+    found: list[Row] = pq.read_table(folder / "decisions.parquet").to_pylist()
+    return found
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): sha256_file(path) for path in folder.rglob("*") if path.is_file()}
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 120), st.integers(1, 999)), min_size=6, max_size=30)
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(parts=st.lists(ROWS, min_size=2, max_size=4), seed=st.integers(0, 3), dice=st.randoms(use_true_random=False))
+def test_the_guarantees_hold_over_the_union(
+    pool: Pool, make: Make, parts: list[list[tuple[int, int]]], seed: int, dice: random.Random
+) -> None:
+    folders: list[Path] = []
+    for drawn in parts:
+        rows = [row(pool, place % len(pool.codes), accuracy / 1000) for place, accuracy in drawn]
+        before = [digests_of(folder) for folder in folders]
+        made = make(rows, *folders, seed=seed)
+        assert [digests_of(folder) for folder in folders] == before
+        if folders:
+            check_union(pool, folders, made)
+            failed = [check for check in verify(made, against=folders, jobs=1) if not check.ok]
+            assert not failed
+            dice.shuffle(rows)
+            again = make(rows, *reversed(folders), seed=seed)
+            assert content(again) == content(made)
+            shutil.rmtree(again)
+        folders.append(made)
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+def content(folder: Path) -> tuple[list[Row], list[tuple[Any, ...]]]:
+    """Records, and decisions without what tells their place in the input, in an order of their own."""
+    columns = ("id", "nn", "kept", "stage", "canonical", "similarity")
+    decided = [tuple(decision[name] for name in columns) for decision in decisions_of(folder)]
+    return sorted(records_of(folder), key=lambda record: record["id"]), sorted(decided, key=repr)
+
+
+def check_union(pool: Pool, folders: Sequence[Path], made: Path) -> None:
+    published = {record["id"]: record for folder in folders for record in records_of(folder)}
+    removed = {
+        decision["id"]: (decision["stage"], decision["canonical"], decision["similarity"])
+        for folder in reversed(folders)
+        for decision in reversed(decisions_of(folder))
+        if decision["stage"] in ("exact", "lexical", "structural", "leak") and decision["canonical"] != decision["id"]
+    }
+    new = {record["id"]: record for record in records_of(made)}
+    assert not new.keys() & published.keys()
+    union = {id_: (pool.by_id[id_], record) for id_, record in (published | new).items()}
+    for id_, record in new.items():
+        code = pool.by_id[id_]
+        for other_id, (other, there) in union.items():
+            if other_id != id_:
+                assert not pool.near(code, other)
+                assert not pool.together(code, other) or there["split"] == record["split"]
+    score = {record["id"]: record["score"] for record in new.values()}
+    score |= {removal["id"]: removal["score"] for removal in pq.read_table(made / "removed.parquet").to_pylist()}
+    for decision in decisions_of(made):
+        id_, stage, canonical = decision["id"], decision["stage"], decision["canonical"]
+        assert (stage is None) == decision["kept"]
+        if stage in (None, "invalid", "repeat"):
+            continue
+        if id_ in published:
+            assert (stage, canonical, decision["similarity"]) == ("exact", id_, 1.0)
+        elif id_ in removed:
+            assert (stage, canonical, decision["similarity"]) == removed[id_]
+        elif stage == "leak":
+            near = {there["split"] for other, there in union.values() if pool.together(pool.by_id[id_], other)}
+            assert len(near) > 1
+            assert canonical is None
+        else:
+            code, other = pool.by_id[id_], union[canonical][0]
+            found = {
+                "exact": float(pool.same("tree", code, other)),
+                "lexical": pool.lexical(code, other),
+                "structural": pool.structural(code, other),
+            }
+            assert decision["similarity"] == pytest.approx(found[stage])
+            assert found[stage] >= {"exact": 1.0, "lexical": 0.9, "structural": 0.95}[stage]
+            assert canonical in published or score[canonical] >= score[id_]
+    stats = pq.read_table(made / "data" / "stats", columns=["id"]).column("id").to_pylist()
+    usable = [decision["id"] for decision in decisions_of(made) if decision["stage"] != "invalid"]
+    assert sorted(stats) == sorted(id_ for id_ in usable if id_ in union)
+
+
+# --- each outcome once ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def base(pool: Pool, make: Make) -> Path:
+    """A chain of changes, the first two of each step in it; its second code was removed for its first."""
+    return make([row(pool, place, 0.5 - place / 1000) for place in (0, 1, 30, 60, 90, 110)])
+
+
+def only(folder: Path) -> Row:
+    (decision,) = decisions_of(folder)
+    return decision
+
+
+def test_further_rows_of_a_published_network_go_to_stats(pool: Pool, make: Make, base: Path) -> None:
+    delta = make([row(pool, 0, 0.9), row(pool, 0, 0.8), row(pool, 0, 0.7, "other-name")], base)
+    assert not records_of(delta)
+    id_ = hashlib.sha256(pool.codes[0].encode()).hexdigest()
+    found = [(one["stage"], one["canonical"], one["similarity"]) for one in decisions_of(delta)]
+    assert found == [("exact", id_, 1.0), ("repeat", id_, 1.0), ("exact", id_, 1.0)]
+    assert decisions_of(delta)[0]["reason"] == f"published as net-0 of {base.name}"
+    assert pq.read_table(delta / "data" / "stats").column("accuracy").to_pylist() == [0.9, 0.8, 0.7]
+    assert pq.read_table(delta / "removed.parquet").num_rows == 0
+
+
+def test_a_code_that_was_removed_there_shares_that_decision(pool: Pool, make: Make, base: Path) -> None:
+    there = decisions_of(base)[1]
+    assert there["stage"] == "exact"
+    found = only(make([row(pool, 1, 0.99, "again")], base))
+    assert [found[key] for key in ("stage", "canonical", "similarity")] == ["exact", there["canonical"], 1.0]
+    assert found["reason"].endswith(f"so decided in {base.name}")
+
+
+def test_only_kept_records_remove(pool: Pool, make: Make) -> None:
+    one, middle, other = next(
+        (one, middle, other)
+        for one, middle, other in itertools.permutations(range(len(pool.features)), 3)
+        if pool.near(pool.codes[one], pool.codes[middle]) and pool.near(pool.codes[middle], pool.codes[other])
+        if not pool.near(pool.codes[one], pool.codes[other])
+    )
+    base = make([row(pool, one, 0.9), row(pool, middle, 0.5)])
+    assert [decision["kept"] for decision in decisions_of(base)] == [True, False]
+    assert only(make([row(pool, other, 0.1)], base))["kept"]
+    assert only(make([row(pool, middle, 0.99)], base))["canonical"] == decisions_of(base)[0]["id"]
+
+
+def bridge(pool: Pool) -> tuple[int, int, int]:
+    """Two codes that need not be together and a third that must be with both, none near-duplicates."""
+    places = range(len(pool.features))
+    for one, other, third in itertools.permutations(places, 3):
+        codes = [pool.codes[place] for place in (one, other, third)]
+        if one < other and not pool.together(codes[0], codes[1]):
+            ties = (pool.together(code, codes[2]) and not pool.near(code, codes[2]) for code in codes[:2])
+            if all(ties):
+                return one, other, third
+    raise AssertionError("the pool holds none")
+
+
+@pytest.fixture(scope="module")
+def split_base(pool: Pool, make: Make) -> tuple[Path, int]:
+    """A snapshot that has the two ends of a bridge in different splits, and the bridge."""
+    one, other, third = bridge(pool)
+    alone = [pool.codes.index(code) for code in ("x = 1\n", "pass\n")]
+    fill = [place for place in (0, 27, 54, 81, 108) if not pool.together(pool.codes[place], pool.codes[one])]
+    fill = [place for place in fill if not pool.together(pool.codes[place], pool.codes[other])]
+    for seed in range(200):
+        places = dict.fromkeys([one, other, *fill, *alone])
+        made = make([row(pool, place, 0.5) for place in places], seed=seed)
+        split = {record["nn"]: record["split"] for record in records_of(made)}
+        if split[f"net-{one}"] != split[f"net-{other}"]:
+            return made, third
+        shutil.rmtree(made)
+    raise AssertionError("no seed puts them apart")
+
+
+def test_a_record_that_ties_two_splits_is_not_kept(pool: Pool, make: Make, split_base: tuple[Path, int]) -> None:
+    base, third = split_base
+    delta = make([row(pool, third, 0.9), row(pool, third, 0.8)], base)
+    first, further = decisions_of(delta)
+    assert (first["stage"], first["canonical"], further["stage"]) == ("leak", None, "repeat")
+    ends = [record for record in records_of(base) if pool.together(pool.by_id[record["id"]], pool.codes[third])]
+    assert len({record["split"] for record in ends}) == 2
+    assert sum(f"{record['nn']} of {base.name} ({record['split']})" in first["reason"] for record in ends) == 2
+    assert all(check.ok for check in verify(delta, jobs=1))
+    told = explain(delta, f"net-{third}")
+    assert told.facts["stage"] == "leak"
+    # what a delta kept out stays out beside both
+    again = only(make([row(pool, third, 0.9)], base, delta))
+    assert (again["stage"], again["canonical"]) == ("leak", None)
+    assert again["reason"].endswith(f"so decided in {delta.name}")
+
+
+def test_explain_reaches_the_published_record(pool: Pool, make: Make, base: Path, tmp_path: Path) -> None:
+    delta = make([row(pool, 2, 0.99)], base)
+    told = explain(delta, "net-2")
+    assert told.facts["canonical"]["name"] == "net-0"
+    assert told.facts["diff"]
+    assert f"in {base}" in "\n".join(told.lines)
+    moved = tmp_path / "elsewhere"
+    shutil.move(delta, moved)
+    with pytest.raises(UserError, match=rf"is a delta against {base.name} .* not beside it; name that folder"):
+        explain(moved, "net-2")
+    assert explain(moved, "net-2", [base]).facts["canonical"]["name"] == "net-0"
+
+
+def test_the_manifest_names_the_parents(pool: Pool, make: Make, base: Path) -> None:
+    first = make([row(pool, 40, 0.3)], base)
+    manifest = read_manifest(make([row(pool, 70, 0.3)], base, first))
+    digests = {sha256_file(folder / "manifest.json") for folder in (base, first)}
+    assert {parent.sha256 for parent in manifest.parents} == set(manifest.parameters["against"]) == digests
+
+
+# --- verify finds what is wrong ---------------------------------------------------------------------------------------
+
+
+def falsify(folder: Path, name: str, change: Callable[[Row], None]) -> None:
+    """Change the rows of a table, and the manifest's digest of it."""
+    import pyarrow as pa
+
+    for path in sorted(folder.glob(name)):
+        table = pq.read_table(path)
+        rows = table.to_pylist()
+        for item in rows:
+            change(item)
+        old = sha256_file(path)
+        pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+        for text in (folder / "manifest.json", folder / "croissant.json"):
+            text.write_text(text.read_text().replace(old, sha256_file(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "check"),
+    [
+        ("decisions.parquet", {"stage": "lexical"}, "guarantee 6"),
+        ("decisions.parquet", {"canonical": "0" * 64}, "guarantee 6"),
+        ("data/stats/*.parquet", {"id": "0" * 64}, None),
+    ],
+)
+def test_verify_sees_a_wrong_decision_about_a_published_code(
+    pool: Pool, make: Make, base: Path, name: str, change: Row, check: str | None
+) -> None:
+    delta = make([row(pool, 0, 0.9), row(pool, 20, 0.1)], base)
+    assert all(item.ok for item in verify(delta, jobs=1))
+    published = {record["id"] for record in records_of(base)}
+    falsify(delta, name, lambda item: item.update(change) if item["id"] in published else None)
+    failed = [item.name for item in verify(delta, jobs=1) if not item.ok]
+    assert (check is None) == all(item == "digests" for item in failed)
+    assert check is None or any(item.startswith(check) for item in failed)
+
+
+def test_verify_sees_a_leak_across_the_union(pool: Pool, make: Make, split_base: tuple[Path, int]) -> None:
+    base, third = split_base
+    alone = make([row(pool, third, 0.9)])
+    delta = make([row(pool, pool.codes.index("x = 2\n"), 0.9)], base)
+    # as if the guard had let the bridge in: the records of another snapshot under this delta's manifest
+    forged = delta.with_name("forged")
+    shutil.copytree(alone, forged)
+    manifest, own = read_manifest(delta), read_manifest(forged)
+    from manifests.manifest import write_manifest
+
+    changed = {"parameters": manifest.parameters, "parents": manifest.parents}
+    details = own.details | {"against": manifest.details["against"]}
+    write_manifest(forged, own.model_copy(update=changed | {"details": details}))
+    failed = [check.name for check in verify(forged, jobs=1) if not check.ok]
+    assert "guarantee 4: no leakage" in failed
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import pyarrow as pa
+
+    path = tmp_path_factory.mktemp("table") / "new.parquet"
+    pq.write_table(pa.Table.from_pylist([{"nn": "net-2", "nn_code": pool.codes[2]}]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--lexical-threshold", "0.8"), "was made with --lexical-threshold 0.9, this run has 0.8"),
+        (("--structural-threshold", "0.9"), "was made with --structural-threshold 0.95, this run has 0.9"),
+        (("--tokens", "literal"), "was made with --tokens abstract, this run has literal"),
+        (("--profile", "nn-dup"), "was made with --profile strict, this run has nn-dup"),
+        (("--graph", "all"), "was made with --graph off, this run has all"),
+    ],
+)
+def test_other_rules_are_refused(
+    lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    chosen = options if "--graph" in options or "nn-dup" in options else (*options, "--graph", "off")
+    done = lemur_here("curate", table, "--against", base, "--out", tmp_path / "out", *chosen, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"lemur: {base}: {said}; ")
+    assert not (tmp_path / "out").exists()
+
+
+def refused(lemur_here: Callable[..., Any], table: Path, tmp_path: Path, *against: Path) -> str:
+    given = [item for folder in against for item in ("--against", folder)]
+    done = lemur_here("curate", table, *given, "--graph", "off", "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 1
+    assert not (tmp_path / "out").exists()
+    return str(done.stderr.splitlines()[-1])
+
+
+def test_mistakes_get_one_line(
+    pool: Pool, make: Make, lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path
+) -> None:
+    delta = make([row(pool, 40, 0.3)], base)
+    assert "no such folder" in refused(lemur_here, table, tmp_path, tmp_path / "none")
+    said = refused(lemur_here, table, tmp_path, delta)
+    assert f"is a delta against {base.name} (manifest " in said
+    assert said.endswith("which is not given; add --against with that folder")
+    assert "is the same snapshot as" in refused(lemur_here, table, tmp_path, base, base)
+    changed = tmp_path / "changed"
+    shutil.copytree(base, changed)
+    with (changed / "decisions.parquet").open("ab") as file:
+        file.write(b"x")
+    assert "decisions.parquet differs from its digest" in refused(lemur_here, table, tmp_path, changed)
+    (changed / "decisions.parquet").unlink()
+    assert "decisions.parquet: No such file" in refused(lemur_here, table, tmp_path, changed)
+    done = lemur_here("verify", base, "--against", delta, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("was not made against it, but against nothing: it is no delta")
+
+
+def test_the_command_from_end_to_end(
+    lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curate.pipeline, "write_report", write_report)
+    done = lemur_here("curate", table, "--against", base, "--graph", "off", "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "structural         1  near-duplicates by structure" in done.stdout
+    assert base.name in (tmp_path / "out" / "README.md").read_text()
+    assert base.name in (tmp_path / "out" / "report.md").read_text()
+    assert lemur_here("verify", tmp_path / "out", "--against", base, cwd=tmp_path).returncode == 0
+    traced = lemur_here("trace", "net-2", "--in", tmp_path / "out", "--in", base, cwd=tmp_path)
+    assert traced.returncode == 0
+    assert "stands for it a published record" in traced.stdout  # what is beside the folder is read, then those given
+    assert "record     net-0" in traced.stdout
+    shutil.copytree(base, tmp_path / base.name)
+    traced = lemur_here("trace", "net-2", "--in", tmp_path / "out", cwd=tmp_path)
+    assert "stands for it net-0" in traced.stdout
