@@ -11,6 +11,7 @@ false or that only a caller decides. docs/similarity.md says what such a rule ca
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -73,8 +74,12 @@ class _Rule:
         self._known: dict[ast.expr, set[str]] = {}
         #: What a name of a scope, or an attribute of `self` in a class, can be; None where a caller decides.
         self._named: dict[tuple[ast.AST, str], list[ast.expr | None]] = {}
-        for node in ast.walk(tree):
-            self.parents.update(dict.fromkeys(ast.iter_child_nodes(node), node))
+        waiting: deque[ast.AST] = deque([tree])
+        while waiting:  # in the order of `ast.walk`
+            node = waiting.popleft()
+            below = list(ast.iter_child_nodes(node))
+            waiting.extend(below)
+            self.parents.update(dict.fromkeys(below, node))
             match node:
                 case ast.Import() | ast.ImportFrom():
                     origin = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
