@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+import pyarrow as pa
+
 from curate.corpus import Corpus
 from curate.records import Records
 from curate.runs import BATCH, Case, answer_of, case_of, open_box, read_parameters
@@ -164,7 +166,8 @@ class GraphTracer(NetworkTracer):
         answered = {code: self._answers[id_] for code in new if (id_ := self._corpus.ids[code]) in self._answers}
         self.known |= {code: Traced(answer) for code, answer in answered.items()}
         rest = [code for code in new if code not in answered]
-        records = self._corpus.rows.take([new[code] for code in rest]).select(["task", "dataset", "prm"]).to_pylist()
+        rows = pa.array([new[code] for code in rest], pa.int64())
+        records = self._corpus.rows.take(rows).select(["task", "dataset", "prm"]).to_pylist()
         self.known |= self.trace_records(dict(zip(rest, records, strict=True)), self._corpus.codes.__getitem__)
 
 

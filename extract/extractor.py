@@ -6,7 +6,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -179,10 +179,14 @@ class BlockExtractor:
         wanted = Selection(names=read_names(Path(path)), limit=limit, start_from=start_from)
         return list(self.extract(select(self.warm_index_once(), wanted)))
 
-    def extract(self, selected: Selected) -> Iterator[Result]:
-        """Emit and validate the selected classes; results in their order."""
+    def extract(self, selected: Selected, own: Collection[str] | None = None) -> Iterator[Result]:
+        """Emit and validate the selected classes; results in their order.
+
+        Args: own: names of the sources whose classes are validated, each as it is among all; by default all.
+        """
+        wanted = [found for found in selected.found if own is None or found.module.source.name in own]
         if self.options.level == "discovered":
-            yield from (_result(found, None, Verdict("discovered"), None, None, None) for found in selected.found)
+            yield from (_result(found, None, Verdict("discovered"), None, None, None) for found in wanted)
             return
         outcomes: dict[str, Emitted | Unresolved] = {}
         with progress("emit", len(selected.found), "blocks") as advance:
@@ -191,8 +195,9 @@ class BlockExtractor:
                 advance(1)
         self._keep_answers()
         self.watch.lap("emit")
-        emitted = [item for item in outcomes.values() if isinstance(item, Emitted)]
-        verdicts = self._validate(emitted)
+        needed = sorted({name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires})
+        emitted = [item for found in wanted if isinstance(item := outcomes[found.block], Emitted)]
+        verdicts = self._validate(emitted, needed)
         self.watch.lap("validate")
         compared = self._compare(emitted, verdicts) if self.options.fidelity else {}
         self.watch.lap("compare")
@@ -204,7 +209,7 @@ class BlockExtractor:
         self.watch.lap("rebuild")
         lean = self._lean(emitted, verdicts, traced)
         self.watch.lap("lean")
-        for found in selected.found:
+        for found in wanted:
             outcome, block = outcomes[found.block], found.block
             verdict = verdicts.get(block)
             made = _result(found, outcome, verdict, compared.get(block), answers.get(block), lean.get(block))
@@ -215,7 +220,7 @@ class BlockExtractor:
         packages = self.library.packages(source)
         return {source.name.partition("@")[0], *(name for package in packages for name in distributions_of(package))}
 
-    def _validate(self, emitted: Sequence[Emitted]) -> dict[str, Verdict]:
+    def _validate(self, emitted: Sequence[Emitted], needed: Sequence[str]) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
         ready: list[Emitted] = []
         for item in emitted:
@@ -223,11 +228,10 @@ class BlockExtractor:
             if verdict.level == "compiled" and at_least(self.options.level, "executed"):
                 ready.append(item)
         if ready:
-            self._run(ready, emitted, verdicts)
+            self._run(ready, needed, verdicts)
         return verdicts
 
-    def _run(self, ready: Sequence[Emitted], emitted: Sequence[Emitted], verdicts: dict[str, Verdict]) -> None:
-        needed = sorted({requirement for item in emitted for requirement in item.requires})
+    def _run(self, ready: Sequence[Emitted], needed: Sequence[str], verdicts: dict[str, Verdict]) -> None:
         own = sorted({name for source in self.facts.sources for name in self._distributions(source)})
         self.runtime = runtime_for(needed, known=own, beside=True)
         with progress("validate", len(ready), "blocks") as advance:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,8 @@ from curate.options import CurateOptions
 from curate.rows import Source
 from lemur_core.files.atomic import own
 from lemur_core.files.errors import UsageError
-from lemur_core.files.executors import Executor, Step, forget, queue_on_slurm, run_here, run_on_ray
-from lemur_core.files.progress import note
-from manifests.manifest import Manifest, read_manifest
+from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
+from manifests.manifest import Manifest, package_versions, read_manifest
 
 #: Rounds, of two steps each, that are queued before what is left is decided by one task. All of LEMUR needs four.
 QUEUED_ROUNDS = 5
@@ -48,17 +48,15 @@ def curate_in_tasks(
         raise UsageError("--executor: only profile strict is divided among tasks; leave it out or switch")
     plan = Work(Path(os.path.abspath(work)), options, tasks)  # noqa: PTH100 (as atomic_folder has it)
     with own(plan.folder, "lock", "another run works there"):
-        plan.begin(names)
+        asked = {"sources": names, "options": asdict(options), "tasks": tasks, "versions": package_versions()}
+        begin(plan.folder, asked)
         steps.store_rows(plan, source)
         forget(plan.folder, "write")
         out = Path(os.path.abspath(out))  # noqa: PTH100
-        if executor == "slurm":
-            jobs = queue_on_slurm(_queued(plan, out, force), plan.folder, workers)
-            note(f"queued: jobs {', '.join(jobs)}; the last one writes {out}; logs: {plan.folder / 'steps'}")
-            return None
-        run = run_here if executor == "local" else run_on_ray
-        run(_watched(plan, out, force), plan.folder, workers)
-    return read_manifest(out)
+        jobs = run_steps(
+            executor, lambda watched: (_watched if watched else _queued)(plan, out, force), plan.folder, workers
+        )
+    return read_manifest(out) if jobs is None else None
 
 
 def _queued(plan: Work, out: Path, force: bool) -> Iterator[Step]:

@@ -93,7 +93,8 @@ def rank_records(work: Work, _rank: int, _tasks: int) -> None:
     frequency = element_frequency(corpus.features.elements)
     elements = [np.fromiter(frequency.keys(), np.uint64), np.fromiter(frequency.values(), np.int64)]
     work.write(pa.table(elements, ["element", "fingerprints"]), "elements")
-    shown = corpus.rows.take([records.shown[code] for code in records.order]).select(list(_SHOWN))
+    rows = pa.array([records.shown[code] for code in records.order], pa.int64())
+    shown = corpus.rows.take(rows).select(list(_SHOWN))
     ids = pa.array([bytes.fromhex(corpus.ids[code]) for code in records.order], pa.binary(32))
     work.write(shown.add_column(0, "id", ids), "order")
 

@@ -14,7 +14,7 @@ graphs/RANK            what networks compute
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,9 @@ import pyarrow.parquet as pq
 from curate.features import FeatureStore, FeatureTable
 from curate.options import CurateOptions
 from curate.rows import Source
-from lemur_core.files.atomic import atomic_file, write_text
-from lemur_core.files.errors import UserError
+from lemur_core.files.atomic import atomic_file
 from lemur_core.similarity.minhash import Banding, IntArray
-from manifests.manifest import Input, package_versions
+from manifests.manifest import Input
 
 OPEN, KEPT, REMOVED = 0, 1, 2
 
@@ -44,28 +43,6 @@ class Work:
     folder: Path
     options: CurateOptions
     parts: int
-
-    def begin(self, sources: list[str]) -> None:
-        """Make the folder, or go on with it.
-
-        Raises: UserError if it belongs to a run with another source, other options or another number of tasks.
-        """
-        plan = {
-            "sources": sources,
-            "options": asdict(self.options),
-            "tasks": self.parts,
-            "versions": package_versions(),
-        }
-        text = json.dumps(plan, indent=2)
-        path = self.folder / "plan.json"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, text)
-        elif (older := json.loads(path.read_text(encoding="utf-8"))) != (wanted := json.loads(text)):
-            differs = ", ".join(name for name in wanted if wanted[name] != older.get(name))
-            raise UserError(
-                f"{self.folder}: holds a run that differs in {differs}; choose another --work, or remove it"
-            )
 
     def part_of(self, ids: list[bytes]) -> IntArray:
         """The range in which each id lies, which is the task whose own it is."""

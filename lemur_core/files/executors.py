@@ -10,6 +10,7 @@ and no process of ours stays; a failed step takes those after it out of the queu
 """
 
 import contextlib
+import json
 import multiprocessing
 import os
 import shutil
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.files.workers import start_worker
@@ -87,6 +89,36 @@ def _start_task_process() -> None:
     sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (tracebacks are in the logs; the line is the parent's)
 
 
+def begin(work: Path, asked: dict[str, Any]) -> None:
+    """Make the work folder of a run, or go on with it.
+
+    Args: asked: what the run depends on; it can be written as JSON.
+    Raises: UserError if the folder belongs to a run that asked for something else.
+    """
+    path = work / "plan.json"
+    text = json.dumps(asked, indent=2)
+    if not path.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    elif (older := json.loads(path.read_text(encoding="utf-8"))) != (wanted := json.loads(text)):
+        differs = ", ".join(name for name in wanted if wanted[name] != older.get(name))
+        raise UserError(f"{work}: holds a run that differs in {differs}; choose another --work, or remove it")
+
+
+def run_steps(
+    executor: Executor, steps: Callable[[bool], Iterable[Step]], work: Path, workers: int
+) -> list[str] | None:
+    """Run steps on an executor. `steps` gives them: with True, each is asked for once the one before is done.
+
+    Returns: the numbers of the jobs that were queued; None where everything is done.
+    Raises: UserError if a task fails or is killed; the next run goes on from what is done.
+    """
+    if executor == "slurm":
+        return queue_on_slurm(steps(False), work, workers)
+    (run_here if executor == "local" else run_on_ray)(steps(True), work, workers)
+    return None
+
+
 def run_here(steps: Iterable[Step], work: Path, workers: int) -> None:
     """Run steps one after the other on this machine, `workers` tasks at a time.
 
@@ -110,7 +142,7 @@ def run_here(steps: Iterable[Step], work: Path, workers: int) -> None:
             except UserError:
                 raise
             except Exception as error:
-                raise _cut_short(step, executor, f"{type(error).__name__}: {error}", work) from error
+                raise _cut_short(step, executor, _named(error), work) from error
             _tell(step, before)
     finally:
         for process in multiprocessing.active_children():
@@ -119,29 +151,54 @@ def run_here(steps: Iterable[Step], work: Path, workers: int) -> None:
             pool.shutdown(cancel_futures=True)
 
 
+class _Ray(RayPipelineExecutor):  # type: ignore[misc]
+    """datatrove's tasks, markers and logs on a Ray cluster, each task one of Ray's: it ends when its process does."""
+
+    def run_watched(self) -> None:
+        """Run the tasks that are not done.
+
+        Raises: WorkerCrashedError if a process was killed, RayTaskError with what a task raised.
+        """
+        import ray
+
+        remote = ray.remote(num_cpus=1, max_retries=0)(_run_rank)
+        waiting: list[int] = self.get_incomplete_ranks()
+        running: list[Any] = []
+        while waiting or running:
+            while waiting and len(running) < self.workers:
+                running.append(remote.remote(self, waiting.pop(0)))
+            done, running = ray.wait(running)
+            ray.get(done)
+
+
 def run_on_ray(steps: Iterable[Step], work: Path, workers: int) -> None:
     """Run steps one after the other on the Ray cluster that `RAY_ADDRESS` names, or the one started here.
 
-    Raises: UserError if there is no cluster, or tasks stay undone.
+    Raises: UserError as `run_here` does, or if there is no cluster.
     """
-    import ray
-
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(f"--executor ray: {error}; install it with: pip install 'lemur-curator[cluster]'") from error
+    _quiet()
     try:
         ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
     except ConnectionError as error:
         raise UserError(
-            "--executor ray: no cluster is found; start one (ray start --head) or set RAY_ADDRESS"
+            "--executor ray: no cluster is found; start one (ray start --head), or set RAY_ADDRESS"
         ) from error
     try:
         for step in steps:
-            executor = RayPipelineExecutor(
-                [_Pipeline(step)], step.tasks, workers, logging_dir=_folder(work, step), mem_per_cpu_gb=1
-            )
+            executor = _Ray([_Pipeline(step)], step.tasks, workers, logging_dir=_folder(work, step))
             before = len(executor.get_incomplete_ranks())
-            _quiet()
-            executor.run()
-            if executor.get_incomplete_ranks():
-                raise _cut_short(step, executor, "tasks failed or were killed", work)
+            try:
+                executor.run_watched()
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, UserError):
+                    raise error.cause from error
+                raise _cut_short(step, executor, _named(error.cause), work) from error
+            except ray.exceptions.RayError as error:
+                raise _cut_short(step, executor, "a task was killed", work) from error
             _tell(step, before)
     finally:
         ray.shutdown()
@@ -162,10 +219,14 @@ class _Slurm(SlurmPipelineExecutor):  # type: ignore[misc]
 def queue_on_slurm(steps: Iterable[Step], work: Path, workers: int) -> list[str]:
     """Queue all steps, each after the one before. Returns: the numbers of the jobs; none where all is done.
 
-    Raises: UserError if Slurm is not there or refuses a job.
+    Raises: UserError if Slurm is not there, refuses a job, or has jobs of an earlier call.
     """
     if shutil.which("sbatch") is None:
         raise UserError("--executor slurm: sbatch is not found; start this where jobs can be queued")
+    told = work / "jobs.txt"
+    earlier = told.read_text(encoding="utf-8").strip() if told.exists() else ""
+    if earlier and (left := _run(["squeue", "--noheader", "--format=%A", f"--jobs={earlier}"]).split()):
+        raise UserError(f"{work}: its jobs are still queued: {', '.join(dict.fromkeys(left))}; wait, or scancel them")
     last: _Slurm | None = None
     jobs = []
     _quiet()
@@ -192,7 +253,13 @@ def queue_on_slurm(steps: Iterable[Step], work: Path, workers: int) -> list[str]
         if executor.job_id != -1:
             last = executor
             jobs.append(str(executor.job_id))
+            told.write_text(",".join(jobs), encoding="utf-8")
+    note(f"queued: jobs {', '.join(jobs)}; the last one writes the output; logs: {work / 'steps'}")
     return jobs
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def forget(work: Path, name: str) -> None:
@@ -213,6 +280,10 @@ def _cut_short(step: Step, executor: Any, why: str, work: Path) -> UserError:
     left = ", ".join(str(rank) for rank in executor.get_incomplete_ranks())
     logs = f"logs: {_folder(work, step)}/logs"
     return UserError(f"{step.name}: {why}; not done of {step.tasks} tasks: {left}; {logs}; start again to go on")
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _quiet() -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from curate.cluster.work import Work
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.rows import to_batch
+from lemur_core.files.executors import begin
+from manifests.manifest import package_versions
+from tests.curate.test_graphs import rows as graph_rows
 
 Row = dict[str, Any]
 LEMUR = str(Path(sys.executable).with_name("lemur"))
@@ -81,7 +85,6 @@ def test_tasks_write_the_same_bytes(
     for rounds in (command.QUEUED_ROUNDS, 1):  # with one, most of it is left to the sequential finish
         monkeypatch.setattr(command, "QUEUED_ROUNDS", rounds)
         plan = Work(tmp_path / f"work {rounds}", options, parts)
-        plan.begin(["memory"])
         steps.store_rows(plan, source)
         queue_here(plan, tmp_path / f"in tasks {rounds}")
         assert tables(tmp_path / f"in tasks {rounds}") == expected
@@ -93,7 +96,18 @@ def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any,
     source = memory_source(rows)
     curate(source, tmp_path / "at once", options, jobs=1)
     plan = Work(tmp_path / "work", options, 3)
-    plan.begin(["memory"])
+    steps.store_rows(plan, source)
+    queue_here(plan, tmp_path / "in tasks")
+    assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
+
+
+@pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
+def test_graphs_decide_as_in_one_process(graph: Any, memory_source: Any, tmp_path: Path) -> None:
+    options = CurateOptions(graph=graph)
+    source = memory_source(graph_rows())
+    curate(source, tmp_path / "at once", options, jobs=1)
+    assert pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist().count("graph") == 1
+    plan = Work(tmp_path / "work", options, 2)
     steps.store_rows(plan, source)
     queue_here(plan, tmp_path / "in tasks")
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
@@ -102,7 +116,8 @@ def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any,
 def test_a_work_folder_of_another_run_is_refused(
     rows: list[Row], lemur_here: Callable[..., Any], tmp_path: Path, file: Path
 ) -> None:
-    Work(tmp_path / "work", CurateOptions(graph="off"), 2).begin([str(file)])
+    options = asdict(CurateOptions(graph="off"))
+    begin(tmp_path / "work", {"sources": [str(file)], "options": options, "tasks": 2, "versions": package_versions()})
     given = ("curate", file, "--graph", "off", "--out", "out", "--executor", "local", "--work", "work")
     for further, differs in ((("--tasks", 2, "--seed", 1), "options"), (("--tasks", 3), "tasks")):
         done = lemur_here(*given, *further, cwd=tmp_path)

@@ -1,0 +1,60 @@
+"""`lemur extract --executor`: each task validates the classes of some sources, then one writes the folder.
+
+What tasks work out goes into the user's cache, under keys that follow from the whole run: the step that writes is the
+in-process way, which finds everything there. So the cache must be one that all tasks see.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+
+from extract.discover import select
+from extract.extractor import BlockExtractor, extract_to
+from extract.results import Options
+from lemur_core.files.atomic import own
+from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
+from manifests.manifest import Manifest, package_versions, read_manifest
+
+
+def extract_in_tasks(
+    out: Path, options: Options, executor: Executor, *, tasks: int, workers: int, work: Path, force: bool = False
+) -> Manifest | None:
+    """Extract as the options say by tasks of an executor; the folder is that of `extract_to`.
+
+    Args:
+        tasks: slices of the sources. workers: tasks at a time.
+        work: a folder that all tasks see; a run that was cut short goes on there.
+
+    Returns: the manifest; None where jobs were queued.
+    Raises: UserError for what cannot be had as asked, a task that fails or was killed, or a work folder of another run.
+    """
+    folder, out = Path(os.path.abspath(work)), Path(os.path.abspath(out))  # noqa: PTH100 (as atomic_folder has it)
+    with own(folder, "lock", "another run works there"):
+        begin(folder, {"options": asdict(options), "tasks": tasks, "versions": package_versions()})
+        forget(folder, "write")
+        with _extractor(options) as extractor:  # sources are fetched and indexed here: tasks may have no network
+            extractor.warm_index_once()
+        jobs = run_steps(executor, lambda _: _steps(out, options, tasks, force), folder, workers)
+    return read_manifest(out) if jobs is None else None
+
+
+def _steps(out: Path, options: Options, tasks: int, force: bool) -> Iterator[Step]:
+    yield Step("sources", tasks, partial(_validate_slice, options))
+    yield Step("write", 1, partial(_write, options, out, force))
+
+
+def _validate_slice(options: Options, rank: int, tasks: int) -> None:
+    with _extractor(replace(options, jobs=1)) as extractor:
+        mine = {source.name for source in extractor.facts.sources[rank::tasks]}
+        deque(extractor.extract(select(extractor.warm_index_once(), options.selection), mine), maxlen=0)
+
+
+def _write(options: Options, out: Path, force: bool, _rank: int, _tasks: int) -> None:
+    extract_to(out, replace(options, retry_failed=False), force=force)
+
+
+def _extractor(options: Options) -> BlockExtractor:
+    return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})

@@ -1,0 +1,80 @@
+"""Extraction in tasks against the in-process way, byte by byte; the last step finds everything done."""
+
+import os
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("datatrove", reason="needs the extra cluster")
+
+from extract.cluster import _steps
+from extract.discover import select
+from extract.extractor import BlockExtractor, extract_to
+from extract.results import Options
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]
+
+
+GATES = """
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.line = nn.Conv2d(width, width, 1)
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.line(x))
+
+
+class Halves(nn.Module):
+    def forward(self, x):
+        return x / 2
+"""
+BLOCKS = """
+from torch import nn
+
+from .missing import nothing
+
+
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU())
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
+class Lost(nn.Module):
+    def forward(self, x):
+        return nothing(x)
+"""
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder but the two that tell how long this run took."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("manifest.json", "report.md"))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def test_tasks_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("gates", GATES), ("blocks", BLOCKS)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+        (tmp_path / name / "layers.py").write_text(text)
+    options = Options(sources=tuple(str(tmp_path / name) for name in ("gates", "blocks")), jobs=1)
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "one cache"))
+    extract_to(tmp_path / "at once", options)
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "another cache"))
+    slices, write = _steps(tmp_path / "in tasks", options, 3, False)
+    for rank in reversed(range(slices.tasks)):  # the last slice has no source
+        slices.run(rank, slices.tasks)
+    with BlockExtractor(sources=options.sources, jobs=1) as extractor:
+        deque(extractor.extract(select(extractor.warm_index_once(), options.selection)), maxlen=0)
+        assert (extractor.facts.validations_run, extractor.facts.validations_reused) == (0, 3)
+    write.run(0, write.tasks)
+    assert files(tmp_path / "in tasks") == files(tmp_path / "at once")
