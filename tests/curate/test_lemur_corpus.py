@@ -20,7 +20,7 @@ from curate.corpus import CodeFile, read_corpus
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.records import build_records
-from curate.rows import BATCH_ROWS
+from curate.rows import BATCH_ROWS, Source
 from curate.sources.lemur import LemurRelease
 from curate.strict import curate_strict
 from curate.verify import verify
@@ -28,7 +28,7 @@ from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.minhash import banding_for
 from lemur_core.similarity.rounds import select_in_rounds
 from lemur_core.similarity.selection import Standing, select
-from manifests.manifest import Manifest
+from manifests.manifest import Input, Manifest
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -47,6 +47,36 @@ def run(real_rows: LemurRelease, tmp_path_factory: pytest.TempPathFactory) -> Ru
     manifest = curate(real_rows, folder, CurateOptions(graph="off"))
     records = pq.read_table(sorted(folder.glob("data/records/*.parquet"))).to_pylist()
     return Run(folder, manifest, pq.read_table(folder / "decisions.parquet"), records)
+
+
+class Part(Source):
+    """The rows of half of the names."""
+
+    def __init__(self, whole: Source, half: int) -> None:
+        super().__init__(f"half {half}")
+        self._whole, self._half = whole, half
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._whole.batches():
+            ours = [hashlib.sha256(name.encode()).digest()[0] % 2 == self._half for name in batch["nn"].to_pylist()]
+            yield batch.filter(pa.array(ours))
+
+    def inputs(self) -> list[Input]:
+        return self._whole.inputs()
+
+
+def test_two_halves_are_nearly_the_whole(run: Run, real_rows: LemurRelease, tmp_path: Path) -> None:
+    made: list[Path] = []
+    kept = 0
+    for half in range(2):
+        out = tmp_path / f"half-{half}"
+        kept += curate(Part(real_rows, half), out, CurateOptions(graph="off"), against=made).counts["rows"]["kept"]
+        made.append(out)
+    assert kept == pytest.approx(run.manifest.counts["rows"]["kept"], rel=0.02)
+    assert [check for check in verify(made[1]) if not check.ok] == []
+    again = curate(real_rows, tmp_path / "again", CurateOptions(graph="off"), against=made)
+    assert again.counts["rows"]["kept"] == 0  # every code is published, or was removed there
+    assert again.details["against"]["codes_published"] == kept
 
 
 def test_numbers(run: Run) -> None:
