@@ -49,6 +49,7 @@ _OWN = frozenset(
         "__orig_bases__",
         "__firstlineno__",
         "__static_attributes__",
+        "_autograd_function_id",  # torch counts its functions
     )
 )
 _MODULES_OWN = frozenset(("__name__", "__file__", "__doc__", "__package__", "__spec__", "__path__", "__builtins__"))

@@ -42,6 +42,20 @@ def test_the_same_text_binds_the_same() -> None:
     assert bindings(ORIGINAL, told) == {"compared": 3, "same": 3, "standin": 0, "others": []}
 
 
+def test_the_number_that_torch_gives_a_function_is_no_part_of_it() -> None:
+    """Each definition of an autograd function counts on, whatever stands in it."""
+    square = (
+        "class Square(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(ctx, x):\n        return x * x\n\n"
+        "    @staticmethod\n    def backward(ctx, grad):\n        return grad\n\n\n"
+    )
+    original = HEAD + square + "class Net(nn.Module):\n    def forward(self, x):\n        return Square.apply(x)\n"
+    assert bindings(original, original)["others"] == []
+    assert bindings(original, original.replace("x * x", "x + x"))["others"] == [
+        "lib.net: Square: forward: another text"
+    ]
+
+
 CASES: dict[str, tuple[str, list[str]]] = {
     "another function": (
         ORIGINAL.replace("x * scale", "x + scale"),
