@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manifests.in_tasks import ExecutorOption, TasksOption, WorkersOption, WorkOption, divided
+
 if TYPE_CHECKING:
     from manifests.manifest import Manifest
 
@@ -26,6 +28,15 @@ FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folde
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")]
+ParentsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--against",
+        metavar="SNAPSHOT",
+        help="Of a delta: what it was made against; default: beside it (repeatable).",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 
@@ -50,17 +61,6 @@ class GraphName(StrEnum):
     all = "all"
     keep_different = "keep-different"
     off = "off"
-
-
-class ExecutorName(StrEnum):
-    """What runs the tasks of a divided run."""
-
-    local = "local"
-    slurm = "slurm"
-    ray = "ray"
-
-
-_IN_TASKS = "In tasks, here or on a cluster"
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -140,21 +140,10 @@ def curate(
             metavar="SNAPSHOT", help="Write a delta: only what is new beside it (repeatable).", show_default=False
         ),
     ] = None,
-    executor: Annotated[
-        ExecutorName | None,
-        typer.Option(help="Divide the work into tasks that can be resumed.", rich_help_panel=_IN_TASKS),
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--tasks", metavar="N", min=1, help="Default: M.", rich_help_panel=_IN_TASKS)
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="M", min=1, help="At a time; default: cores.", rich_help_panel=_IN_TASKS),
-    ] = None,
-    work: Annotated[
-        Path | None,
-        typer.Option("--work", metavar="DIR", help="All tasks see it; default OUT.work.", rich_help_panel=_IN_TASKS),
-    ] = None,
+    executor: ExecutorOption = None,
+    tasks: TasksOption = None,
+    workers: WorkersOption = None,
+    work: WorkOption = None,
     jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
@@ -202,27 +191,23 @@ def curate(
     from curate.pipeline import curate as run
     from curate.sources import open_sources
 
-    if executor is None:
-        if tasks is not None or workers is not None or work is not None:
-            raise UsageError("--tasks, --workers and --work: nothing is divided without --executor; add it")
+    division = divided(out, executor, tasks, workers, work)
+    if division is None:
         manifest = run(open_sources(source), out, options, against=against or (), jobs=jobs, force=force)
     elif against:
         raise UsageError("--against: a delta is not divided into tasks; leave --executor out")
     else:
         from curate.cluster.command import curate_in_tasks
-        from lemur_core.files.workers import available_cores
 
-        at_once = workers or available_cores()
-        folder = work or out.with_name(f"{out.name}.work")
         made = curate_in_tasks(
             open_sources(source),
             source,
             out,
             options,
-            executor.value,
-            tasks=tasks or at_once,
-            workers=at_once,
-            work=folder,
+            division.executor.value,
+            tasks=division.tasks,
+            workers=division.workers,
+            work=division.work,
             force=force,
         )
         if made is None:
@@ -238,14 +223,7 @@ def explain(
     graph: Annotated[
         Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.", show_default=False)
     ] = None,
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="SNAPSHOT",
-            help="Of a delta: what it was made against; default: beside it (repeatable).",
-            show_default=False,
-        ),
-    ] = None,
+    against: ParentsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Why one record was kept or removed, with a diff to the record that stands for it."""

@@ -74,7 +74,8 @@ def explain(folder: Path, name_or_id: str, against: Sequence[Path] = (), *, part
     with read_errors(folder):
         snapshot = Snapshot(folder)
         parents = find_parents(folder, snapshot.manifest, against, partial=partial)
-        return _explain(Snapshot(folder, [Snapshot(parent) for parent in parents]), name_or_id)
+        snapshot.parents = [Snapshot(parent) for parent in parents]
+        return _explain(snapshot, name_or_id)
 
 
 @contextlib.contextmanager
@@ -93,13 +94,13 @@ def read_errors(folder: Path) -> Iterator[None]:
 class Snapshot:
     """The tables of a snapshot folder; code is read for single ids only.
 
-    Args: parents: of a delta: what it was made against; records, graphs and codes are looked for there too.
+    Attributes: parents: of a delta: what it was made against; records, graphs and codes are looked for there too.
 
     Raises: UserError if the folder is no snapshot.
     """
 
-    def __init__(self, folder: Path, parents: Sequence["Snapshot"] = ()) -> None:
-        self.parents = parents
+    def __init__(self, folder: Path) -> None:
+        self.parents: Sequence[Snapshot] = ()
         self.manifest = read_manifest(folder)
         if self.manifest.kind != "snapshot":
             what = article(self.manifest.kind)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from curate.options import CurateOptions, Profile
 from curate.pipeline import curate
 from curate.sources import open_sources
+from curate.union import record_files
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 
@@ -113,7 +114,7 @@ def _read(snapshot: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         decision["rid"] = f"{decision['id']}_{decision['row']}"
     rid = {decision["id"]: decision["rid"] for decision in decisions if decision["kept"]}
     columns = ["id", "nn", "nn_code", "accuracy", "family", "split", "weight"]
-    tables = [pq.read_table(path, columns=columns) for path in sorted(snapshot.glob("data/records/*.parquet"))]
+    tables = [pq.read_table(path, columns=columns) for path in record_files(snapshot)]
     records = [record | {"rid": rid[record["id"]]} for table in tables for record in table.to_pylist()]
     return sorted(records, key=lambda record: str(record["rid"])), decisions
 

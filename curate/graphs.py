@@ -22,6 +22,7 @@ from curate.select import Rescue
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import unpack
 from lemur_core.sandbox import META_PRELOAD, Job, Limits
+from lemur_core.similarity.selection import Differ
 from manifests.records import Agreement, GraphRow
 
 ENTRY = "lemur_core.graphs.network:trace_network"
@@ -169,6 +170,11 @@ class GraphTracer(NetworkTracer):
         rows = pa.array([new[code] for code in rest], pa.int64())
         records = self._corpus.rows.take(rows).select(["task", "dataset", "prm"]).to_pylist()
         self.known |= self.trace_records(dict(zip(rest, records, strict=True)), self._corpus.codes.__getitem__)
+
+
+def apart(known: Mapping[int, Traced], graphs: str) -> Differ | None:
+    """Which codes are no near-duplicates since their graphs differ, where `graphs` is keep-different; else None."""
+    return (lambda one, other: known[one].agrees(known[other]) == "different") if graphs == "keep-different" else None
 
 
 def graphs_of(known: Mapping[int, Traced]) -> dict[int, str]:

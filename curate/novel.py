@@ -27,6 +27,7 @@ from curate.graphs import DATASETS, NetworkTracer, Traced, given_of
 from curate.options import CurateOptions
 from curate.outcome import DUPLICATE_STAGES
 from curate.runs import read_parameters
+from curate.union import record_files
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.files.markdown import article, plural, ratio, shown
 from lemur_core.graphs.graph import FORM, TORCH, Graph, unpack
@@ -360,7 +361,7 @@ def _graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) 
 def _records(folder: Path, files: Sequence[_File]) -> Iterator[tuple[_Known, str]]:
     """The kept records; of those removed for one of them the ones that are a file, or compute the same."""
     names: dict[str, str] = {}
-    for path in sorted((folder / "data" / "records").glob("*.parquet")):
+    for path in record_files(folder):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=500, columns=["id", "nn", "nn_code", "prm"]):
                 for row in batch.to_pylist():

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from curate.corpus import Corpus
 from curate.delta import Against, SplitGuard
 from curate.features import FeatureTable
-from curate.graphs import GraphTracer, Traced, choose_traced
+from curate.graphs import GraphTracer, Traced, apart, choose_traced
 from curate.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
 from curate.outcome import Outcome, Published
 from curate.prepared import Prepared
@@ -229,10 +229,6 @@ def _selector(
     kept = standing(corpus.features, options, Banding(recall.bands, recall.rows))
     made = prepared  # taken once: another selection goes by other graphs, or by fewer records
 
-    def differ(one: int, other: int) -> bool:
-        assert tracer is not None
-        return tracer.known[one].agrees(tracer.known[other]) == "different"
-
     def run(order: Sequence[int]) -> dict[int, Verdict]:
         nonlocal made
         verdicts = None if made is None else made.first(order, corpus.ids)
@@ -241,7 +237,7 @@ def _selector(
             return verdicts
         kept.clear()
         kept.graphs = {} if tracer is None else tracer.graphs
-        kept.differ = differ if tracer is not None and options.graphs == "keep-different" else None
+        kept.differ = None if tracer is None else apart(tracer.known, options.graphs)
         if guard is not None:
             guard.clear()
         return select(order, kept, None if guard is None else guard.admit)

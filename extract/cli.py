@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from manifests.in_tasks import ExecutorOption, TasksOption, WorkersOption, WorkOption, divided
+
 if TYPE_CHECKING:
     from manifests.manifest import Manifest
 
@@ -15,7 +17,6 @@ app = typer.Typer()
 _PANEL = "Extract: repositories in, validated blocks out"
 _SCOPE = "Scope (nothing is indexed again)"
 _CHAT = "Conversations to fine-tune on"
-_IN_TASKS = "In tasks, here or on a cluster"
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
 
@@ -38,14 +39,6 @@ class IndexPolicy(StrEnum):
     missing = "missing"
     force = "force"
     skip = "skip"
-
-
-class ExecutorName(StrEnum):
-    """What runs the tasks of a divided run."""
-
-    local = "local"
-    slurm = "slurm"
-    ray = "ray"
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -109,21 +102,10 @@ def extract(
         int,
         typer.Option("--chat-max-tokens", metavar="N", min=1, help="Leave out longer ones.", rich_help_panel=_CHAT),
     ] = 8192,
-    executor: Annotated[
-        ExecutorName | None,
-        typer.Option(help="Divide the sources into tasks that can be resumed.", rich_help_panel=_IN_TASKS),
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--tasks", metavar="N", min=1, help="Default: M.", rich_help_panel=_IN_TASKS)
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="M", min=1, help="At a time; default: cores.", rich_help_panel=_IN_TASKS),
-    ] = None,
-    work: Annotated[
-        Path | None,
-        typer.Option("--work", metavar="DIR", help="All tasks see it; default OUT.work.", rich_help_panel=_IN_TASKS),
-    ] = None,
+    executor: ExecutorOption = None,
+    tasks: TasksOption = None,
+    workers: WorkersOption = None,
+    work: WorkOption = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Write each block's seconds into the table (its bytes then vary).")
@@ -168,18 +150,20 @@ def extract(
         seed=seed,
         chat=ChatOptions(seed, chat_max_tokens, include_code) if chat else None,
     )
-    if executor is None:
-        if tasks is not None or workers is not None or work is not None:
-            raise UsageError("--tasks, --workers and --work: nothing is divided without --executor; add it")
+    division = divided(out, executor, tasks, workers, work)
+    if division is None:
         _print_summary(extract_to(out, options, force=force), out, as_json)
         return
     from extract.cluster import extract_in_tasks
-    from lemur_core.files.workers import available_cores
 
-    at_once = workers or available_cores()
-    folder = work or out.with_name(f"{out.name}.work")
     manifest = extract_in_tasks(
-        out, options, executor.value, tasks=tasks or at_once, workers=at_once, work=folder, force=force
+        out,
+        options,
+        division.executor.value,
+        tasks=division.tasks,
+        workers=division.workers,
+        work=division.work,
+        force=force,
     )
     if manifest is not None:
         _print_summary(manifest, out, as_json)

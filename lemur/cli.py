@@ -17,6 +17,7 @@ import curate.cli
 import extract.cli
 import manifests.cli
 import train.cli
+from curate.cli import ParentsOption
 from extract.cli import LevelName
 from lemur_core.files.errors import UsageError, UserError
 
@@ -58,14 +59,7 @@ def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
 @app.command(rich_help_panel="Any folder")
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="SNAPSHOT",
-            help="Of a delta: what it was made against; default: beside it (repeatable).",
-            show_default=False,
-        ),
-    ] = None,
+    against: ParentsOption = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes; default: all cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:

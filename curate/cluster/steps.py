@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from curate.cluster.work import KEPT, OPEN, REMOVED, StoredRows, Work
 from curate.corpus import CodeFile, fill_store, read_corpus
 from curate.features import FeatureStore, FeatureTable
-from curate.graphs import NetworkTracer, Traced, graphs_of
+from curate.graphs import NetworkTracer, Traced, apart, graphs_of
 from curate.pipeline import curate
 from curate.prepared import Prepared
 from curate.records import build_records
@@ -29,7 +29,7 @@ from lemur_core.files.errors import NoSandboxError
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
 from lemur_core.similarity.minhash import IntArray, band_keys
 from lemur_core.similarity.rounds import fallen, keepers, witnesses
-from lemur_core.similarity.selection import Differ, Standing, Verdict, select
+from lemur_core.similarity.selection import Standing, Verdict, select
 
 _CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
 _SHOWN = ("task", "dataset", "prm")
@@ -262,10 +262,7 @@ def _stand(work: Work, seen: IntArray) -> Standing:
     if work.options.graphs in ("off", "survivors"):
         return standing(table, work.options, work.banding)
     known = _traced(work, seen)
-    differ: Differ | None = None
-    if work.options.graphs == "keep-different":
-        differ = lambda one, other: known[one].agrees(known[other]) == "different"  # noqa: E731
-    return standing(table, work.options, work.banding, graphs_of(known), differ)
+    return standing(table, work.options, work.banding, graphs_of(known), apart(known, work.options.graphs))
 
 
 def _traced(work: Work, places: IntArray) -> dict[int, Traced]:

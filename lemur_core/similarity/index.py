@@ -21,7 +21,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -240,6 +240,10 @@ class StructuralIndex(NeighbourIndex):
         return prefix(self._rarest_first[item], self.threshold)
 
 
+#: Elements in the order that `rarest_first` gives them.
+Ordered = TypeVar("Ordered", Sequence[int], npt.NDArray[np.uint64])
+
+
 def element_frequency(fingerprints: Iterable[npt.NDArray[np.uint64]]) -> Counter[int]:
     """In how many fingerprints each element is."""
     frequency: Counter[int] = Counter()
@@ -253,7 +257,7 @@ def rarest_first(elements: npt.NDArray[np.uint64], frequency: Mapping[int, int])
     return sorted(elements.tolist(), key=lambda element: (frequency[element], element))
 
 
-def prefix(elements: Sequence[int], threshold: float) -> Sequence[int]:
+def prefix(elements: Ordered, threshold: float) -> Ordered:
     """The first of a fingerprint's elements, of which two that reach the threshold share one."""
     size = len(elements)
     return elements[: size - math.ceil(threshold * size - 1e-9) + 1] if size else elements

@@ -8,7 +8,6 @@ The bands miss a pair at the threshold of the index at most once in ten million;
 filtering, which misses none: see `lemur_core.similarity.index`, whose rules these are.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -16,7 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.index import set_jaccard
+from lemur_core.similarity.index import prefix, set_jaccard
 from lemur_core.similarity.minhash import (
     ESTIMATE_MARGIN,
     PERMUTATIONS,
@@ -104,7 +103,7 @@ def rarest_first(elements: Elements, known: Elements, frequency: IntArray, thres
     place = np.minimum(np.searchsorted(known, elements), max(0, len(known) - 1))
     often = np.where(known[place] == elements, frequency[place], 0) if len(known) else np.zeros(size, np.int64)
     order = np.lexsort((elements, often))
-    return elements[order][: size - math.ceil(threshold * size - 1e-9) + 1]
+    return prefix(elements[order], threshold)
 
 
 class StoredIndex:
