@@ -15,6 +15,7 @@ import typer
 
 import curate.cli
 import extract.cli
+import lemur.synthesis.cli
 import manifests.cli
 import train.cli
 from curate.cli import ParentsOption
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
 app.add_typer(train.cli.app)
+app.add_typer(lemur.synthesis.cli.app)
 
 
 @app.callback(invoke_without_command=True)

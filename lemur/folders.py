@@ -11,6 +11,7 @@ from typing import Any
 import curate.trace
 import curate.verify
 import extract.verify
+import lemur.synthesis.kinds
 import train.trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
@@ -21,7 +22,12 @@ from manifests.manifest import FILE_NAME, Manifest, Parent, read_manifest
 from manifests.provenance import inlined_blocks
 
 #: All kinds of folder whose rows and guarantees are known.
-KINDS: Mapping[str, FolderKind] = {**extract.verify.KINDS, **curate.trace.KINDS, **train.trace.KINDS}
+KINDS: Mapping[str, FolderKind] = {
+    **extract.verify.KINDS,
+    **curate.trace.KINDS,
+    **train.trace.KINDS,
+    **lemur.synthesis.kinds.KINDS,
+}
 
 
 def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:

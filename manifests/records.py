@@ -492,10 +492,68 @@ class TrainingRecord(Record):
     torchvision: str
 
 
+class SynthesisAttempt(Record):
+    """One answer of a language model, or why there is none, and how far what it wrote came."""
+
+    model: str = Field(min_length=1)
+    model_digest: str | None = Field(description="of its weights; null behind an endpoint")
+    attempt: int = Field(ge=0, description="number in the plan, which all models of a run share")
+    round: int = Field(ge=0, description="0, then one more for each answer to an error")
+    form: Literal["code", "delta"] = Field(description="a whole file, or changes to the parent")
+    blocks: tuple[str, ...] = Field(description="blocks asked for, as in the table of blocks")
+    parent: Sha256 | None = Field(description="id of the network that was to be changed, which the model saw")
+    goal: str
+    prompt: str = Field(description="the messages, JSON")
+    plan: str | None = Field(description="that the model made first; null where none was asked for")
+    answer: str | None
+    finish: str | None = Field(description="why the answer ended, as the model says: stop, length")
+    prompt_tokens: int | None = Field(ge=0, description="as the model counts")
+    answer_tokens: int | None = Field(ge=0)
+    sampling: str = Field(description="how the answer was drawn, JSON")
+    seed: int
+    passed: tuple[str, ...] = Field(description="steps that the code came through, in order")
+    failed: str | None = Field(description="the step that it did not; null for an accepted network")
+    error: str | None = Field(description="what was found there, whole")
+    facts: str = Field(description="conformance with each spec, and what is nearest, JSON")
+    originality: Ratio | None = Field(
+        description="least share of 10-token shingles of an asked class that its hidden source does not have"
+    )
+    code: str | None
+    code_sha256: Sha256 | None
+    nn: str | None = Field(description="name of the accepted network")
+
+
+class Synthesized(Record):
+    """One accepted network; the first nine columns are those of the LEMUR API, accuracy null without training."""
+
+    nn: str = Field(min_length=1)
+    nn_code: str
+    task: str
+    dataset: str
+    metric: str
+    epoch: int | None
+    accuracy: Ratio | None
+    duration: float | None = Field(description="of the training, nanoseconds")
+    prm: str = Field(description="hyperparameters that it was proved with, a JSON object")
+    id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
+    model: str
+    attempt: int = Field(ge=0)
+    round: int = Field(ge=0)
+    blocks: tuple[str, ...] = Field(description="whose specs it was written from")
+    block_codes: tuple[Sha256, ...] = Field(
+        description="SHA-256 of the files of these blocks, which the model did not see"
+    )
+    parent: Sha256 | None = Field(description="id of the network that it is a change of")
+    originality: Ratio | None = Field(description="as in the table of attempts")
+    graph: Sha256 = Field(description="what it computes (G0)")
+    graph_widths: Sha256 = Field(description="what it computes, up to widths (G1)")
+    license: str = Field(description="SPDX expression that the user stated, NOASSERTION else")
+
+
 RECORD_TYPES: tuple[type[Record], ...] = (
     *(LemurRecord, Decision, GraphRow, Stat, Removed, ChatRow, ChatDrop),
     *(Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
-    *(Ingredient, TrainingRecord),
+    *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized),
 )
 
 

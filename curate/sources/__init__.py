@@ -60,6 +60,8 @@ _FORMS = (
     "SOURCE is lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, a folder of .py"
     " files, or hf://datasets/OWNER/NAME"
 )
+#: Where finished folders hold their networks.
+RECORDS = "data/records"
 _LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _CSV = (".csv", ".csv.gz")
 _DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
@@ -123,6 +125,8 @@ def _open_path(spec: str) -> Source:
 def _open_folder(folder: Path) -> Source:
     if is_extraction(folder):
         return ExtractionFolder(folder)
+    if (folder / FILE_NAME).is_file() and (folder / RECORDS).is_dir():  # a finished folder: its records alone
+        return ParquetFolder(folder / RECORDS, folder.resolve().name)
     for source in (PythonFolder(folder), ParquetFolder(folder)):
         if source.files():
             return source

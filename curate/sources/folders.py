@@ -23,8 +23,8 @@ class FolderSource(RowSource):
 
     suffix: str
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder.resolve().name, str(folder))
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        super().__init__(name or folder.resolve().name, str(folder))
         self._folder = folder
 
     def inputs(self) -> list[Input]:

@@ -189,10 +189,10 @@ def _widened(limits: Limits) -> Limits:
 
 
 class OutcomeStore:
-    """Outcomes in one SQLite database of the user's cache folder, which runs side by side may share."""
+    """Outcomes in one SQLite database of a room of the user's cache folder, which runs side by side may share."""
 
-    def __init__(self) -> None:
-        path = cache_folder("sandbox") / "outcomes.sqlite"
+    def __init__(self, room: str = "sandbox") -> None:
+        path = cache_folder(room) / "outcomes.sqlite"
         try:
             self._database = _connect(path)
         except sqlite3.OperationalError as error:

@@ -1,0 +1,49 @@
+"""What a model answered, as code: a fenced file, or a delta on the network that it was shown."""
+
+import re
+
+_FENCE = re.compile(
+    r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE
+)
+_CHANGE = re.compile(
+    r"^<{5,9} ?SEARCH[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$", re.DOTALL | re.MULTILINE
+)
+_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+
+
+class AnswerError(Exception):
+    """Why there is no code in an answer."""
+
+
+def code_in(answer: str) -> str:
+    """The file in an answer: the longest fence that holds Python, or the whole answer where there is none.
+
+    Raises: AnswerError if it is empty.
+    """
+    text = _THOUGHT.sub("", answer)
+    fences = [match[3] for match in _FENCE.finditer(text) if match[2].lower() in ("", "py", "python", "python3")]
+    found = max(fences, key=lambda body: ("class Net" in body, len(body)), default=text)
+    if not found.strip():
+        raise AnswerError("the answer holds no code; answer with one fence ```python … ```")
+    return found.strip("\n") + "\n"
+
+
+def changed(parent: str, answer: str) -> str:
+    """The network with the changes of an answer, each of which must fit in one place.
+
+    Raises: AnswerError if there is none, or one does not fit.
+    """
+    changes = _CHANGE.findall(_THOUGHT.sub("", answer).replace("\r\n", "\n"))
+    if not changes:
+        raise AnswerError("the answer holds no change; write <<<<<<< SEARCH … ======= … >>>>>>> REPLACE")
+    text = parent
+    for number, (old, new) in enumerate(changes, start=1):
+        count = text.count(old) if old else 0
+        if count != 1:
+            first = next((line.strip() for line in old.splitlines() if line.strip()), "nothing")
+            said = "is not in the file" if count == 0 else f"stands {count} times in the file"
+            raise AnswerError(f"change {number}: its SEARCH text, which begins {first[:80]!r}, {said}")
+        text = text.replace(old, new)
+    if text == parent:
+        raise AnswerError("the changes leave the file as it is")
+    return text

@@ -1,0 +1,83 @@
+"""An OpenAI-compatible endpoint whose answers a test writes, one for each request."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An answer as bytes; `promised` more than there are breaks it off."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    promised: int = 0
+
+
+Script = Callable[[dict[str, Any], int], "str | Raw"]
+
+
+@dataclass
+class ModelServer:
+    """What was asked, with its headers, and where."""
+
+    url: str
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+
+def completion(text: str, finish: str = "stop") -> Raw:
+    """A chat completion with this text."""
+    told = {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "scripted",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150},
+    }
+    return Raw(body=json.dumps(told).encode(), headers={"Content-Type": "application/json"})
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[ModelServer]:
+    """A server that answers by a script, which is given the request and how many came before it."""
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                number = len(server.requests)
+                server.requests.append(request)
+                server.headers.append(dict(self.headers))
+            answer = script(request, number)
+            raw = answer if isinstance(answer, Raw) else completion(answer)
+            self.send_response(raw.status)
+            for name, value in raw.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(raw.body) + raw.promised))
+            self.end_headers()
+            self.wfile.write(raw.body)
+            if raw.promised:
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    server = ModelServer(f"http://127.0.0.1:{http.server_address[1]}/v1")
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
