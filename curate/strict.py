@@ -119,7 +119,7 @@ def curate_strict(
         check: tells which records run; needed where they are required to.
         tracer: tells what codes compute; None: graphs are not compared.
         against: what is published already; the outcome is a delta then.
-        prepared: the first selection, where it was made elsewhere.
+        prepared: a selection that was made elsewhere.
     """
     records = build_records(corpus, options)
     recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
@@ -132,6 +132,8 @@ def curate_strict(
     if tracer is not None and options.graphs != "survivors":
         there = () if against is None else against.equal
         tracer.trace({code: row for code, row in records.shown.items() if code not in there})
+    elif tracer is not None and prepared is not None:
+        tracer.trace({code: row for code, row in records.shown.items() if corpus.ids[code] in prepared.known})
 
     def decide(candidates: Records) -> Rescue:
         there = {} if against is None else against.verdicts(candidates.order, known)
@@ -227,13 +229,10 @@ def _selector(
     prepared: Prepared | None,
 ) -> Select:
     kept = standing(corpus.features, options, Banding(recall.bands, recall.rows))
-    made = prepared  # taken once: another selection goes by other graphs, or by fewer records
 
     def run(order: Sequence[int]) -> dict[int, Verdict]:
-        nonlocal made
-        verdicts = None if made is None else made.first(order, corpus.ids)
-        made = None
-        if verdicts is not None:
+        known = set() if tracer is None else tracer.known.keys()
+        if prepared is not None and (verdicts := prepared.selected(order, known, corpus.ids)) is not None:
             return verdicts
         kept.clear()
         kept.graphs = {} if tracer is None else tracer.graphs
@@ -243,6 +242,11 @@ def _selector(
         return select(order, kept, None if guard is None else guard.admit)
 
     return run
+
+
+def raises_support(options: CurateOptions) -> bool:
+    """Whether groups shall keep at least so many records, so that the first selection may not be the last."""
+    return bool(options.min_prefix or options.topup_prefix or options.topup_family)
 
 
 def _supports(records: Records, options: CurateOptions) -> list[Support]:

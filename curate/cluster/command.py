@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from curate.cluster import steps
-from curate.cluster.work import KEPT, OPEN, Work
+from curate.cluster.work import Work
 from curate.options import CurateOptions
 from curate.rows import Source
+from curate.strict import raises_support
 from lemur_core.files.atomic import own
 from lemur_core.files.errors import UsageError
 from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
@@ -17,6 +18,9 @@ from manifests.manifest import Manifest, package_versions, read_manifest
 
 #: Rounds, of two steps each, that are queued before what is left is decided by one task. All of LEMUR needs four.
 QUEUED_ROUNDS = 5
+
+#: Passes that are queued where survivors are traced; `write` goes on where more are needed.
+QUEUED_PASSES = 2
 
 #: Where somebody watches: as many as there are more than this many open codes.
 _FEW_OPEN = 1_000
@@ -60,39 +64,59 @@ def curate_in_tasks(
 
 
 def _queued(plan: Work, out: Path, force: bool) -> Iterator[Step]:
-    """All steps with a fixed number of rounds."""
+    """All steps with a fixed number of passes and rounds."""
     yield from _before_rounds(plan)
-    yield from (_round(plan, number) for number in range(2 * QUEUED_ROUNDS))
-    yield from _after_rounds(plan, 2 * QUEUED_ROUNDS, out, force)
+    passes = QUEUED_PASSES if _traces_survivors(plan) else 1
+    for at in range(1, passes + 1):
+        for number in range(2 * QUEUED_ROUNDS):
+            yield _round(plan, at, number)
+        yield from _after_rounds(plan, at, 2 * QUEUED_ROUNDS)
+    yield from _at_last(plan, passes, out, force)
 
 
 def _watched(plan: Work, out: Path, force: bool) -> Iterator[Step]:
-    """All steps with as many rounds as are worth a step; each is asked for when the one before is done."""
+    """All steps with as many rounds and passes as are worth a step; each is asked for when the one before is done."""
     yield from _before_rounds(plan)
-    number = 0
-    while number < 2 or steps.count_open(plan, number) > _FEW_OPEN:
-        yield _round(plan, number)
-        yield _round(plan, number + 1)
-        number += 2
-    yield from _after_rounds(plan, number, out, force)
+    at = 0
+    while not at or (_traces_survivors(plan) and plan.last_pass(at + 1) > at):
+        at += 1
+        number = 0
+        while number < 2 or steps.count_open(plan, at, number) > _FEW_OPEN:
+            yield _round(plan, at, number)
+            yield _round(plan, at, number + 1)
+            number += 2
+        yield from _after_rounds(plan, at, number)
+    yield from _at_last(plan, at, out, force)
+
+
+def _traces_survivors(plan: Work) -> bool:
+    """Whether there may be a second pass; where support is raised, survivors are not those of the first selection."""
+    return plan.options.graphs == "survivors" and not raises_support(plan.options)
 
 
 def _before_rounds(plan: Work) -> Iterator[Step]:
     yield Step("features", plan.parts, partial(steps.work_out_features, plan))
     yield Step("records", 1, partial(steps.rank_records, plan))
     if plan.options.graphs in ("all", "keep-different"):
-        yield Step("graphs", plan.parts, partial(steps.trace_graphs, plan, OPEN, 0))
+        yield Step("graphs", plan.parts, partial(steps.trace_graphs, plan, 0))
     yield Step("keys", plan.parts, partial(steps.write_keys, plan))
     yield Step("links", plan.parts, partial(steps.join_keys, plan))
 
 
-def _round(plan: Work, number: int) -> Step:
-    return Step(f"round-{number:02d}", plan.parts, partial(steps.decide_round, plan, number))
+def _round(plan: Work, at: int, number: int) -> Step:
+    return Step(_named(f"round-{number:02d}", at), plan.parts, partial(steps.decide_round, plan, at, number))
 
 
-def _after_rounds(plan: Work, rounds: int, out: Path, force: bool) -> Iterator[Step]:
-    yield Step("finish", 1, partial(steps.finish, plan, rounds))
-    yield Step("witnesses", plan.parts, partial(steps.find_witnesses, plan, rounds + 1))
+def _after_rounds(plan: Work, at: int, rounds: int) -> Iterator[Step]:
+    yield Step(_named("finish", at), 1, partial(steps.finish, plan, at, rounds))
     if plan.options.graphs == "survivors":
-        yield Step("graphs", plan.parts, partial(steps.trace_graphs, plan, KEPT, rounds + 1))
-    yield Step("write", 1, partial(steps.write_snapshot, plan, out, force))
+        yield Step(_named("graphs", at), plan.parts, partial(steps.trace_graphs, plan, at))
+
+
+def _at_last(plan: Work, passes: int, out: Path, force: bool) -> Iterator[Step]:
+    yield Step("witnesses", plan.parts, partial(steps.find_witnesses, plan, passes))
+    yield Step("write", 1, partial(steps.write_snapshot, plan, passes, out, force))
+
+
+def _named(step: str, at: int) -> str:
+    return step if at == 1 else f"pass-{at}-{step}"

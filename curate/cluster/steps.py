@@ -1,8 +1,11 @@
 """The steps of a curation in tasks, each a function of the work folder, a rank and the number of tasks.
 
 Who may be near whom is found by keys, as in a database's join: two codes that may be near each other share a band of
-their signatures, an element of their fingerprints' prefixes, their syntax tree or their graph. Each task then decides
-its own codes with the indexes of the in-process way, over its own codes and those that share a key with them.
+their signatures, an element of their fingerprints' prefixes, or their syntax tree. Each task then decides its own codes
+with the indexes of the in-process way, over its own codes and those that share a key, or a known graph, with them.
+
+Rounds stand in passes, numbered from 1: where survivors are traced, the next pass knows their graphs, until none is
+new.
 """
 
 import hashlib
@@ -11,13 +14,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.cluster.work import KEPT, OPEN, REMOVED, StoredRows, Work
+from curate.cluster.work import GRAPHS, KEPT, OPEN, REMOVED, StoredRows, Work
 from curate.corpus import CodeFile, fill_store, read_corpus
-from curate.features import FeatureStore, FeatureTable
+from curate.features import FeatureStore
 from curate.graphs import NetworkTracer, Traced, apart, graphs_of
 from curate.pipeline import curate
 from curate.prepared import Prepared
@@ -99,10 +101,15 @@ def rank_records(work: Work, _rank: int, _tasks: int) -> None:
     work.write(shown.add_column(0, "id", ids), "order")
 
 
-def trace_graphs(work: Work, state: int, rounds: int, rank: int, _tasks: int) -> None:
-    """What the own codes of a state compute; nothing where no sandbox can be had and none was asked for."""
+def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
+    """What those of the own codes compute that a pass has kept, or all of them before the first (0).
+
+    Nothing is told where no sandbox can be had and none was asked for.
+    """
     places = work.own(rank)
-    places = places[work.states(rounds)[places] == state]
+    if at:
+        places = places[work.decided(work.last_pass(at))[places] == KEPT]
+        places = np.setdiff1d(places, np.fromiter(work.known(at), np.int64))
     shown = work.read("order").take(places)
     records = dict(zip(places.tolist(), shown.select(list(_SHOWN)).to_pylist(), strict=True))
     wanted = set(shown["id"].to_pylist())
@@ -117,16 +124,17 @@ def trace_graphs(work: Work, state: int, rounds: int, rank: int, _tasks: int) ->
     except NoSandboxError:
         if work.options.graph is not None:
             raise
-    texts = [json.dumps(dict(found[place].answer)) for place in sorted(found)]
-    ids = pa.array([work.ids[place] for place in sorted(found)], pa.binary(32))
-    work.write(pa.table([ids, pa.array(texts, pa.large_string())], ["id", "answer"]), "graphs", rank)
+    rows = [
+        {"place": place, "graph": one.graph, "graph_widths": one.widths, "answer": json.dumps(dict(one.answer))}
+        for place, one in sorted(found.items())
+    ]
+    work.write(pa.Table.from_pylist(rows, GRAPHS), "graphs", at, rank)
 
 
 def write_keys(work: Work, rank: int, tasks: int) -> None:
     """The keys of the own codes, by range of keys."""
     own = work.own(rank)
     table = work.features_of(own)
-    graphs = _graphs(work, own)
     elements = work.read("elements")
     frequency = dict(zip(elements["element"].to_pylist(), elements["fingerprints"].to_pylist(), strict=True))
     of_tree = [int.from_bytes(digest[:8], "little") for digest in table.digests("tree")]
@@ -136,8 +144,6 @@ def write_keys(work: Work, rank: int, tasks: int) -> None:
     places: list[int] = []
     for code, place in enumerate(own.tolist()):
         found = [of_tree[table.tree[code]], *of_set[table.shingle_set[code]], *of_structure[table.fingerprint[code]]]
-        if code in graphs:
-            found.append(int.from_bytes(hashlib.sha256(graphs[code].encode()).digest()[:8], "little"))
         keys += found
         places += [place] * len(found)
     key = np.array(keys, np.uint64)
@@ -170,43 +176,49 @@ def join_keys(work: Work, rank: int, tasks: int) -> None:
         work.write(found.select(["place"]).take(np.flatnonzero(owner == number)), "links", number, rank)
 
 
-def decide_round(work: Work, number: int, rank: int, _tasks: int) -> None:
-    """Even rounds keep what is near no better open code, odd ones remove what is near one just kept."""
+def decide_round(work: Work, at: int, number: int, rank: int, _tasks: int) -> None:
+    """Even rounds of a pass keep what is near no better open code, odd ones remove what is near one just kept."""
+    if work.last_pass(at) < at:
+        return
     own = work.own(rank)
-    states, earlier = work.states(number), work.states(number - 1) if number else None
-    linked = _linked(work, rank)
+    states, earlier = work.states(at, number), work.states(at, number - 1) if number else None
+    linked = _linked(work, at, rank)
     mine = own[states[own] == OPEN]
     if earlier is None or number % 2 == 0:
         seen = np.union1d(mine, linked[states[linked] == OPEN])
-        blockers = _blockers(work, number, rank, seen)
-        found = keepers(range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _stand(work, seen))
+        blockers = _blockers(work, at, number, rank, seen)
+        found = keepers(range(len(seen)), set(np.searchsorted(seen, mine).tolist()), blockers, _stand(work, at, seen))
         waits = [(int(seen[code]), int(seen[blocker])) for code, blocker in sorted(blockers.items())]
-        work.write(pa.table([[one for one, _ in waits], [two for _, two in waits]], _WAITS), "waits", number, rank)
-        _write_decided(work, number, rank, seen[found], KEPT)
+        table = pa.table([[one for one, _ in waits], [two for _, two in waits]], _WAITS)
+        work.write(table, "waits", at, number, rank)
+        _write_decided(work, at, number, rank, seen[found], KEPT)
         return
     fresh = np.flatnonzero((states == KEPT) & (earlier != KEPT))
     fresh = np.intersect1d(fresh, np.union1d(own, linked))
     seen = np.union1d(mine, fresh)
-    found = fallen(range(len(seen)), set(np.searchsorted(seen, fresh).tolist()), _stand(work, seen))
-    _write_decided(work, number, rank, seen[found], REMOVED)
+    found = fallen(range(len(seen)), set(np.searchsorted(seen, fresh).tolist()), _stand(work, at, seen))
+    _write_decided(work, at, number, rank, seen[found], REMOVED)
 
 
-def finish(work: Work, number: int, _rank: int, _tasks: int) -> None:
-    """What the rounds have left open, decided one after the other among what is kept or open."""
-    states = work.states(number)
-    seen = np.flatnonzero(states != REMOVED) if (states == OPEN).any() else np.empty(0, np.int64)
-    verdicts = select(range(len(seen)), _stand(work, seen))
-    kept = np.array([verdicts[code].kept for code in range(len(seen))], bool)
-    decided = np.where(kept, KEPT, REMOVED).astype(np.uint8)
-    work.write(pa.table([seen, decided], _DECIDED), "rounds", number, 0)
+def finish(work: Work, at: int, rounds: int, _rank: int, _tasks: int) -> None:
+    """What the rounds of a pass have left open, decided one after the other among what is kept or open."""
+    if work.last_pass(at) < at:
+        return
+    states = work.states(at, rounds)
+    if (states == OPEN).any():
+        seen = np.flatnonzero(states != REMOVED)
+        verdicts = select(range(len(seen)), _stand(work, at, seen))
+        states[seen] = [KEPT if verdicts[code].kept else REMOVED for code in range(len(seen))]
+    work.write(pa.table([states], ["state"]), "states", at)
 
 
-def find_witnesses(work: Work, rounds: int, rank: int, _tasks: int) -> None:
+def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
     """Why each of the own codes is kept or removed."""
-    own, linked = work.own(rank), _linked(work, rank)
-    states = work.states(rounds)
+    at = work.last_pass(passes)
+    own, linked = work.own(rank), _linked(work, at, rank)
+    states = work.decided(at)
     seen = np.union1d(own, linked[states[linked] == KEPT])
-    verdicts = witnesses(range(len(seen)), set(np.flatnonzero(states[seen] == KEPT).tolist()), _stand(work, seen))
+    verdicts = witnesses(range(len(seen)), set(np.flatnonzero(states[seen] == KEPT).tolist()), _stand(work, at, seen))
     mine = [(int(seen[code]), verdicts[code]) for code in np.searchsorted(seen, own).tolist()]
     rows = [
         {"place": place, "stage": one.stage, "canonical": int(seen[one.canonical]), "similarity": one.similarity}
@@ -216,17 +228,19 @@ def find_witnesses(work: Work, rounds: int, rank: int, _tasks: int) -> None:
     work.write(pa.Table.from_pylist(rows, _VERDICTS), "verdicts", rank)
 
 
-def write_snapshot(work: Work, out: Path, force: bool, _rank: int, _tasks: int) -> None:
+def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, _tasks: int) -> None:
     """The snapshot, by the in-process way with what was worked out."""
     found = work.read("verdicts").sort_by("place").to_pylist()
     verdicts = [Verdict(row["stage"], row["canonical"], row["similarity"]) for row in found]
-    prepared = Prepared(work.features, [id_.hex() for id_ in work.ids], verdicts, work.answers())
+    ids = [id_.hex() for id_ in work.ids]
+    known = {ids[place] for place in work.known(work.last_pass(passes))}
+    prepared = Prepared(work.features, ids, verdicts, known, work.answers(passes))
     curate(StoredRows(work), out, work.options, force=force, prepared=prepared)
 
 
-def count_open(work: Work, rounds: int) -> int:
-    """How many codes are open after some rounds."""
-    return int(np.count_nonzero(work.states(rounds) == OPEN))
+def count_open(work: Work, at: int, rounds: int) -> int:
+    """How many codes are open after some rounds of a pass."""
+    return int(np.count_nonzero(work.states(at, rounds) == OPEN))
 
 
 _DECIDED = ["place", "state"]
@@ -236,41 +250,33 @@ _VERDICTS = pa.schema(
 )
 
 
-def _write_decided(work: Work, number: int, rank: int, places: IntArray, state: int) -> None:
-    work.write(pa.table([places, np.full(len(places), state, np.uint8)], _DECIDED), "rounds", number, rank)
+def _write_decided(work: Work, at: int, number: int, rank: int, places: IntArray, state: int) -> None:
+    work.write(pa.table([places, np.full(len(places), state, np.uint8)], _DECIDED), "rounds", at, number, rank)
 
 
-def _linked(work: Work, rank: int) -> IntArray:
-    """The places of others that may be near own ones, ascending."""
-    return np.unique(work.read("links", rank)["place"].to_numpy().astype(np.int64))
+def _linked(work: Work, at: int, rank: int) -> IntArray:
+    """The places that may be near own ones, ascending."""
+    graphs = graphs_of(work.known(at))
+    mine = {graphs[place] for place in work.own(rank).tolist() if place in graphs}
+    twins = [place for place, graph in graphs.items() if graph in mine]
+    return np.union1d(work.read("links", rank)["place"].to_numpy().astype(np.int64), np.array(twins, np.int64))
 
 
-def _blockers(work: Work, number: int, rank: int, seen: IntArray) -> dict[int, int]:
+def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> dict[int, int]:
     """For own codes the better one that was near them when they were last looked at, by their numbers in `seen`."""
     if number < 2:
         return {}
-    waits = work.read("waits", number - 2, rank)
+    waits = work.read("waits", at, number - 2, rank)
     place, blocker = (waits[name].to_numpy().astype(np.int64) for name in _WAITS)
     both = np.isin(place, seen) & np.isin(blocker, seen)
     codes = zip(np.searchsorted(seen, place[both]).tolist(), np.searchsorted(seen, blocker[both]).tolist(), strict=True)
     return dict(codes)
 
 
-def _stand(work: Work, seen: IntArray) -> Standing:
-    """What stands among some places, none so far; codes are numbered by their order in `seen`."""
-    table: FeatureTable = work.features_of(seen)
-    if work.options.graphs in ("off", "survivors"):
-        return standing(table, work.options, work.banding)
-    known = _traced(work, seen)
-    return standing(table, work.options, work.banding, graphs_of(known), apart(known, work.options.graphs))
-
-
-def _traced(work: Work, places: IntArray) -> dict[int, Traced]:
-    answers = work.answers()
-    return {code: Traced(answers[work.ids[place].hex()]) for code, place in enumerate(places.tolist())}
-
-
-def _graphs(work: Work, places: npt.NDArray[np.int64]) -> dict[int, str]:
-    if work.options.graphs in ("off", "survivors"):
-        return {}
-    return graphs_of(_traced(work, places))
+def _stand(work: Work, at: int, seen: IntArray) -> Standing:
+    """What stands among some places in a pass, none so far; codes are numbered by their order in `seen`."""
+    traced = work.known(at)
+    known = {code: traced[place] for code, place in enumerate(seen.tolist()) if place in traced}
+    return standing(
+        work.features_of(seen), work.options, work.banding, graphs_of(known), apart(known, work.options.graphs)
+    )

@@ -7,9 +7,11 @@ features/PART          their features, as in the cache
 order.parquet          the records, best first: their places are what all else speaks of
 keys/PART/RANK         by range of keys: who may be near whom shares one
 links/RANK/PART        the places that may be near those of a range of ids
-rounds/ROUND/RANK      what a round has decided
+rounds/PASS/ROUND/RANK what a round of a pass has decided
+waits/PASS/ROUND/RANK  and the better open code that it found near each other open one
+states/PASS            what a pass has decided
+graphs/PASS/RANK       what networks compute that were traced after a pass; 0: before the first
 verdicts/RANK          why each is kept or removed
-graphs/RANK            what networks compute
 """
 
 import json
@@ -25,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.features import FeatureStore, FeatureTable
+from curate.graphs import Traced
 from curate.options import CurateOptions
 from curate.rows import Source
 from lemur_core.files.atomic import atomic_file
@@ -32,6 +35,10 @@ from lemur_core.similarity.minhash import Banding, IntArray
 from manifests.manifest import Input
 
 OPEN, KEPT, REMOVED = 0, 1, 2
+
+GRAPHS = pa.schema(
+    [("place", pa.int64()), ("graph", pa.string()), ("graph_widths", pa.string()), ("answer", pa.large_string())]
+)
 
 States = npt.NDArray[np.uint8]
 
@@ -61,13 +68,11 @@ class Work:
             pq.write_table(table, part, compression="zstd")
         assert path.exists()
 
-    def read(self, *names: str | int) -> pa.Table:
+    def read(self, *names: str | int, columns: list[str] | None = None) -> pa.Table:
         """One table, or all of a folder in the order of their names."""
         path = self.path(*names)
-        if path.exists():
-            return pq.read_table(path)
-        found = sorted(path.with_suffix("").glob("*.parquet"))
-        return pa.concat_tables(pq.read_table(file) for file in found)
+        found = [path] if path.exists() else sorted(path.with_suffix("").glob("*.parquet"))
+        return pa.concat_tables(pq.read_table(file, columns=columns) for file in found)
 
     @cached_property
     def ids(self) -> list[bytes]:
@@ -94,21 +99,42 @@ class Work:
         bands: dict[str, int] = json.loads((self.folder / "banding.json").read_text(encoding="utf-8"))
         return Banding(**bands)
 
-    def states(self, before: int) -> States:
-        """What the rounds before this one have decided, by place."""
+    def states(self, at: int, before: int) -> States:
+        """What the rounds before this one have decided in a pass, by place."""
         states = np.full(len(self.ids), OPEN, np.uint8)
         for number in range(before):
-            decided = self.read("rounds", number)
+            decided = self.read("rounds", at, number)
             states[decided["place"].to_numpy()] = decided["state"].to_numpy()
         return states
 
-    def answers(self) -> dict[str, Any]:
+    def decided(self, at: int) -> States:
+        """What a pass has decided, by place."""
+        states: States = self.read("states", at)["state"].to_numpy()
+        return states
+
+    def last_pass(self, up_to: int) -> int:
+        """The last one that has something to decide: graphs were traced after the one before."""
+        while up_to > 1 and not self.graphs_after(up_to - 1, ["place"]).num_rows:
+            up_to -= 1
+        return up_to
+
+    def graphs_after(self, at: int, columns: list[str]) -> pa.Table:
+        """What was traced after a pass: `place`, `graph` and `graph_widths` (null where there is none), `answer`."""
+        if not (self.folder / "graphs" / f"{at:05d}").exists():
+            return GRAPHS.empty_table().select(columns)
+        return self.read("graphs", at, columns=columns)
+
+    def known(self, at: int) -> dict[int, Traced]:
+        """What the codes compute that were traced before a pass, by place; no more than equality is told."""
+        columns = ["place", "graph", "graph_widths"]
+        tables = (self.graphs_after(earlier, columns) for earlier in range(at))
+        return {row.pop("place"): Traced(row) for table in tables for row in table.to_pylist()}
+
+    def answers(self, passes: int) -> dict[str, Any]:
         """What the sandbox answered of each code that was traced, by id."""
-        if not (self.folder / "graphs").exists():
-            return {}
-        table = self.read("graphs")
-        texts = zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)
-        return {id_.hex(): json.loads(answer) for id_, answer in texts}
+        tables = (self.graphs_after(at, ["place", "answer"]) for at in range(passes + 1))
+        rows = (row for table in tables for row in table.to_pylist())
+        return {self.ids[row["place"]].hex(): json.loads(row["answer"]) for row in rows}
 
 
 class StoredRows(Source):

@@ -1,11 +1,12 @@
 """Curation in tasks against the in-process way, byte by byte; tasks that are killed; what a user may get wrong."""
 
+import hashlib
 import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ import pytest
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
+from curate import report
 from curate.cluster import command, steps
 from curate.cluster.work import Work
+from curate.graphs import NetworkTracer, Traced
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.rows import to_batch
-from lemur_core.files.executors import begin
+from lemur_core.files.executors import Step, begin
 from manifests.manifest import package_versions
 from tests.curate.test_graphs import rows as graph_rows
 
@@ -67,11 +70,16 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def queue_here(plan: Work, out: Path) -> None:
-    """Run what would be queued on Slurm, each rank in its turn, the last one first."""
-    for step in command._queued(plan, out, False):
+def run_all(every_step: Iterable[Step]) -> None:
+    """Run each rank in its turn, the last one first."""
+    for step in every_step:
         for rank in reversed(range(step.tasks)):
             step.run(rank, step.tasks)
+
+
+def queue_here(plan: Work, out: Path) -> None:
+    """Run what would be queued on Slurm."""
+    run_all(command._queued(plan, out, False))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7])
@@ -88,7 +96,7 @@ def test_tasks_write_the_same_bytes(
         steps.store_rows(plan, source)
         queue_here(plan, tmp_path / f"in tasks {rounds}")
         assert tables(tmp_path / f"in tasks {rounds}") == expected
-        assert (steps.count_open(plan, 2 * rounds) > 0) == (rounds == 1)
+        assert (steps.count_open(plan, 1, 2 * rounds) > 0) == (rounds == 1)
 
 
 def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
@@ -99,6 +107,52 @@ def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any,
     steps.store_rows(plan, source)
     queue_here(plan, tmp_path / "in tasks")
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
+
+
+class _Drawn:
+    """Stands for the sandbox: graphs drawn by the code, of which some are equal, some up to widths, some missing."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []  # how many networks were traced at a time
+
+    def run(self, _: NetworkTracer, payloads: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, Traced]]:
+        self.asked.append(len(payloads))
+        for number, payload in payloads.items():
+            drawn = int(hashlib.sha256(payload["code"].encode()).hexdigest(), 16)
+            graph, widths = (hashlib.sha256(str(drawn % count).encode()).hexdigest() for count in (24, 6))
+            error = {"error": "forward_failed: drawn"}
+            yield number, Traced(error if drawn % 24 == 0 else {"graph": graph, "graph_widths": widths})
+
+
+@pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
+def test_graphs_in_tasks_write_the_same_bytes(
+    graph: Any, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Survivors are traced three times, as what a graph removes lets its neighbours in; two times where queued."""
+    drawn = _Drawn()
+    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads: drawn.run(tracer, payloads))
+    monkeypatch.setattr(report, "draw_graphs", lambda *_: {})
+    options = CurateOptions(graph=graph)
+    source = memory_source(rows, 20)
+    curate(source, tmp_path / "at once", options, jobs=1)
+    expected = tables(tmp_path / "at once")
+    traced = drawn.asked
+    assert len(traced) == (3 if graph == "survivors" else 1)
+    for parts, every_step in (
+        (1, command._watched),
+        (2, command._watched),
+        (7, command._watched),
+        (2, command._queued),
+    ):
+        folder = tmp_path / f"{parts} {every_step.__name__}"
+        plan = Work(folder / "work", options, parts)
+        steps.store_rows(plan, source)
+        drawn.asked = []
+        run_all(every_step(plan, folder / "out", False))
+        assert tables(folder / "out") == expected
+        assert sum(drawn.asked) == sum(traced)
+        passes = 1 if graph != "survivors" else 3 if every_step is command._queued else 4
+        assert plan.last_pass(9) == passes
 
 
 @pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
