@@ -1,0 +1,270 @@
+"""Do curated data teach a model more? One small decoder, trained from scratch for equal tokens on each selection.
+
+    python -m benchmarks.teaching --out FOLDER [--library EXTRACTION]
+
+Arms: LEMUR as released, the selection of nn-dup, our snapshot without and with graphs, and that with the lean blocks
+of an extraction. Groups of records are held out with all their neighbours. On them every model is judged: bits a byte;
+and what it writes after their headers: does it parse, construct, run in the sandbox, is it new, is it copied? Snapshots
+that are not given are made. Every arm and seed is a folder of its own: a study that is interrupted goes on when it is
+called again, and several calls may work on one folder. Each model lies there as `transformers` loads it.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.environment import make_environment
+from benchmarks.teaching_corpus import ARMS, Corpus, Text, read_corpus
+from benchmarks.teaching_judge import TASK, Learned, copied, counts, header_of, run_all, windows
+from benchmarks.teaching_model import Shape, bits, encode, load_model, make_stream, make_tokenizer, train, write
+from extract.results import wilson
+from lemur_core.files.atomic import own, write_text
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import percent, table
+from lemur_core.files.progress import note
+from train.ablation import Difference, paired_difference
+from train.process import choose_place
+
+_PACKAGES = ("transformers~=5.23.0",)
+_HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages
+_CURATE = {"nndup": ("--profile", "nn-dup"), "plain": ("--graph", "off"), "graphs": ()}
+_JUDGED, _SAMPLES = "judged.json", "samples.jsonl"
+
+
+def main() -> None:
+    """Train and judge what is not known yet, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    for name in _CURATE:
+        parser.add_argument(f"--{name}", type=Path, metavar="SNAPSHOT", help="default: made, under --out")
+    parser.add_argument("--library", type=Path, metavar="EXTRACTION", help="without it there is no such arm")
+    parser.add_argument("--arm", action="append", choices=list(ARMS), help="default: all")
+    parser.add_argument("--seeds", type=int, default=3, help="so many, from 0 on")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="then stop; the next call goes on")
+    parser.add_argument("--held", type=int, default=100, help="records to hold out")
+    parser.add_argument("--draw", type=int, default=0, help="the seed that draws them")
+    parser.add_argument("--samples", type=int, default=64, help="an arm and seed")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--longest", type=int, default=2048, help="tokens of a sample")
+    parser.add_argument("--threads", type=int, default=1)
+    for name, value in asdict(Shape()).items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    given = parser.parse_args()
+    if importlib.util.find_spec("transformers") is None:
+        assert _HERE not in os.environ, f"{_PACKAGES} cannot be imported"
+        python = make_environment("teaching", [_PACKAGES], ", ".join(_PACKAGES))
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), _HERE: "1"}
+        command = [str(python), "-P", "-m", "benchmarks.teaching", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env=env, check=False).returncode)
+    os.environ.update({"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
+    try:
+        print("\n".join(study(given)))
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def study(given: argparse.Namespace) -> list[str]:
+    """All runs that the time allows, and the table of those that are judged. Raises: UserError."""
+    import torch
+
+    until = time.monotonic() + 60 * given.minutes
+    torch.set_num_threads(given.threads)
+    corpus = read_corpus(_folders(given), given.held, given.draw)
+    shape = Shape(**{name: getattr(given, name) for name in asdict(Shape())})
+    _check_settings(given, corpus, shape)
+    for arm, texts in corpus.arms.items():
+        note(f"{arm}: {len(texts):,} of {corpus.before[arm]:,} texts, {_size(texts) / 1e6:.1f} MB")
+    note(f"held out: {len(corpus.held)} records of {len({text.group for text in corpus.held})} groups")
+    with own(given.out / "tokenizer", ".lock", "another call trains the tokens"):
+        distinct = {text.id: text.code for texts in corpus.arms.values() for text in texts}
+        tokenizer = make_tokenizer(
+            [distinct[id_] for id_ in sorted(distinct)], shape.vocabulary, given.out / "tokenizer"
+        )
+    arms = [arm for arm in corpus.arms if not given.arm or arm in given.arm]
+    for seed in range(given.seeds):
+        for arm in arms:
+            if time.monotonic() < until:
+                try:
+                    _run(given, corpus, arm, seed, shape, tokenizer, until)
+                except UserError as error:
+                    note(str(error))  # another call is at it
+    return report(given.out, corpus, given)
+
+
+def _folders(given: argparse.Namespace) -> dict[str, Path]:
+    folders = {"library": given.library} if given.library else {}
+    for name, options in _CURATE.items():
+        folder = getattr(given, name) or given.out / "snapshots" / name
+        if getattr(given, name) is None and not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            lemur = str(Path(sys.executable).with_name("lemur"))
+            subprocess.run([lemur, "curate", "lemur", *options, "--out", str(folder)], stdout=sys.stderr, check=True)
+        folders[name] = folder
+    return folders
+
+
+def _check_settings(given: argparse.Namespace, corpus: Corpus, shape: Shape) -> None:
+    """One folder holds runs of one kind. Raises: UserError."""
+    names = ("held", "draw", "samples", "temperature", "longest")
+    settings = {**asdict(shape), **{name: getattr(given, name) for name in names}, "corpus": corpus.digest}
+    file = given.out / "settings.json"
+    if file.is_file():
+        known = json.loads(file.read_text(encoding="utf-8"))
+        differ = [
+            f"{name} {known.get(name)}, now {value}" for name, value in settings.items() if known.get(name) != value
+        ]
+        if differ:
+            raise UserError(f"{given.out}: made with {'; '.join(differ)}; choose another --out")
+    else:
+        given.out.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(settings, indent=1))
+
+
+def _run(
+    given: argparse.Namespace, corpus: Corpus, arm: str, seed: int, shape: Shape, tokenizer: Any, until: float
+) -> None:
+    """Train and judge one arm with one seed, as far as that is not done."""
+    folder = given.out / "runs" / f"{arm}-{seed}"
+    if (folder / _JUDGED).is_file():
+        return
+    with own(folder, ".lock", "another call is at it"):
+        stream = make_stream([text.code for text in corpus.arms[arm]], tokenizer, shape, seed)
+        place = choose_place("cpu")
+        told = train(folder, shape, stream, tokenizer, seed, place, until, f"{arm} {seed}")
+        if told is None:
+            return
+        model = load_model(folder)
+        codes = [text.code for text in corpus.held]
+        started = time.monotonic()
+        needed = bits(model, tokenizer, codes, shape, place)
+        learned = np.unique(windows(stream.rows))
+        own_share = copied([encode(tokenizer, code)[1:] for code in codes], learned)
+        rows = _samples(given, corpus, seed, shape, tokenizer, model)
+        known = Learned(corpus, corpus.arms[arm])
+        for row, outcome in zip(rows, run_all([row["code"] for row in rows]), strict=True):
+            row |= outcome | {"nearest": known.nearest(row["code"]) if outcome["parses"] else None}
+        share = copied([encode(tokenizer, row["code"][row["given"] :])[1:] for row in rows], learned)
+        judged = {
+            "bits": {text.id: value for text, value in zip(corpus.held, needed, strict=True)},
+            "copied": share,
+            "held_copied": own_share,
+            "seconds": round(time.monotonic() - started, 1),
+            **counts(rows),
+        }
+        write_text(folder / _SAMPLES, "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(folder / _JUDGED, json.dumps(judged))
+        note(f"{arm} {seed}: judged in {judged['seconds']} s")
+
+
+def _samples(
+    given: argparse.Namespace, corpus: Corpus, seed: int, shape: Shape, tokenizer: Any, model: Any
+) -> list[dict[str, Any]]:
+    """What the model writes after the headers of held-out networks; the same headers for every arm."""
+    headers = [header for text in corpus.held if text.task == TASK and (header := header_of(text.code))]
+    prompts = [f"{headers[number % len(headers)]}\n\n\n" for number in range(given.samples)]
+    made = write(model, tokenizer, prompts, given.longest, given.temperature, seed, shape.context)
+    return [{"code": f"{prompt}{text}", "given": len(prompt)} for prompt, text in zip(prompts, made, strict=True)]
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def report(out: Path, corpus: Corpus, given: argparse.Namespace) -> list[str]:
+    """The runs that are judged, by arm."""
+    found = {arm: list(_read(out, arm)) for arm in corpus.arms}
+    found = {arm: runs for arm, runs in found.items() if runs}
+    if not found:
+        return ["no run is finished; call again"]
+    means = {arm: _by_group(corpus, [judged["bits"] for _, judged in runs]) for arm, runs in found.items()}
+    head = ["arm", "texts", "MB", "epochs", "seeds", "bits a byte", "minus released", "parse", "construct", "run"]
+    rows = []
+    for arm, runs in found.items():
+        whole = sum(judged["samples"] for _, judged in runs)
+        sums = {name: sum(judged[name] for _, judged in runs) for name in ("parses", "constructs", "runs", "novel")}
+        share = [sum(judged["copied"][at] for _, judged in runs) for at in (0, 1)]
+        against = paired_difference(means["released"], means[arm]) if "released" in means else None
+        rows.append(
+            [
+                ARMS[arm],
+                f"{len(corpus.arms[arm]):,}",
+                f"{_size(corpus.arms[arm]) / 1e6:.1f}",
+                f"{statistics.fmean(told['epochs'] for told, _ in runs):.2f}",
+                str(len(runs)),
+                _bits(corpus, runs),
+                "–" if arm == "released" else _difference(against),
+                *(_share(sums[name], whole) for name in ("parses", "constructs", "runs")),
+                _share(sums["novel"], sums["parses"]),
+                percent(*share),
+                percent(*(sum(judged["held_copied"][at] for _, judged in runs) for at in (0, 1))),
+            ]
+        )
+    trained = [told for runs in found.values() for told, _ in runs]
+    lines = [
+        f"\n{trained[0]['parameters']:,} parameters, {trained[0]['tokens']:,} tokens a run,"
+        f" {trained[0]['flop']:.2e} FLOP; {trained[0]['place']};"
+        f" {statistics.median(told['cpu_seconds'] for told in trained):.0f} CPU seconds in the median",
+        f"held out: {len(corpus.held)} records of {len({text.group for text in corpus.held})} groups,"
+        f" {_size(corpus.held):,} bytes, draw {given.draw}; {given.samples} samples a run at temperature"
+        f" {given.temperature:g}, {given.longest:,} tokens at most\n",
+        *table([*head, "novel of parsed", "copied", "of held-out code"], rows, 1),
+    ]
+    arms = list(means)
+    for base, other in itertools.pairwise(arms):
+        pair = paired_difference(means[base], means[other])
+        lines.append(f"{other} - {base}: {_difference(pair)} bits a byte, {pair.n} groups")
+    return lines
+
+
+def _read(out: Path, arm: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for file in sorted((out / "runs").glob(f"{arm}-*/{_JUDGED}")):
+        told = json.loads((file.parent / "training.json").read_text(encoding="utf-8"))
+        yield told, json.loads(file.read_text(encoding="utf-8"))
+
+
+def _by_group(corpus: Corpus, found: Sequence[Mapping[str, float]]) -> dict[int, float]:
+    """Bits a byte of each held-out group, the mean over the seeds."""
+    groups: dict[str, list[Text]] = {}
+    for text in corpus.held:
+        groups.setdefault(text.group, []).append(text)
+    return {
+        number: statistics.fmean(sum(bits[text.id] for text in texts) / _size(texts) for bits in found)
+        for number, texts in enumerate(groups.values())
+    }
+
+
+def _bits(corpus: Corpus, runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    """Of all held-out bytes; the mean over the seeds, and the least and greatest."""
+    values = [sum(judged["bits"].values()) / _size(corpus.held) for _, judged in runs]
+    mean = f"{statistics.fmean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
+
+
+def _difference(found: Difference | None) -> str:
+    if found is None or found.mean is None or found.low is None or found.high is None:
+        return "–"
+    return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+
+
+def _share(part: int, whole: int) -> str:
+    low, high = wilson(part, whole)
+    return f"{percent(part, whole)} ({100 * low:.1f} to {100 * high:.1f})" if whole else "–"
+
+
+def _size(texts: Sequence[Text]) -> int:
+    return sum(len(text.code.encode()) for text in texts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Whether curated data teach a model more: what each arm learns, and that a run which is interrupted ends the same."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
+
+from benchmarks.teaching_corpus import Corpus, read_corpus, without_head
+from benchmarks.teaching_judge import COPIED, Learned, copied, header_of, is_novel, run_all, windows
+from benchmarks.teaching_model import Shape, make_stream, make_tokenizer, rate_at, train
+from lemur_core.files.errors import UserError
+from train.process import choose_place
+
+CODE = """import torch
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.layers = nn.Sequential(
+            {layers}
+        )
+        self.head = nn.Linear({width}, out_shape[0])
+
+    def forward(self, x):
+        return self.head(self.layers(x).mean((2, 3)))
+"""
+
+LAYERS = (
+    ("nn.Conv2d", "nn.BatchNorm2d", "nn.ReLU"),
+    ("nn.MaxPool2d", "nn.Dropout2d", "nn.GELU", "nn.Conv2d"),
+    ("nn.AvgPool2d", "nn.InstanceNorm2d", "nn.SiLU", "nn.Conv2d", "nn.Tanh"),
+    ("nn.Upsample", "nn.LPPool2d", "nn.Mish", "nn.ELU", "nn.Softplus", "nn.Conv2d"),
+    ("nn.PixelShuffle", "nn.GLU", "nn.CELU", "nn.SELU", "nn.Hardswish", "nn.Conv2d", "nn.Sigmoid"),
+)
+
+
+def code_of(kind: int, width: int = 8) -> str:
+    layers = [f"{name}({width}, {number})" for number, name in enumerate(LAYERS[kind])]
+    return CODE.format(layers=",\n            ".join(layers * 3), width=width)
+
+
+def digest(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()
+
+
+def write_snapshot(
+    folder: Path, kept: list[str], removed: Sequence[str] = (), widths: Mapping[str, str] | None = None
+) -> Path:
+    """A folder with what is read of a snapshot: a group of its own for each kept code, names by number."""
+    (folder / "data" / "records").mkdir(parents=True)
+    rows = [
+        {"id": digest(code), "nn": f"kept-{at}", "nn_code": code, "cluster": f"c{at}", "task": "img-classification"}
+        for at, code in enumerate(kept)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "records" / "train.parquet")
+    gone = [{"id": digest(code), "nn": f"gone-{at}", "nn_code": code} for at, code in enumerate(removed)]
+    schema = pa.schema([("id", pa.string()), ("nn", pa.string()), ("nn_code", pa.string())])
+    pq.write_table(pa.Table.from_pylist(gone, schema), folder / "removed.parquet")
+    decided = [{"id": row["id"], "nn": row["nn"]} for row in [*rows, *rows, *gone]]  # a network has several rows
+    decided.append({"id": rows[-1]["id"], "nn": "twin"})  # and a code may have two names
+    pq.write_table(pa.Table.from_pylist(decided), folder / "decisions.parquet")
+    graphs = [{"id": digest(code), "graph_widths": (widths or {}).get(code)} for code in [*kept, *removed]]
+    schema = pa.schema([("id", pa.string()), ("graph_widths", pa.string())])
+    pq.write_table(pa.Table.from_pylist(graphs, schema), folder / "graphs.parquet")
+    return folder
+
+
+def write_library(folder: Path, blocks: list[tuple[str, str, str | None]]) -> Path:
+    folder.mkdir()
+    rows = [
+        {"block": f"b{at}", "lean_code": f"# from there\n#\n{code}", "lean_license": licence, "graph_widths": widths}
+        for at, (code, licence, widths) in enumerate(blocks)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "blocks.parquet")
+    return folder
+
+
+def folders(tmp_path: Path) -> dict[str, Path]:
+    kept = [code_of(kind) for kind in range(4)]
+    near = [code_of(kind, 16) for kind in range(4)]  # the same tokens, but for numbers
+    widths = {code_of(kind): f"g{kind}" for kind in range(4)}
+    blocks = [
+        *((code_of(4), "MIT", f"g{kind}") for kind in range(1)),
+        (code_of(4).replace("Sequential", "ModuleList"), "MIT", None),
+        (code_of(4).replace("Linear", "LazyLinear"), "GPL-3.0-only", None),
+    ]
+    return {
+        "nndup": write_snapshot(tmp_path / "nndup", near),
+        "plain": write_snapshot(tmp_path / "plain", kept),
+        "graphs": write_snapshot(tmp_path / "graphs", kept, near, widths),
+        "library": write_library(tmp_path / "library", blocks),
+    }
+
+
+def test_held_out_groups_leave_every_arm_with_their_neighbours(tmp_path: Path) -> None:
+    given = folders(tmp_path)
+    corpus = read_corpus(given, held=1, drawn_by=3)
+    (held,) = corpus.held
+    kind = int(held.group[1:])
+    assert held.code == code_of(kind)
+    out = {code_of(kind), code_of(kind, 16)}
+    for arm, texts in corpus.arms.items():
+        assert not out & {text.code for text in texts}, arm
+    # four kept, four removed, and a code with two names; further rows of a network are no texts
+    assert corpus.before == {"released": 9, "nndup": 4, "plain": 4, "graphs": 4, "library": 6}
+    assert {arm: len(texts) for arm, texts in corpus.arms.items()} == {
+        "released": 6 if kind == 3 else 7,
+        "nndup": 3,
+        "plain": 3,
+        "graphs": 3,
+        "library": 4 if kind == 0 else 5,  # the block that computes the same as network 0, too
+    }
+    assert corpus.digest == read_corpus(given, held=1, drawn_by=3).digest
+    assert len({read_corpus(given, held=1, drawn_by=seed).held[0].id for seed in range(8)}) > 1, "drawn by the seed"
+
+
+def test_blocks_that_are_not_permissively_licensed_stay_out_and_heads_are_cut(tmp_path: Path) -> None:
+    corpus = read_corpus(folders(tmp_path), held=1, drawn_by=0)
+    codes = [text.code for text in corpus.arms["library"]]
+    assert any("ModuleList" in code for code in codes)
+    assert not any("LazyLinear" in code or "from there" in code for code in codes)
+    assert without_head("# a\n\n# b\nimport os\n# c\n") == "import os\n# c\n"
+
+
+def test_holding_out_all_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--held 4: leaves an arm without texts"):
+        read_corpus(folders(tmp_path), held=4, drawn_by=0)
+
+
+def test_what_is_copied_is_counted_by_windows() -> None:
+    learned = np.unique(windows(np.arange(40, dtype=np.uint16).reshape(2, 20)))
+    assert len(learned) == 2 * (20 - COPIED + 1)
+    text = [*range(5, 5 + COPIED + 1), 99, *range(COPIED)]  # two windows as learned, one more at the end
+    assert copied([text, [1, 2]], learned) == (3, len(text) - COPIED + 1)
+    assert copied([list(range(15, 15 + COPIED))], learned) == (0, 1), "from one row into the next"
+
+
+def test_new_is_what_curation_would_keep_beside_the_arm(tmp_path: Path) -> None:
+    corpus: Corpus = read_corpus(folders(tmp_path), held=1, drawn_by=3)
+    (held,) = corpus.held
+    known = Learned(corpus, corpus.arms["plain"])
+    other = corpus.arms["plain"][0].code
+    assert known.nearest(other) == 1
+    assert known.nearest(other.replace("import torch\n", "import torch  # again\n")) == 1
+    nearest = known.nearest(held.code)
+    assert nearest is not None
+    assert 0 < nearest < 0.7
+    assert is_novel(nearest)
+    assert not is_novel(known.nearest(other))
+    assert known.nearest("# nothing") is None
+
+
+def test_samples_are_tried_as_networks() -> None:
+    runs = CODE.format(layers="nn.Conv2d(3, 8, 3)", width=8)
+    told = run_all([runs, runs.replace("x).mean", "x, x).mean"), runs.replace("Net(", "Block("), "class Net(:", ""])
+    assert [(row["parses"], row["constructs"], row["runs"], row["error"]) for row in told] == [
+        (True, True, True, ""),
+        (True, True, False, "forward_failed"),
+        (True, False, False, "no_net"),
+        (False, False, False, "no_python"),
+        (True, False, False, "no_net"),
+    ]
+
+
+def test_a_header_is_what_stands_before_the_first_definition() -> None:
+    assert header_of("import os\nX = 1\n\n@no\nclass A:\n    pass\n") == "import os\nX = 1"
+    assert header_of("class A:\n    pass\n") is None
+
+
+def test_the_rate_rises_and_falls() -> None:
+    rates = [rate_at(step, 200) for step in range(200)]
+    assert max(rates) == rates[5] == 1
+    assert rates[:6] == sorted(rates[:6])
+    assert rates[6:] == sorted(rates[6:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1, abs=0.001)
+
+
+TINY = Shape(vocabulary=300, width=16, inner=32, layers=1, heads=1, context=32, batch=2, tokens=512)
+
+
+@pytest.mark.slow
+def test_training_ends_the_same_wherever_it_was_interrupted(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    import torch
+
+    tokenizer = make_tokenizer([code_of(kind) for kind in range(4)], 300, tmp_path / "tokens")
+    stream = make_stream([code_of(kind) for kind in range(4)], tokenizer, TINY, 1)
+    assert stream.rows.shape == (TINY.steps * 2, 33)
+    place = choose_place("cpu")
+
+    def run(name: str, until: float) -> dict[str, Any] | None:
+        return train(tmp_path / name, TINY, stream, tokenizer, 1, place, until, name)
+
+    whole = run("whole", time.monotonic() + 600)
+    assert whole is not None
+    for _ in range(TINY.steps - 1):
+        assert run("parts", 0) is None, "a step a call"
+    parts = run("parts", 0)
+    assert parts is not None
+    assert parts["losses"] == whole["losses"]
+    assert whole["losses"][-1] < whole["losses"][0]
+    one, other = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert one == other
+    assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.slow
+def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    given = folders(tmp_path)
+    settings = {**{name: getattr(TINY, name) for name in TINY.__slots__}, "held": 1, "samples": 2, "longest": 40}
+    options = [
+        f"--{name}={value}" for name, value in {**given, **settings, "seeds": 2, "out": tmp_path / "out"}.items()
+    ]
+
+    def study(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "benchmarks.teaching", *options, *more]
+        return subprocess.run(
+            command, cwd=Path(__file__).parent.parent, env=dict(os.environ), capture_output=True, text=True, check=False
+        )
+
+    first = study("--arm", "graphs", "--seeds", "1")
+    assert first.returncode == 0, first.stderr
+    assert "our snapshot with graphs" in first.stdout
+    judged = tmp_path / "out" / "runs" / "graphs-0" / "judged.json"
+    before = judged.stat().st_mtime_ns
+    second = study()
+    assert second.returncode == 0, second.stderr
+    assert judged.stat().st_mtime_ns == before, "what is known is not done again"
+    lines = [line for line in second.stdout.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 5
+    assert all(line.count("|") == lines[0].count("|") for line in lines)
+    told = json.loads(judged.read_text())
+    assert set(told["bits"]) == {digest(code_of(kind)) for kind in range(4)} & set(told["bits"])
+    bits = next(iter(told["bits"].values())) / len(code_of(0))
+    assert 0.1 < bits < 10
+    other = study("--rate", "0.5")
+    assert other.returncode == 1
+    assert "rate 0.002, now 0.5" in other.stderr
+    assert "Traceback" not in other.stderr
