@@ -170,7 +170,7 @@ def _asked(facts: dict[str, Any], known: Mapping[str, dict[str, Any]], wanted: s
     if row is None or row["arguments"] is None or (wanted is not None and facts["block"] not in wanted):
         return None
     spec, arguments = Spec.model_validate(facts), json.loads(row["arguments"])
-    if spec.algorithm is None or spec.algorithm.returns != "tensor" or spec.name == "Net":
+    if spec.algorithm is None or spec.algorithm.returns != "tensor" or spec.identity_in_eval or spec.name == "Net":
         return None
     if not is_permissive(row["lean_license"] or row["license"]) or not _plain(arguments):
         return None

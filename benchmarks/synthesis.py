@@ -1,0 +1,198 @@
+"""What a model writes from specs, beside two that need none: `python -m benchmarks.synthesis --in LIBRARY [--model M]`.
+
+The baselines are asked the same, at equal attempts, and go through the same steps as a model does:
+
+- template: a class with the shapes of the facts made of the commonest layers, whatever the block computes;
+- nearest: the code of that other block of the library which a search for the spec's summary finds first, under the
+  asked name, with the arguments that it ran with. Copied code: what retrieval gives where the block is not at hand.
+
+Both read the prompt alone. Claim: none; the table says what each step lets through, with 95 % Wilson intervals.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from extract.results import wilson
+from extract.search.index import open_index
+from extract.search.ranking import Filters, search
+from lemur.synthesis.local import Local
+from lemur.synthesis.loop import Tried, synthesize
+from lemur.synthesis.model import Answer, Asker, Budget, Model, Request, Sampling, Take
+from lemur.synthesis.plan import Choice, draw
+from lemur.synthesis.steps import STEPS, Prover
+from manifests.provenance import TABLE
+
+_FACTS = re.compile(r"^\[\n.*^\]", re.DOTALL | re.MULTILINE)
+_SHAPE = re.compile(r"(\w+) ([\d×]+)")
+
+_NETWORK = """
+
+def supported_hyperparameters():
+    return {{"lr", "momentum"}}
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.device = device
+        self.stem = nn.Sequential(nn.Conv2d(in_shape[1], {channels}, 3, 2, 1), nn.BatchNorm2d({channels}), nn.ReLU())
+        self.block = {call}
+        self.head = nn.Linear({features}, out_shape[0])
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = {enter}
+        return self.head(self.block(x).flatten(1))
+
+    def train_setup(self, prm):
+        self.to(self.device)
+        self.criterion = nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"], momentum=prm["momentum"])
+
+    def learn(self, train_data):
+        self.train()
+        for inputs, labels in train_data:
+            self.optimizer.zero_grad()
+            loss = self.criterion(self(inputs.to(self.device)), labels.to(self.device))
+            loss.backward()
+            self.optimizer.step()
+"""
+
+
+class _Written:
+    """A baseline: writes from the facts of the first block that a prompt states."""
+
+    digest: str | None = None
+
+    def __init__(self, name: str) -> None:
+        self.name = self.identity = name
+
+    def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:  # noqa: ARG002 (of all models)
+        for place, request in enumerate(requests):
+            found = _FACTS.search(request.messages[1]["content"])
+            assert found is not None, "the prompt states facts"
+            take(place, Answer(f"```python\n{self.write(json.loads(found[0])[0])}```", 0, 0, "stop"))
+
+    def write(self, facts: dict[str, Any]) -> str:
+        raise NotImplementedError
+
+
+class Template(_Written):
+    """The commonest layers in the shapes of the facts."""
+
+    def __init__(self) -> None:
+        super().__init__("template")
+
+    def write(self, facts: dict[str, Any]) -> str:
+        """A file whose class keeps or changes shapes as the facts do."""
+        given, made = _shapes(facts)
+        return f"import torch\nimport torch.nn as nn\n\n\n{_class(facts['class'], given, made)}{_net(facts)}"
+
+
+class Nearest(_Written):
+    """The code of another block, the first that a search for the summary finds."""
+
+    def __init__(self, library: Path) -> None:
+        super().__init__("nearest")
+        self._library, self._index = library, open_index(library)
+        table = pq.read_table(library / TABLE, columns=["block", "name", "code", "lean_code", "arguments"])
+        self._rows = {row["block"]: row for row in table.to_pylist()}
+
+    def write(self, facts: dict[str, Any]) -> str:
+        """That code, its class under the asked name, and a network that uses it."""
+        query = facts["summary"].partition(":")[2] or facts["summary"]
+        hits = search(self._index, query, Filters(level="forward"), 40).hits
+        row = next((self._rows[hit["block"]] for hit in hits if hit["name"] != facts["class"]), None)
+        if row is None:
+            return _net(facts)
+        init = json.loads(row["arguments"])["init"]
+        own = ", ".join([*init["args"], *(f"{name}={text}" for name, text in init["kwargs"].items())])
+        renamed = (
+            f"\n\nclass {facts['class']}({row['name']}):\n    def __init__(self, *args, **kwargs):\n"
+            f"        super().__init__({own})\n"
+        )
+        return f"{row['lean_code'] or row['code']}\nimport torch\nimport torch.nn as nn\n{renamed}{_net(facts)}"
+
+
+def _shapes(facts: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Of what goes in and comes out, without the batch."""
+    case = facts["shapes"][0]
+    return _numbers(case["in"][0]), _numbers(case["out"][0])
+
+
+def _numbers(told: str) -> list[int]:
+    found = _SHAPE.search(told)
+    return [int(size) for size in found[2].split("×")][1:] if found else []
+
+
+def _class(name: str, given: list[int], made: list[int]) -> str:
+    head = f"class {name}(nn.Module):\n    def __init__(self, *args, **kwargs):\n        super().__init__()\n"
+    if len(given) == 3 and len(made) == 3:
+        stride = max(1, given[1] // max(1, made[1]))
+        body = f"nn.Conv2d({given[0]}, {made[0]}, 3, {stride}, 1), nn.BatchNorm2d({made[0]}), nn.ReLU()"
+    elif len(given) == 3 and len(made) == 1:
+        body = f"nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear({given[0]}, {made[0]})"
+    else:
+        size = given[-1] if given else 1
+        body = f"nn.LayerNorm({size}), nn.Linear({size}, {made[-1] if made else 1})"
+    whole = "self.body(x)" if given != made else "x + self.body(x)"
+    return f"{head}        self.body = nn.Sequential({body})\n\n    def forward(self, x):\n        return {whole}\n"
+
+
+def _net(facts: dict[str, Any]) -> str:
+    """The network around a block: what comes in is brought to the shape of the facts, what goes out to scores."""
+    given, made = _shapes(facts)
+    channels, enter = (given[-1] if given else 1), "x.mean((2, 3))"
+    if len(given) == 3 and facts["layout"] == "N×H×W×C":
+        enter = f"nn.functional.adaptive_avg_pool2d(x, ({given[0]}, {given[1]})).permute(0, 2, 3, 1)"
+    elif len(given) == 3:
+        channels, enter = given[0], f"nn.functional.adaptive_avg_pool2d(x, ({given[1]}, {given[2]}))"
+    elif len(given) == 2:
+        enter = f"nn.functional.adaptive_avg_pool1d(x.flatten(2), {given[0]}).transpose(1, 2)"
+    return _NETWORK.format(channels=channels, call=facts["called_as"], enter=enter, features=prod(made))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Ask all of them, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--in", dest="library", type=Path, required=True, help="an extraction folder")
+    parser.add_argument("--against", type=Path, action="append", default=[], help="new beside this folder, too")
+    parser.add_argument("--model", action="append", default=[], help="a folder or name for transformers")
+    parser.add_argument("--n", type=int, default=50, help="attempts")
+    parser.add_argument("--rounds", type=int, default=0, help="answers to errors")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-tokens", type=int, default=1024)
+    asked = parser.parse_args(argv)
+    attempts, pool = draw(asked.library, Choice(), goal="", parents=None, attempts=asked.n, seed=asked.seed)
+    print(f"{len(attempts)} attempts, blocks drawn from {pool} of {asked.library.name}")
+    beside = [asked.library, *asked.against]
+    found: dict[str, list[Tried]] = {}
+    models: list[Model] = [Template(), Nearest(asked.library), *(Local(name, budget=Budget()) for name in asked.model)]
+    for model in models:
+        budget = Budget()
+        with Asker(model, Sampling(max_tokens=asked.max_tokens), budget, again=True) as asker, Prover(beside) as prover:
+            found[model.name] = synthesize(attempts, asker, prover, rounds=asked.rounds, planned=False)
+    _print(found)
+
+
+def _print(found: dict[str, list[Tried]]) -> None:
+    print(f"{'step':<12}" + "".join(f"{name:>34}" for name in found))
+    for step in STEPS:
+        cells = []
+        for tried in found.values():
+            last = list({one.record.attempt: one.record for one in tried}.values())
+            through = sum(step in record.passed for record in last)
+            low, high = wilson(through, len(last))
+            cells.append(f"{through:>4} of {len(last)} ({100 * low:.1f} to {100 * high:.1f} %)")
+        print(f"{step:<12}" + "".join(f"{cell:>34}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()
