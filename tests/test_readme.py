@@ -17,7 +17,7 @@ TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 TRAIN = ("assemble", "candidates", "search", "run", "ablate", "check", "register")
 COMMANDS = (
     *("extract", "show", "search", "curate", "explain", "novel", "verify", "sensitivity", "publish", "pull"),
-    *("run", "trace", "migrate"),
+    *("run", "trace", "migrate", "synthesize"),
     *(f"train {command}" for command in TRAIN),
 )
 
@@ -40,9 +40,16 @@ def test_train_commands_exist(command: str) -> None:
     assert "Usage: lemur train" in help_of(f"train {command}")
 
 
-@pytest.mark.parametrize("option", sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))))
+_OPTION = r"(?<![\w-])--[a-z][a-z-]+"
+MODULES = sorted({module for module in re.findall(r"python -m ([\w.]+)", TEXT) if module.startswith("benchmarks")})
+
+
+@pytest.mark.parametrize("option", sorted(set(re.findall(_OPTION, TEXT))))
 def test_options_exist(option: str) -> None:
-    assert any(f"{option} " in help_of(command) for command in COMMANDS)
+    benchmarks = ((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8") for module in MODULES)
+    assert any(f"{option} " in help_of(command) for command in COMMANDS) or any(
+        f'"{option}"' in text for text in benchmarks
+    )
 
 
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ([\w.]+)", TEXT))))
