@@ -21,6 +21,7 @@ import train.cli
 from curate.cli import ParentsOption
 from extract.cli import LevelName
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.progress import QUIET
 
 if TYPE_CHECKING:
     from manifests.checks import Check
@@ -31,7 +32,6 @@ _FILTERS = "Filters"
 app = typer.Typer(
     name="lemur",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Clean, executable, provenance-tracked PyTorch code: extracted blocks, curated LEMUR snapshots.",
@@ -44,11 +44,18 @@ app.add_typer(lemur.synthesis.cli.app)
 
 @app.callback(invoke_without_command=True)
 def _root(
-    context: typer.Context, version: bool = typer.Option(False, "--version", help="Show the version and exit.")
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Tell nothing of progress; errors remain."),
 ) -> None:
     if version:
         print(f"lemur-curator {importlib.metadata.version('lemur-curator')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+    if quiet:
+        os.environ[QUIET] = "1"
     context.obj = _verify_folder  # `publish` publishes only what passes it
 
 
@@ -194,6 +201,69 @@ def search(
         print(search_like(folder, like, filters, count=count, unsafe=unsafe_no_sandbox, as_json=as_json))
         return
     search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
+
+
+_MACHINE = "This machine"
+
+
+@app.command(rich_help_panel=_MACHINE)
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
+) -> None:
+    """What is here of what the commands need, and what to do about the rest. Exit 1 when any will fail for it."""
+    from dataclasses import asdict
+
+    from lemur.doctor import Finding, examine
+
+    found: list[Finding] = []
+    for one in examine():
+        found.append(one)
+        if not as_json:
+            print(f"{one.state:<4}  {one.what}: {one.detail}", flush=True)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+    failed = [one.what for one in found if one.state == "FAIL"]
+    if failed:
+        print(f"lemur: commands will fail for: {', '.join(failed)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=_MACHINE)
+def cache(
+    rooms: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ROOM]...", help="What to prune; without any, all rooms.", show_default=False),
+    ] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove them; what is needed again is made again.")] = False,
+    older_than: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0, help="Only what was not written in so many days.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rooms as one JSON object.")] = False,
+) -> None:
+    """Show what is kept between runs and how large it is; with --prune, remove it."""
+    from dataclasses import asdict
+
+    from lemur_core.files import cache as kept
+
+    if older_than is not None and not prune:
+        raise UsageError("--older-than: says what to prune; add --prune")
+    found = kept.rooms()
+    unknown = sorted(set(rooms or ()) - {room.name for room in found})
+    if unknown:
+        raise UsageError(f"{unknown[0]}: no room of the cache; there are {', '.join(r.name for r in found) or 'none'}")
+    chosen = [room for room in found if not rooms or room.name in rooms]
+    freed = 0
+    if prune:
+        freed = kept.prune([r.name for r in chosen], older_than=None if older_than is None else older_than * 86_400)
+    if as_json:
+        folder = str(kept.cache_folder())
+        print(json.dumps({"folder": folder, "freed": freed, "rooms": [asdict(room) for room in chosen]}, indent=2))
+    elif prune:
+        print(f"{freed / 2**20:,.1f} MiB freed in {kept.cache_folder()}")
+    else:
+        for room in chosen:
+            print(f"{room.name:<12}{room.size / 2**20:>12,.1f} MiB  {room.files:>9,} files")
+        print(f"{'all':<12}{sum(r.size for r in chosen) / 2**20:>12,.1f} MiB  in {kept.cache_folder()}")
 
 
 class _Interrupted(BaseException):

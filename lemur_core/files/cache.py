@@ -1,7 +1,12 @@
-"""Where downloads and features are kept between runs."""
+"""Where downloads and features are kept between runs, what is there, and how it is removed."""
 
+import contextlib
 import os
+import shutil
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
@@ -32,3 +37,51 @@ def cache_folder(*parts: str) -> Path:
             f"cache folder {folder}: {error.strerror}; set LEMUR_CURATOR_CACHE to a writable one"
         ) from error
     return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One folder of the cache: `size` in bytes, `files`, and when the last one was written, seconds since the epoch."""
+
+    name: str
+    size: int
+    files: int
+    written: float
+
+
+def rooms() -> list[Room]:
+    """What the cache holds, by name."""
+    return [_room(folder) for folder in sorted(cache_folder().iterdir()) if folder.is_dir() and not folder.is_symlink()]
+
+
+def _room(folder: Path) -> Room:
+    found = [path.lstat() for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
+    return Room(folder.name, sum(s.st_size for s in found), len(found), max((s.st_mtime for s in found), default=0.0))
+
+
+def prune(names: Sequence[str], *, older_than: float | None = None) -> int:
+    """Remove rooms of the cache, or what in them was not written in so many seconds. Returns: bytes that were freed.
+
+    What is removed is worked out or fetched again when it is needed; a run that uses it meanwhile may fail.
+
+    Raises: UserError if there is no such room.
+    """
+    known = {room.name for room in rooms()}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise UserError(f"{missing[0]}: no room of the cache; there are {', '.join(sorted(known)) or 'none'}")
+    freed = 0
+    for name in names:
+        folder = cache_folder(name)
+        if older_than is None:
+            freed += _room(folder).size
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        for path in sorted(folder.rglob("*"), reverse=True):  # what lies in a folder before the folder
+            if path.is_dir() and not path.is_symlink():
+                with contextlib.suppress(OSError):  # not empty
+                    path.rmdir()
+            elif time.time() - (told := path.lstat()).st_mtime > older_than:
+                freed += told.st_size
+                path.unlink(missing_ok=True)
+    return freed

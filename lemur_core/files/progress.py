@@ -1,6 +1,7 @@
 """Progress on stderr: a bar on a terminal, plain lines elsewhere. Nothing here reaches an output file."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -8,15 +9,27 @@ from collections.abc import Callable, Iterator
 _LINE_EVERY_SECONDS = 5.0
 
 
+#: Set, nothing is told of progress, in worker processes neither.
+QUIET = "LEMUR_QUIET"
+
+
+def quiet() -> bool:
+    """Whether nothing is to be told of progress."""
+    return os.environ.get(QUIET, "") not in ("", "0")
+
+
 def note(text: str) -> None:
     """One plain line."""
-    print(text, file=sys.stderr, flush=True)
+    if not quiet():
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
     """A function to call with the count done since its last call; `total` is None when it is not known."""
-    if sys.stderr.isatty():
+    if quiet():
+        yield lambda _count: None
+    elif sys.stderr.isatty():
         with _bar(label, total, unit) as advance:
             yield advance
     else:

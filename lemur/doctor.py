@@ -1,0 +1,136 @@
+"""`lemur doctor`: what this machine has of what the commands need, a line each, and what to do about the rest."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lemur_core.files.cache import cache_folder, rooms
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.workers import available_cores
+
+State = Literal["ok", "note", "FAIL"]
+
+_OLDEST, _NEWEST = (3, 11), (3, 13)
+_FREE_GIB = 5.0  # what a snapshot with graphs and its cache take, and some
+_MEMORY_GIB = 8.0
+_GIB = 2**30
+
+#: Packages beside the declared ones, and what wants them.
+_EXTRAS = {
+    "zstandard": ("lemur-db", "lemur curate lemur-db"),
+    "datatrove": ("cluster", "--executor local|slurm"),
+    "duckdb": ("cluster", "--executor"),
+    "ray": ("cluster", "--executor ray"),
+    "transformers": ("synthesis", "lemur synthesize without --base-url"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. FAIL: commands will fail for it; note: some will, or go slower."""
+
+    what: str
+    state: State
+    detail: str
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, in a fixed order; each is looked at only when it is asked for."""
+    for look in (_python, _torch, _sandbox, _machine, _disk, _cache, _hub, _extras):
+        try:
+            yield from look()
+        except UserError as error:
+            yield Finding(look.__name__.strip("_"), "FAIL", str(error))
+
+
+def _python() -> Iterator[Finding]:
+    version = sys.version_info[:2]
+    fits = _OLDEST <= version <= _NEWEST
+    known = f"{_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}"
+    yield Finding(
+        "python",
+        "ok" if fits else "note",
+        f"{platform.python_version()}" + ("" if fits else f"; tested with {known}"),
+    )
+    yield Finding("lemur", "ok", importlib.metadata.version("lemur-curator"))
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+        import torchvision
+    except (ImportError, OSError, RuntimeError) as error:  # a library that is missing, or versions that do not match
+        said = str(error).splitlines()[0]
+        yield Finding("torch", "FAIL", f"cannot be imported: {said}; install torch and torchvision of one release")
+        return
+    yield Finding("torch", "ok", f"{torch.__version__}, torchvision {torchvision.__version__}")
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name(0)
+        yield Finding("gpu", "ok", f"{name}; train run takes it with --unsafe-no-sandbox")
+    else:
+        yield Finding("gpu", "note", "none that torch can use: training runs on the CPU")
+
+
+def _sandbox() -> Iterator[Finding]:
+    from lemur_core.sandbox import Job, Sandbox
+
+    with Sandbox(workers=1, preload=(), entries=["lemur.doctor:answer"]) as box:
+        (outcome,) = box.run([Job("doctor", "lemur.doctor:answer", {})])
+        works = outcome.value == {"answer": True}
+        told = f"{box.backend}: no network, no files of yours, bounded memory and time"
+        yield Finding("sandbox", "ok" if works else "FAIL", told if works else f"{box.backend}: {outcome.error}")
+
+
+def answer(_payload: dict[str, object]) -> dict[str, bool]:
+    """Inside the sandbox: that it answers."""
+    return {"answer": True}
+
+
+def _machine() -> Iterator[Finding]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+    yield Finding("cores", "ok", plural(available_cores(), "core"))
+    enough = memory >= _MEMORY_GIB
+    yield Finding(
+        "memory",
+        "ok" if enough else "note",
+        f"{memory:.1f} GiB" + ("" if enough else "; large networks need 8 or more"),
+    )
+
+
+def _disk() -> Iterator[Finding]:
+    for what, folder in (("disk here", Path.cwd()), ("disk of the cache", cache_folder())):
+        free = shutil.disk_usage(folder).free / _GIB
+        enough = free >= _FREE_GIB
+        told = f"{free:.1f} GiB free" + ("" if enough else f"; {_FREE_GIB:g} GiB are needed: free some")
+        yield Finding(what, "ok" if enough else "note", told)
+
+
+def _cache() -> Iterator[Finding]:
+    size = sum(room.size for room in rooms())
+    yield Finding("cache", "ok", f"{size / _GIB:.2f} GiB in {cache_folder()}; lemur cache shows and prunes it")
+
+
+def _hub() -> Iterator[Finding]:
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        yield Finding("hub", "note", "HF_HUB_OFFLINE is set: publish, pull and hf:// will not work")
+    elif get_token() is None:
+        yield Finding("hub", "note", "no login, which publish needs: run `hf auth login`, or set HF_TOKEN")
+    else:
+        yield Finding("hub", "ok", "a login is there (whether it is valid was not asked)")
+
+
+def _extras() -> Iterator[Finding]:
+    for name, (extra, wanted) in _EXTRAS.items():
+        try:
+            yield Finding(name, "ok", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "note", f"not installed; {wanted} needs it: pip install 'lemur-curator[{extra}]'")
