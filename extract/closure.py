@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from extract.discover import Found
+from extract.discover import Found, class_of
 from extract.graph import Graph, Links, kept_blocks
 from extract.modules import Definition, Module
 from extract.order import NodeKey, Order, Unit
-from extract.standins import MODULES, SOURCE_NAME
+from extract.standins import AUTO_MODEL, MODULES, SOURCE_NAME
 from extract.strings import Known, Scope, Strings
 from extract.symbols import Entry, Finder, Imported, Namespace, Node, Problem, Reason, Registered, Symbol
 from lemur_core.files.markdown import plural
@@ -69,6 +69,7 @@ def closure_of(root: Found, graph: Graph) -> Closure:
     """The closure of a class."""
     growth = _Growth(root, graph)
     growth.take([root.root])
+    growth.find_by_configurations()
     growth.find_by_strings()
     growth.fill_containers()
     growth.find_by_strings()
@@ -137,6 +138,19 @@ class _Growth:
             for symbol in symbols:
                 if isinstance(symbol, Definition) and symbol.module.source.name != SOURCE_NAME:
                     self._fill(symbol)
+
+    def find_by_configurations(self) -> None:
+        """Take in the models that configurations in annotations are named after, where one looks its model up."""
+        graph = self._graph
+        if graph.ours(AUTO_MODEL) not in self.closure.symbols or self.closure.problems:
+            return
+        notes = [(node, links.notes) for node in self.nodes.values() for links in graph.links_of(node)]
+        for node, (_, target) in [(node, note) for node, noted in notes for note in noted]:
+            if isinstance(target, Definition) and target.name.endswith("Config") and class_of(target) is not None:
+                name = target.name.removesuffix("Config") + "Model"
+                model = graph.library.lookup(node.module, name)
+                if isinstance(model, Definition) and not self._try([graph.symbol(model)]):
+                    self.closure.found[graph.symbol(model)] = name
 
     def find_by_strings(self) -> None:
         """Take in what strings name, as far as they are known: by their values, else by the closure's own words."""

@@ -1,6 +1,7 @@
 """The classes that a class's parameters want, as closed files of their own."""
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from extract.modules import Definition, Module
 
 _TRANSPARENT = frozenset({"Optional", "Union", "Annotated", "Final"})
 _CLASS_OF = frozenset({"type", "Type"})
+_MOST_TOLD = 2  # classes for a parameter without an annotation
 _CONTAINERS = frozenset({"list", "List", "dict", "Dict", "tuple", "Tuple", "Callable", "Literal"})
 
 
@@ -37,7 +39,9 @@ class Companions:
             found = self._usage.definer(module, name, method)
             for parameter in found[1] if found is not None else ():
                 assert found is not None
-                for wanted in self._wanted(module, name, found[0], parameter):
+                untold = method == "__init__" and parameter.annotation is None and parameter.default is None
+                told = self._told(module, name, parameter.name) if untold else []
+                for wanted in told or self._wanted(module, name, found[0], parameter):
                     yield from self._companion(wanted, parameter.name, method)
 
     def named(self, places: Iterable[tuple[Module, Sequence[str]]], found: Found) -> Iterator[Companion]:
@@ -67,6 +71,23 @@ class Companions:
         found = dict.fromkeys(item for item in named if item is not None)
         return [item for item in found if not (item.module is module and item.name == name)]
 
+    def _told(self, module: Module, name: str, parameter: str) -> list[Wanted]:
+        """What the bases of a class and the classes of its file say of a parameter, or an attribute, of that name.
+
+        The classes whose names begin most like that of the class come first.
+        """
+        lineage = [(item.module, item.usage) for item in self._usage.lineage(module, name)]
+        places = [*lineage, *((module, usage) for usage in self._usage.of(module).classes.values())]
+        named: dict[Wanted, None] = {}
+        for place, usage in places:
+            annotations = [text for field, text in usage.fields if field == parameter]
+            annotations += [item.annotation or "" for item in usage.init or () if item.name == parameter]
+            for text in annotations:
+                found = [self._class(place, chain, wants_class) for chain, wants_class in class_names(text)]
+                named |= dict.fromkeys(item for item in found if item is not None)
+        alike = sorted(named, key=lambda item: -_shared(item.name, name))
+        return [item for item in alike if not (item.module is module and item.name == name)][:_MOST_TOLD]
+
     def _class(self, module: Module, chain: tuple[str, ...], wants_class: bool) -> Wanted | None:
         """The class behind a name, or the stand-in that takes its place in every file."""
         target = follow(self._usage.library, module, chain)
@@ -74,6 +95,11 @@ class Companions:
             return None
         symbol = self._emitter.graph.symbol(target)
         return Wanted(symbol.module, symbol.name, wants_class) if isinstance(symbol, Definition) else None
+
+
+def _shared(one: str, other: str) -> int:
+    """With how many letters both begin."""
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 
 def class_names(annotation: str | None) -> Iterator[tuple[tuple[str, ...], bool]]:

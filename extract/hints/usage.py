@@ -15,7 +15,7 @@ from extract.modules import Definition, Library, Module
 from extract.sources import Source, SourceFile
 from lemur_core.source.text import normalise
 
-USAGE_VERSION = 13
+USAGE_VERSION = 14
 
 
 Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
@@ -30,6 +30,7 @@ class ClassUsage(NamedTuple):
     init_examples: tuple[Example, ...]
     forward_examples: tuple[Example, ...]
     shapes: tuple[Shape, ...]  # of forward's arguments
+    fields: tuple[tuple[str, str], ...] = ()  # attributes that its body annotates: their names and annotations
 
 
 class FileUsage(NamedTuple):
@@ -156,4 +157,9 @@ def _class(node: ast.ClassDef) -> ClassUsage:
         passed if forward is not None else None,
         *examples,
         tuple(dict.fromkeys(shape for text in texts for shape in documented_shapes(text, names))),
+        tuple(
+            (item.target.id, ast.unparse(item.annotation))
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ),
     )

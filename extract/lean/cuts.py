@@ -78,6 +78,15 @@ class Entry:
     value: Cut
 
 
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of a collection that is a class of which nothing was entered."""
+
+    name: str  # of the class
+    start: int  # of the name
+    whole: Cut
+
+
 @dataclass(slots=True)
 class Cuts:
     """All that may go from one statement of module level."""
@@ -86,6 +95,7 @@ class Cuts:
     methods: list[Method] = field(default_factory=list)
     stub: tuple[Cut, ...] = ()  # all functions of a class that was never used
     entries: list[Entry] = field(default_factory=list)
+    elements: list[Element] = field(default_factory=list)
     texts: list[Cut] = field(default_factory=list)  # documentation of what is not the block's class
 
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from extract.lean.cuts import Cut, CutFinder, Cuts, Entry, Method, Watched, functions_in, is_broad, is_overload
+from extract.lean.cuts import Cut, CutFinder, Cuts, Element, Entry, Method, Watched, functions_in, is_broad, is_overload
 from extract.modules import RUNTIME
 from lemur_core.source.facts import ASSIGN, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
 from lemur_core.source.imports import Import, import_section
@@ -179,6 +179,12 @@ class Cutter:
                     (table,) = unit.binds
                     unit.cuts.entries.append(self._entry(start, item, f"{table}[{key!r}]"))
                     self._tables.add(table)
+            for item in value.elts if isinstance(value, ast.Set | ast.List | ast.Tuple) else ():
+                kinds = [one.kind for one in self._binding.get(item.id, ())] if isinstance(item, ast.Name) else []
+                if isinstance(item, ast.Name) and item.id in idle and kinds == [CLASS]:
+                    start = self._lines.span(item)[0]
+                    element = self._entry(start, item, f"{next(iter(unit.binds))}[{item.id}]").whole
+                    unit.cuts.elements += [Element(item.id, start, element)] if element is not None else []
 
     def _is_idle(self, unit: _Unit) -> bool:
         node = unit.nodes[0]
@@ -258,6 +264,8 @@ class Cutter:
         for entry in cuts.entries:
             made = (cut for cut in (entry.whole, entry.value) if cut is not None and cut.start in removed)
             yield from (cut for cut in made if cut.start not in spared)
+        elements = (one.whole for one in cuts.elements if one.whole.start in removed)
+        yield from (cut for cut in elements if cut.start not in spared)
         for method in cuts.methods:
             if method.whole.start in removed and method.whole.start not in spared:
                 yield method.whole
@@ -332,7 +340,7 @@ class Cutter:
         return not _is_text(unit)
 
     def _removable(self, active: Mapping[int, list[Cut]], spared: Collection[int]) -> set[int]:
-        """Methods that nothing could find, and entries of tables that are only subscribed."""
+        """Methods that nothing could find, entries of tables that are only subscribed, members nobody can ask for."""
         units = [unit for unit in self._units if unit.start in active]
         gone = {unit.start: sorted((cut.start, cut.end) for cut in active[unit.start]) for unit in units}
 
@@ -355,7 +363,27 @@ class Cutter:
                     found |= {entry.whole.start for entry in unit.cuts.entries if entry.whole is not None}
                 elif plain and all(use.start in self._members for use in uses):
                     found |= {entry.value.start for entry in unit.cuts.entries}
-        return found - set(spared)
+        return found.union(self._unnamed(units, stands, spared)) - set(spared)
+
+    def _unnamed(self, units: Collection[_Unit], stands: Stands, spared: Collection[int]) -> Iterator[int]:
+        """Classes in collections that are only asked for their members, where nothing else names the class.
+
+        Whatever a call asks for, it cannot be one of these classes.
+        """
+        if any(stands(asked.start()) for asked in _ASKS.finditer(self.text)):
+            return
+        uses = [use for unit in units for use in unit.uses if use.when != IN_ANNOTATION and stands(use.start)]
+        elements: dict[int, int] = {}
+        for unit in units:
+            asked = all(use.start in self._members for use in uses if use.name in unit.binds)
+            if asked and all(len(self._binding[name]) == 1 for name in unit.binds):
+                elements |= {one.start: one.whole.start for one in unit.cuts.elements}
+        elsewhere = {use.name for use in uses if use.start not in elements}
+        elsewhere |= {name for unit in self._units if unit.start in spared for name in unit.binds}
+        for unit in units:
+            for one in unit.cuts.elements:
+                if one.start in elements and one.name not in elsewhere:
+                    yield one.whole.start
 
     def _is_out_of_reach(self, method: Method, mentioned: Collection[str]) -> bool:
         if _DUNDER.fullmatch(method.name) or method.name in mentioned:

@@ -92,6 +92,7 @@ REGISTRY = StandIn("frameworks.py", "Registry")
 NOT_INSTALLED = StandIn("frameworks.py", "NotInstalled")
 NOT_DEFINED = StandIn("frameworks.py", "NotDefined")
 MODULES = StandIn("frameworks.py", "Modules")
+AUTO_MODEL = StandIn("frameworks.py", "AutoModel")
 _AUTO_CLASS = StandIn("frameworks.py", "AutoClass")
 _AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look other classes up by name
 
@@ -99,7 +100,7 @@ _AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # lo
 def find_definition(name: str, bases: Collection[str]) -> StandIn | None:
     """What takes the place of a definition of this name, if that has what it must have; `bases` by their last names."""
     if not _AUTO_BASES.isdisjoint(bases):
-        return _AUTO_CLASS
+        return AUTO_MODEL if name == AUTO_MODEL.name else _AUTO_CLASS
     return (_compiled()[1] if "Function" in bases else DEFINITIONS).get(name)
 
 

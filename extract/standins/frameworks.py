@@ -85,6 +85,20 @@ class AutoClass:
         """Do nothing: there is no table to add to."""
 
 
+class AutoModel(AutoClass):
+    """Makes the model that a configuration is named after, `GateModel` of a `GateConfig`, where this file has it."""
+
+    @classmethod
+    def from_config(cls, config, **kwargs):
+        """The model; fails where this file has none of that name."""
+        kind = type(config)
+        try:
+            kind = globals()[kind.__name__.removesuffix("Config") + "Model" if kind.model_type else ""]
+        except (AttributeError, KeyError):
+            return super().from_config(config)
+        return kind._from_config(config, **kwargs)
+
+
 def load_backbone(config):
     """Fail: the backbone that a configuration names is not part of this file."""
     raise NotImplementedError("the backbone that a configuration names is not part of this block: pass the module in")

@@ -87,6 +87,11 @@ _RARE = dict(
     hard=Hard,
     swish=Swish,
 )
+_CURVED = {
+    Soft,
+    Swish,
+    Hard,
+}
 
 
 def rare(name):
@@ -168,6 +173,7 @@ class Gate(nn.Module):
         if not hasattr(self, "named"):
             raise ValueError("no")
         x = self.drop(self.more(self.act(self.conv(x))))
+        x = -x if type(self.act) in _CURVED else x
         if x.dim() == 3:
             raise ValueError("three dimensions")
         return double(guarded(x, self.fail))
@@ -204,6 +210,10 @@ _RARE = dict(
     hard=...,
     swish=...,
 )
+_CURVED = {
+    Soft,
+    Hard,
+}
 
 
 def rare(name):
@@ -258,6 +268,7 @@ class Gate(nn.Module):
         if not hasattr(self, "named"):
             raise ValueError("no")
         x = self.drop(self.more(self.act(self.conv(x))))
+        x = -x if type(self.act) in _CURVED else x
         if x.dim() == 3:
             raise ValueError("three dimensions")
         return double(guarded(x, self.fail))

@@ -253,3 +253,57 @@ def test_a_class_that_only_isinstance_asks_for(corpus: Any, closed: Any, run: An
     assert [run(code)["A"]()(x) for x in ({}, 1)] == ["mapping", 1]
     with pytest.raises(ModuleNotFoundError, match="absent"):
         run(closed(made.emit("B")))["B"]()(1)
+
+
+LOOKED_UP = """
+--- p/auto.py
+class _BaseAutoModelClass:
+    @classmethod
+    def from_config(cls, config): return cls.mapping[type(config)](config)
+class AutoModel(_BaseAutoModelClass):
+    @classmethod
+    def from_pretrained(cls, name): pass
+class AutoModelForSpeech(_BaseAutoModelClass): pass
+--- p/settings.py
+class GateConfig:
+    model_type = "gate"
+    width = 4
+class DoorConfig(GateConfig): pass
+--- p/head.py
+from torch import nn
+from .auto import AutoModel, AutoModelForSpeech
+class Head(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.inner = %s.from_config(config)
+    def forward(self, x): return self.inner(x)
+--- p/gate.py
+from torch import nn
+from .head import Head
+from .settings import GateConfig
+class GateBase(nn.Module):
+    config: GateConfig
+    @classmethod
+    def _from_config(cls, config): return cls(config)
+class GateModel(GateBase):
+    def __init__(self, config):
+        super().__init__()
+        self.linear = nn.Linear(config.width, config.width)
+    def forward(self, x): return self.linear(x)
+class GateHead(Head, GateBase): pass
+"""
+
+
+def test_a_model_that_is_looked_up_by_its_configuration_comes_along(corpus: Any, closed: Any, run: Any) -> None:
+    names = run(closed(corpus(LOOKED_UP % "AutoModel").emit("GateHead")))
+    settings: dict[str, Any] = {}
+    exec(LOOKED_UP.partition("p/settings.py")[2].partition("---")[0], settings)
+    assert isinstance(names["GateHead"](settings["GateConfig"]()).inner, names["GateModel"])
+    with pytest.raises(NotImplementedError, match="the class that a configuration names"):
+        names["GateHead"](settings["DoorConfig"]())
+    with pytest.raises(NotImplementedError, match="the class that a configuration names"):
+        names["GateHead"](None)
+
+
+def test_another_class_than_the_bare_model_is_not_looked_up(corpus: Any, closed: Any) -> None:
+    assert "class GateModel" not in closed(corpus(LOOKED_UP % "AutoModelForSpeech").emit("GateHead"))

@@ -63,3 +63,59 @@ def test_classes_that_expressions_name_come_along(hints_for) -> None:
     found = hints_for("Block", a=block, b="from p.a import Block, Norm\nb = Block(Norm())\n", configs=CONFIGS)
     assert found.init[0].args == ("Norm()",)
     assert [(c.parameter, c.name) for c in found.companions] == [("", "Norm")]
+
+
+PRETRAINED = """
+from torch import nn
+from p.configs import AudioConfig, TextConfig
+
+class Base(nn.Module):
+    config: TextConfig
+    def forward(self, x):
+        return x
+
+class TextPart(Base):
+    def __init__(self, config):
+        super().__init__()
+
+class AudioModel(Base):
+    def __init__(self, config: AudioConfig):
+        super().__init__()
+        self.encoder = AudioEncoder(config)
+
+class AudioEncoder(Base):
+    def __init__(self, config, depth):
+        super().__init__()
+
+class Head(Base):
+    def __init__(self, config=None):
+        super().__init__()
+"""
+PARTS = """
+class TextConfig:
+    def __init__(self, width=8):
+        self.width = width
+
+class AudioConfig:
+    def __init__(self, width=8):
+        self.width = width
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("AudioEncoder", ["AudioConfig", "TextConfig"]),  # the class of the file that is named most alike comes first
+        ("TextPart", ["TextConfig", "AudioConfig"]),
+        ("Head", []),  # what has a default needs nothing
+    ],
+)
+def test_companions_of_parameters_that_classes_of_the_file_annotate(hints_for, name: str, expected: list[str]) -> None:
+    found = hints_for(name, a=PRETRAINED, configs=PARTS).companions
+    assert [companion.name for companion in found if companion.parameter == "config"] == expected
+
+
+def test_companions_of_parameters_that_a_base_annotates_as_an_attribute(hints_for) -> None:
+    base = "class Grown(Base):\n    def __init__(self, config):\n        super().__init__()\n"
+    found = hints_for("Grown", a=PRETRAINED, b=f"from p.a import Base\n{base}", configs=PARTS).companions
+    assert [(companion.parameter, companion.name) for companion in found] == [("config", "TextConfig")]
