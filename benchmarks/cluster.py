@@ -56,6 +56,12 @@ NodeName=localhost NodeAddr=127.0.0.1 CPUs=2
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
+_RAY_NODES = """
+import ray, sys
+ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))
+"""
+
 
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[None]:
@@ -81,7 +87,10 @@ def slurm(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ray(folder: Path) -> Iterator[None]:
-    """A head without a core of its own, and two workers of one core each."""
+    """A head without a core of its own, and two workers of one core each.
+
+    One after the other: nodes of one machine that start side by side take the same socket, and one of them dies.
+    """
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "127.0.0.1:6399"}
     start = [
         str(_BIN / "ray"),
@@ -95,9 +104,10 @@ def ray(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         head = ["--head", "--port", "6399", "--num-cpus", "0", "--include-dashboard", "false"]
         stack.enter_context(_service([*start, *head, "--temp-dir", str(folder / "ray")], folder))
-        _wait_for([str(_BIN / "ray"), "status", "--address", os.environ["RAY_ADDRESS"]])
-        for _ in range(2):
+        _wait_for([sys.executable, "-c", _RAY_NODES, "1"])
+        for nodes in (2, 3):
             stack.enter_context(_service([*start, "--address", os.environ["RAY_ADDRESS"], "--num-cpus", "1"], folder))
+            _wait_for([sys.executable, "-c", _RAY_NODES, str(nodes)])
         yield
 
 

@@ -154,7 +154,6 @@ def curate(
     """Deduplicate, split and explain a corpus of network codes."""
     from curate.options import CurateOptions, parse_upweight
     from lemur_core.files.atomic import check_free
-    from lemur_core.files.errors import UsageError
     from manifests.licenses import stated_expression
 
     options = CurateOptions(
@@ -194,8 +193,6 @@ def curate(
     division = divided(out, executor, tasks, workers, work)
     if division is None:
         manifest = run(open_sources(source), out, options, against=against or (), jobs=jobs, force=force)
-    elif against:
-        raise UsageError("--against: a delta is not divided into tasks; leave --executor out")
     else:
         from curate.cluster.command import curate_in_tasks
 
@@ -205,6 +202,7 @@ def curate(
             out,
             options,
             division.executor.value,
+            against=against or (),
             tasks=division.tasks,
             workers=division.workers,
             work=division.work,

@@ -285,6 +285,11 @@ class SplitGuard:
             self._of_widths.setdefault(widths, code)
         return None
 
+    def admits(self, kept: Iterable[int]) -> bool:
+        """Whether it takes in all of these codes, beside each other and nothing else."""
+        self.clear()
+        return all(self.admit(code) is None for code in kept)
+
     def groups(self, kept: Sequence[int]) -> tuple[list[int], dict[int, Published]]:
         """The group of each kept code, a number, and the published record that a group goes with, where there is one.
 

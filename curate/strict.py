@@ -232,8 +232,9 @@ def _selector(
 
     def run(order: Sequence[int]) -> dict[int, Verdict]:
         known = set() if tracer is None else tracer.known.keys()
-        if prepared is not None and (verdicts := prepared.selected(order, known, corpus.ids)) is not None:
-            return verdicts
+        made = None if prepared is None else prepared.selected(order, known, corpus.ids)
+        if made is not None and (guard is None or guard.admits(code for code in order if made[code].kept)):
+            return made
         kept.clear()
         kept.graphs = {} if tracer is None else tracer.graphs
         kept.differ = None if tracer is None else apart(tracer.known, options.graphs)

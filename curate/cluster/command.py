@@ -1,7 +1,8 @@
 """`lemur curate --executor`: the steps in their order, on the executor that was asked for."""
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 from curate.cluster import steps
 from curate.cluster.work import Work
 from curate.options import CurateOptions
+from curate.published import check_parents
 from curate.rows import Source
 from curate.strict import raises_support
-from lemur_core.files.atomic import own
+from lemur_core.files.atomic import own, sha256_file
 from lemur_core.files.errors import UsageError
 from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
-from manifests.manifest import Manifest, package_versions, read_manifest
+from manifests.manifest import FILE_NAME, Manifest, package_versions, read_manifest
 
 #: Rounds, of two steps each, that are queued before what is left is decided by one task. All of LEMUR needs four.
 QUEUED_ROUNDS = 5
@@ -33,6 +35,7 @@ def curate_in_tasks(
     options: CurateOptions,
     executor: Executor,
     *,
+    against: Sequence[Path] = (),
     tasks: int,
     workers: int,
     work: Path,
@@ -42,6 +45,7 @@ def curate_in_tasks(
 
     Args:
         names: of the source, as it was asked for.
+        against: finished snapshots and deltas, which all tasks see; `out` becomes a delta to them.
         tasks: ranges into which codes are divided. workers: tasks at a time.
         work: a folder that all tasks see; a run that was cut short goes on there.
 
@@ -50,13 +54,14 @@ def curate_in_tasks(
     """
     if options.profile != "strict":
         raise UsageError("--executor: only profile strict is divided among tasks; leave it out or switch")
-    plan = Work(Path(os.path.abspath(work)), options, tasks)  # noqa: PTH100 (as atomic_folder has it)
+    check_parents(against)
+    folder, out, *parents = (Path(os.path.abspath(path)) for path in (work, out, *against))  # noqa: PTH100
+    plan = Work(folder, options, tasks, tuple(parents))
     with own(plan.folder, "lock", "another run works there"):
         asked = {"sources": names, "options": asdict(options), "tasks": tasks, "versions": package_versions()}
-        begin(plan.folder, asked)
+        begin(plan.folder, asked | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
         steps.store_rows(plan, source)
         forget(plan.folder, "write")
-        out = Path(os.path.abspath(out))  # noqa: PTH100
         jobs = run_steps(
             executor, lambda watched: (_watched if watched else _queued)(plan, out, force), plan.folder, workers
         )
@@ -66,7 +71,7 @@ def curate_in_tasks(
 def _queued(plan: Work, out: Path, force: bool) -> Iterator[Step]:
     """All steps with a fixed number of passes and rounds."""
     yield from _before_rounds(plan)
-    passes = QUEUED_PASSES if _traces_survivors(plan) else 1
+    passes = min(QUEUED_PASSES, _most_passes(plan))
     for at in range(1, passes + 1):
         for number in range(2 * QUEUED_ROUNDS):
             yield _round(plan, at, number)
@@ -78,7 +83,7 @@ def _watched(plan: Work, out: Path, force: bool) -> Iterator[Step]:
     """All steps with as many rounds and passes as are worth a step; each is asked for when the one before is done."""
     yield from _before_rounds(plan)
     at = 0
-    while not at or (_traces_survivors(plan) and plan.last_pass(at + 1) > at):
+    while at < _most_passes(plan) and (not at or plan.last_pass(at + 1) > at):
         at += 1
         number = 0
         while number < 2 or steps.count_open(plan, at, number) > _FEW_OPEN:
@@ -89,9 +94,14 @@ def _watched(plan: Work, out: Path, force: bool) -> Iterator[Step]:
     yield from _at_last(plan, at, out, force)
 
 
-def _traces_survivors(plan: Work) -> bool:
-    """Whether there may be a second pass; where support is raised, survivors are not those of the first selection."""
-    return plan.options.graphs == "survivors" and not raises_support(plan.options)
+def _most_passes(plan: Work) -> int:
+    """How many passes are worth their steps: until nothing is left to trace, where survivors are the first selection's.
+
+    They are not where support is raised, or where graphs may show that something published stands for them.
+    """
+    if plan.options.graphs == "survivors":
+        return 1 if plan.against or raises_support(plan.options) else sys.maxsize
+    return 0 if plan.against and plan.options.graphs != "off" else 1
 
 
 def _before_rounds(plan: Work) -> Iterator[Step]:
@@ -99,8 +109,9 @@ def _before_rounds(plan: Work) -> Iterator[Step]:
     yield Step("records", 1, partial(steps.rank_records, plan))
     if plan.options.graphs in ("all", "keep-different"):
         yield Step("graphs", plan.parts, partial(steps.trace_graphs, plan, 0))
-    yield Step("keys", plan.parts, partial(steps.write_keys, plan))
-    yield Step("links", plan.parts, partial(steps.join_keys, plan))
+    if _most_passes(plan):
+        yield Step("keys", plan.parts, partial(steps.write_keys, plan))
+        yield Step("links", plan.parts, partial(steps.join_keys, plan))
 
 
 def _round(plan: Work, at: int, number: int) -> Step:
@@ -114,7 +125,8 @@ def _after_rounds(plan: Work, at: int, rounds: int) -> Iterator[Step]:
 
 
 def _at_last(plan: Work, passes: int, out: Path, force: bool) -> Iterator[Step]:
-    yield Step("witnesses", plan.parts, partial(steps.find_witnesses, plan, passes))
+    if passes:
+        yield Step("witnesses", plan.parts, partial(steps.find_witnesses, plan, passes))
     yield Step("write", 1, partial(steps.write_snapshot, plan, passes, out, force))
 
 

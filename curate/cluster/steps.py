@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from curate.cluster.work import GRAPHS, KEPT, OPEN, REMOVED, StoredRows, Work
 from curate.corpus import CodeFile, fill_store, read_corpus
+from curate.delta import open_against
 from curate.features import FeatureStore
 from curate.graphs import NetworkTracer, Traced, apart, graphs_of
 from curate.pipeline import curate
@@ -86,7 +87,10 @@ def work_out_features(work: Work, rank: int, _tasks: int) -> None:
 
 
 def rank_records(work: Work, _rank: int, _tasks: int) -> None:
-    """The records best first, the bands that miss none of their pairs, and how frequent elements are."""
+    """The records best first, the bands that miss none of their pairs, and how frequent elements are.
+
+    Of a delta without those that something published stands for, as far as that is known before networks are traced.
+    """
     with tempfile.TemporaryDirectory(dir=work.folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus = read_corpus(StoredRows(work), codes, work.options.tokens, 1, work.features)
     records = build_records(corpus, work.options)
@@ -95,9 +99,14 @@ def rank_records(work: Work, _rank: int, _tasks: int) -> None:
     frequency = element_frequency(corpus.features.elements)
     elements = [np.fromiter(frequency.keys(), np.uint64), np.fromiter(frequency.values(), np.int64)]
     work.write(pa.table(elements, ["element", "fingerprints"]), "elements")
-    rows = pa.array([records.shown[code] for code in records.order], pa.int64())
-    shown = corpus.rows.take(rows).select(list(_SHOWN))
-    ids = pa.array([bytes.fromhex(corpus.ids[code]) for code in records.order], pa.binary(32))
+    order = records.order
+    if work.against:
+        against = open_against(work.against, corpus, work.options, 1)
+        first = work.options.graphs in ("off", "survivors")
+        there = against.verdicts(order, lambda _: None) if first else against.equal
+        order = [code for code in order if code not in there]
+    shown = corpus.rows.take(pa.array([records.shown[code] for code in order], pa.int64())).select(list(_SHOWN))
+    ids = pa.array([bytes.fromhex(corpus.ids[code]) for code in order], pa.binary(32))
     work.write(shown.add_column(0, "id", ids), "order")
 
 
@@ -230,12 +239,12 @@ def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
 
 def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, _tasks: int) -> None:
     """The snapshot, by the in-process way with what was worked out."""
-    found = work.read("verdicts").sort_by("place").to_pylist()
+    found = work.read("verdicts").sort_by("place").to_pylist() if passes else []
     verdicts = [Verdict(row["stage"], row["canonical"], row["similarity"]) for row in found]
     ids = [id_.hex() for id_ in work.ids]
     known = {ids[place] for place in work.known(work.last_pass(passes))}
-    prepared = Prepared(work.features, ids, verdicts, known, work.answers(passes))
-    curate(StoredRows(work), out, work.options, force=force, prepared=prepared)
+    prepared = Prepared(work.features, ids if passes else [], verdicts, known, work.answers(passes))
+    curate(StoredRows(work), out, work.options, against=work.against, force=force, prepared=prepared)
 
 
 def count_open(work: Work, at: int, rounds: int) -> int:

@@ -50,6 +50,7 @@ class Work:
     folder: Path
     options: CurateOptions
     parts: int
+    against: tuple[Path, ...] = ()  # of a delta: the folders that it appends to
 
     def part_of(self, ids: list[bytes]) -> IntArray:
         """The range in which each id lies, which is the task whose own it is."""

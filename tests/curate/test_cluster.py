@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
-from curate import report
+from curate import report, strict
 from curate.cluster import command, steps
 from curate.cluster.work import Work
 from curate.graphs import NetworkTracer, Traced
@@ -26,6 +26,7 @@ from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.rows import to_batch
 from lemur_core.files.executors import Step, begin
+from lemur_core.graphs.graph import FORM, TORCH
 from manifests.manifest import package_versions
 from tests.curate.test_graphs import rows as graph_rows
 
@@ -120,8 +121,8 @@ class _Drawn:
         for number, payload in payloads.items():
             drawn = int(hashlib.sha256(payload["code"].encode()).hexdigest(), 16)
             graph, widths = (hashlib.sha256(str(drawn % count).encode()).hexdigest() for count in (24, 6))
-            error = {"error": "forward_failed: drawn"}
-            yield number, Traced(error if drawn % 24 == 0 else {"graph": graph, "graph_widths": widths})
+            found = {"graph": graph, "graph_widths": widths, "torch": TORCH, "form": FORM}
+            yield number, Traced({"error": "forward_failed: drawn"} if drawn % 24 == 0 else found)
 
 
 @pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
@@ -153,6 +154,33 @@ def test_graphs_in_tasks_write_the_same_bytes(
         assert sum(drawn.asked) == sum(traced)
         passes = 1 if graph != "survivors" else 3 if every_step is command._queued else 4
         assert plan.last_pass(9) == passes
+
+
+@pytest.mark.parametrize(("graph", "parts"), [("off", 2), ("survivors", 7), ("keep-different", 1)])
+def test_a_delta_in_tasks_is_the_same(
+    graph: Any, parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = _Drawn()
+    monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads: drawn.run(tracer, payloads))
+    monkeypatch.setattr(report, "draw_graphs", lambda *_: {})
+    monkeypatch.setattr(strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of few records
+    options = CurateOptions(graph=graph, lexical_threshold=1.0, structural_threshold=1.0)
+    base, first, new = (
+        [row for row in rows if int(row["nn"].rpartition("-")[2]) % 43 // 3 in places]  # along the chains
+        for places in ((0, 1, 12, 13, 14), (4, 9), (2, 3, 5, 6, 7, 8, 10, 11))
+    )
+    parents = (tmp_path / "base", tmp_path / "delta")
+    curate(memory_source(base), parents[0], options, jobs=1)
+    curate(memory_source(first), parents[1], options, against=parents[:1], jobs=1)
+    source = memory_source([*new, *base[:9]], 20)
+    curate(source, tmp_path / "at once", options, against=parents, jobs=1)
+    plan = Work(tmp_path / "work", options, parts, parents)
+    steps.store_rows(plan, source)
+    run_all(command._watched(plan, tmp_path / "in tasks", False))
+    assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
+    stages = pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist()
+    assert {None, "exact"} < {*stages}
+    assert ("leak" in stages) == (graph != "keep-different")
 
 
 @pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
