@@ -1,14 +1,16 @@
 """What a model answered, as code: a fenced file, or a delta on the network that it was shown."""
 
 import re
+from textwrap import dedent
 
 _FENCE = re.compile(
-    r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE
+    r"^([ \t]*)(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE
 )
 _CHANGE = re.compile(
     r"^<{5,9} ?SEARCH[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$", re.DOTALL | re.MULTILINE
 )
-_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+_THOUGHT_ENDS = re.compile(r"</think(?:ing)?>")  # many templates open the thought themselves
+_THOUGHT_BEGINS = re.compile(r"\s*<think(?:ing)?>")
 
 
 class AnswerError(Exception):
@@ -20,8 +22,12 @@ def code_in(answer: str) -> str:
 
     Raises: AnswerError if it is empty.
     """
-    text = _THOUGHT.sub("", answer)
-    fences = [match[3] for match in _FENCE.finditer(text) if match[2].lower() in ("", "py", "python", "python3")]
+    text = _without_thoughts(answer)
+    fences = [
+        dedent(match[4]) if match[1] else match[4]
+        for match in _FENCE.finditer(text)
+        if match[3].lower() in ("", "py", "python", "python3")
+    ]
     found = max(fences, key=lambda body: ("class Net" in body, len(body)), default=text)
     if not found.strip():
         raise AnswerError("the answer holds no code; answer with one fence ```python … ```")
@@ -29,21 +35,30 @@ def code_in(answer: str) -> str:
 
 
 def changed(parent: str, answer: str) -> str:
-    """The network with the changes of an answer, each of which must fit in one place.
+    """The network with the changes of an answer, each of which must fit in one place; lines end with `\\n`.
 
     Raises: AnswerError if there is none, or one does not fit.
     """
-    changes = _CHANGE.findall(_THOUGHT.sub("", answer).replace("\r\n", "\n"))
+    changes = _CHANGE.findall(_without_thoughts(answer))
     if not changes:
         raise AnswerError("the answer holds no change; write <<<<<<< SEARCH … ======= … >>>>>>> REPLACE")
-    text = parent
+    given = text = _lines(parent).rstrip("\n") + "\n"
     for number, (old, new) in enumerate(changes, start=1):
-        count = text.count(old) if old else 0
+        count = sum(text.startswith(old, at) for at in range(len(text))) if old else 0
         if count != 1:
             first = next((line.strip() for line in old.splitlines() if line.strip()), "nothing")
             said = "is not in the file" if count == 0 else f"stands {count} times in the file"
             raise AnswerError(f"change {number}: its SEARCH text, which begins {first[:80]!r}, {said}")
         text = text.replace(old, new)
-    if text == parent:
+    if text == given:
         raise AnswerError("the changes leave the file as it is")
     return text
+
+
+def _without_thoughts(answer: str) -> str:
+    said = _THOUGHT_ENDS.split(_lines(answer))[-1]
+    return "" if _THOUGHT_BEGINS.match(said) else said
+
+
+def _lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")

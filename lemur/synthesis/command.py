@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemur.synthesis.endpoint import Endpoint
+from lemur.synthesis.endpoint import Endpoint, check_url
 from lemur.synthesis.folder import PARAMETERS, accepted_of, counts_of, write_synthesis
-from lemur.synthesis.local import Local
+from lemur.synthesis.local import Local, name_of
 from lemur.synthesis.loop import Tried, synthesize
 from lemur.synthesis.model import Asker, Budget, Model, Sampling
 from lemur.synthesis.plan import Choice, digest_of, draw
@@ -88,6 +88,7 @@ def run_synthesis(
     Raises: UserError if something cannot be read, asked or written; UsageError if options contradict each other.
     """
     check_free(out, force=force)
+    places = _places(models, service)
     watch = Stopwatch()
     cifar10 = load_cifar10(training.data) if training is not None else None
     if training is not None and training.db is not None and cifar10 is not None:
@@ -99,11 +100,9 @@ def run_synthesis(
     tried: list[Tried] = []
     with ExitStack() as stack:
         stack.enter_context(_alone(out))
-        for name in models:
+        for name, url in places:
             budget = Budget(service.tokens, service.seconds)
-            model = _open(name, service, budget)
-            if model.name in {one.record.model for one in tried}:
-                raise UsageError(f"--compare {name}: two models are called {model.name}; compare different ones")
+            model = _open(name, url, service, budget)
             with (
                 Asker(model, ask.sampling, budget, again=service.again) as asker,
                 Prover(beside, jobs=jobs, unsafe=unsafe) as prover,
@@ -134,16 +133,31 @@ def run_synthesis(
     return counts
 
 
-def _open(name: str, service: Service, budget: Budget) -> Model:
-    model, at, url = name.partition("@") if "://" in name else (name, "", "")
-    where = url if at else service.url
-    if not model:
-        raise UsageError(f"--model {name}: give NAME, or NAME@URL")
-    if where is None:
-        return Local(model, budget=budget)
+def _places(models: Sequence[str], service: Service) -> list[tuple[str, str | None]]:
+    """Each model and the URL that it is at; None: on this machine. Raises: UsageError, before any is asked."""
+    places: list[tuple[str, str | None]] = []
+    called: set[str] = set()
+    for name in models:
+        model, at, told = name.partition("@") if "://" in name else (name, "", "")
+        url = told if at else service.url
+        if not model:
+            raise UsageError(f"--model {name}: give NAME, or NAME@URL")
+        if url is not None:
+            check_url(url, service.key_name)
+        places.append((model, url))
+        known = name_of(model) if url is None else model
+        if known in called:
+            raise UsageError(f"--compare {name}: two models are called {known}; compare different ones")
+        called.add(known)
+    return places
+
+
+def _open(name: str, url: str | None, service: Service, budget: Budget) -> Model:
+    if url is None:
+        return Local(name, budget=budget)
     return Endpoint(
-        model,
-        where,
+        name,
+        url,
         key_name=service.key_name,
         budget=budget,
         at_once=service.at_once,

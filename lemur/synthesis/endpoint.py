@@ -23,6 +23,7 @@ _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _OURS = frozenset({401, 403, 404, 405})  # no other request would fare better
 _LONGEST_PAUSE = 60.0  # seconds
 _CHARACTERS = 300  # of what an endpoint says
+_SECRET = 16  # characters; what is shorter stands for a key, and may be a word of an answer
 
 
 class _Passing(Exception):  # noqa: N818 (an outcome, not a fault)
@@ -60,9 +61,7 @@ class Endpoint:
         timeout: float = 600.0,
         pause: float = 1.0,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or parts.username or parts.password:
-            raise UsageError(f"--base-url {url}: give http://HOST:PORT/v1; a key goes into the environment, {key_name}")
+        check_url(url, key_name)
         self.name, self.identity = name, f"{name}@{url.rstrip('/')}"
         self._url, self._budget = url.rstrip("/"), budget
         self._key, self._key_name = os.environ.get(key_name) or PLACEHOLDER, key_name
@@ -98,6 +97,8 @@ class Endpoint:
     async def _once(self, client: Any, request: Request, sampling: Sampling) -> Answer | NoAnswer:
         from huggingface_hub.errors import HfHubHTTPError, InferenceTimeoutError
 
+        # The client sends {"type": "json_object", "value": schema}: all of these servers then answer with JSON, TGI by
+        # the schema.
         form = request.schema and {
             "type": "json_schema",
             "json_schema": {"name": "plan", "schema": dict(request.schema), "strict": True},
@@ -116,6 +117,7 @@ class Endpoint:
             text = choice.message.content
             if not isinstance(text, str):
                 return NoAnswer("the endpoint gave a message without text")
+            text = self._without_key(text) if len(self._key) >= _SECRET else text
         except InferenceTimeoutError as error:
             raise _Passing(f"no answer within {self._timeout:g} s") from error
         except HfHubHTTPError as error:
@@ -135,8 +137,7 @@ class Endpoint:
         """Raises: UserError if nothing else would fare better, _Passing if this may."""
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
-        told = one_line(response.text, _CHARACTERS) if response is not None and response.text else self._said(error)
-        told = self._without_key(told)
+        told = self._said(response.text if response is not None and response.text else error)
         if status in _OURS:
             key = "is the key right? it is read from" if self._key != PLACEHOLDER else "a key would be read from"
             raise UserError(f"{self._url}: refuses with status {status}: {told}; {key} {self._key_name}") from error
@@ -144,12 +145,19 @@ class Endpoint:
             raise _Passing(f"status {status}: {told}", _seconds(response)) from error
         return NoAnswer(f"status {status}: {told}")
 
-    def _said(self, error: Exception) -> str:
-        return self._without_key(one_line(str(error) or type(error).__name__, _CHARACTERS))
+    def _said(self, error: object) -> str:
+        return one_line(self._without_key(str(error) or type(error).__name__), _CHARACTERS)
 
     def _without_key(self, text: str) -> str:
         """What an endpoint says may repeat the key that it was given."""
         return text if self._key == PLACEHOLDER else text.replace(self._key, "(key)")
+
+
+def check_url(url: str, key_name: str) -> None:
+    """Raises: UsageError if it is none of an endpoint."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.username or parts.password:
+        raise UsageError(f"--base-url {url}: give http://HOST:PORT/v1; a key goes into the environment, {key_name}")
 
 
 def _seconds(response: Any) -> float | None:

@@ -42,7 +42,7 @@ class Local:
                 f"--model {name}: cannot be loaded: {said}; give a folder or a name on the Hub, or --base-url URL"
             ) from error
         folder = Path(name)
-        self.name = folder.resolve().name if folder.is_dir() else name
+        self.name = name_of(name)
         self.digest = _digest(folder) if folder.is_dir() else getattr(self._model.config, "_commit_hash", None)
         self.identity = f"{self.name}#{self.digest}"
         self._budget = budget
@@ -83,6 +83,12 @@ class Local:
             )
             return self._tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
         return self._tokenizer(request.opening, return_tensors="pt").input_ids
+
+
+def name_of(name: str) -> str:
+    """How a model is called: by its folder, or as on the Hub."""
+    folder = Path(name)
+    return folder.resolve().name if folder.is_dir() else name
 
 
 def _digest(folder: Path) -> str:

@@ -194,11 +194,6 @@ class Prover:
                 one.fail("conforms", "; ".join(wrong))
 
     def _novel(self, candidates: Sequence[Candidate]) -> None:
-        for one in candidates:
-            assert one.code is not None
-            made = code_features(one.code)
-            assert not isinstance(made, str), "code that runs can be read"
-            one.features = made
         if candidates and self._folders:
             with tempfile.TemporaryDirectory(prefix="lemur-synthesis-") as scratch:
                 paths = [Path(scratch) / f"{place}.py" for place in range(len(candidates))]
@@ -236,18 +231,25 @@ class Prover:
 
 def _read(one: Candidate) -> None:
     """The steps that need no execution."""
-    assert one.code is not None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(one.code)
-            compile(one.code, "net.py", "exec", dont_inherit=True)
+            _read_text(one)
     except SyntaxError as error:
         one.fail("syntax", error.msg, line=error.lineno or 1)
-        return
     except (ValueError, RecursionError, MemoryError) as error:
-        one.fail("syntax", f"cannot be read: {error or type(error).__name__}")
-        return
+        one.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
+
+
+def _read_text(one: Candidate) -> None:
+    """Raises: SyntaxError, ValueError, and RecursionError or MemoryError where it is nested too deep for any reader."""
+    assert one.code is not None
+    tree = ast.parse(one.code)
+    compile(one.code.encode(), "net.py", "exec", dont_inherit=True)  # as a file, by the encoding that it states
+    made = code_features(one.code)
+    if isinstance(made, str):
+        raise ValueError(made)
+    one.features = made
     one.originality = _originality(one, tree)
     if (refused := next(_refused(tree, one.code), None)) is not None:
         one.fail("policy", refused[1], line=refused[0])

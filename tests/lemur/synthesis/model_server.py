@@ -24,7 +24,7 @@ Script = Callable[[dict[str, Any], int], "str | Raw"]
 
 @dataclass
 class ModelServer:
-    """What was asked, with its headers, and where."""
+    """What was asked, with its headers, whose names are in lower case, and where."""
 
     url: str
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -55,7 +55,7 @@ def serving(script: Script) -> Iterator[ModelServer]:
             with lock:
                 number = len(server.requests)
                 server.requests.append(request)
-                server.headers.append(dict(self.headers))
+                server.headers.append({name.lower(): value for name, value in self.headers.items()})
             answer = script(request, number)
             raw = answer if isinstance(answer, Raw) else completion(answer)
             self.send_response(raw.status)

@@ -1,0 +1,486 @@
+"""Models at an endpoint, without a sandbox: keys, trouble, budgets, how many requests at once, and nothing twice."""
+
+import json
+import re
+import runpy
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import constants, get_token
+
+from lemur.synthesis.endpoint import Endpoint
+from lemur.synthesis.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
+from lemur_core.files.errors import UsageError, UserError
+
+scripted = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "model_server.py")))
+Raw, completion, serving = scripted.Raw, scripted.completion, scripted.serving
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+HUB, KEY = "hf_the_users_own_token_of_the_hub", "sk-the-key-of-the-endpoint-0123456789"
+KEY_NAME = "LEMUR_MODEL_KEY"
+NO_PYTHON = "```python\ndef (\n```"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers get the ports of earlier ones: what one answered is not for the next."""
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "answers"))
+    monkeypatch.delenv(KEY_NAME, raising=False)
+
+
+@pytest.fixture(params=["environment", "file"])
+def logged_in(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user is logged in on the Hub."""
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert get_token() is None
+    if request.param == "environment":
+        monkeypatch.setenv("HF_TOKEN", HUB)
+    else:
+        (tmp_path / "token").write_text(HUB)
+    assert get_token() == HUB
+
+
+def questions(count: int) -> list[Request]:
+    return [Request([{"role": "user", "content": f"question {number}"}], number) for number in range(count)]
+
+
+def ask(url: str, count: int = 1, *, budget: Budget | None = None, **options: Any) -> list[Answer | NoAnswer]:
+    """What an endpoint answers, in the order of the questions."""
+    settings: dict[str, Any] = {"key_name": KEY_NAME, "retries": 2, "pause": 0.01, "timeout": 5.0, **options}
+    model = Endpoint("scripted", url, budget=budget or Budget(), **settings)
+    found: dict[int, Answer | NoAnswer] = {}
+    model.ask(questions(count), Sampling(), found.__setitem__)
+    return [found[place] for place in range(count)]
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("logged_in")
+def test_the_users_hub_token_never_arrives() -> None:
+    with serving(lambda request, number: "text") as server:
+        assert ask(server.url, 3) == [Answer("text", 100, 50, "stop")] * 3
+    assert [one["authorization"] for one in server.headers] == ["Bearer none"] * 3
+    assert HUB not in json.dumps([server.headers, server.requests])
+
+
+@pytest.mark.usefixtures("logged_in")
+def test_the_key_of_the_endpoint_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANOTHER_NAME", KEY)
+    with serving(lambda request, number: "text") as server:
+        ask(server.url, key_name="ANOTHER_NAME")
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert HUB not in json.dumps([server.headers, server.requests])
+
+
+def test_what_is_asked() -> None:
+    schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    plan = Request([{"role": "user", "content": "plan"}], 7, "opening", schema)
+    with serving(lambda request, number: completion("cut o", "length")) as server:
+        model = Endpoint("some/name", server.url + "/", key_name=KEY_NAME, budget=Budget())
+        found: list[Answer | NoAnswer] = []
+        model.ask([*questions(1), plan], Sampling(0.0, 0.5, 77), lambda place, answer: found.append(answer))
+    assert model.identity == f"some/name@{server.url}"
+    assert found == [Answer("cut o", 100, 50, "length")] * 2
+    one, two = sorted(server.requests, key=lambda request: request["seed"])
+    assert (one["model"], one["temperature"], one["top_p"], one["max_tokens"]) == ("some/name", 0.0, 0.5, 77)
+    assert (one["messages"], one["seed"]) == ([{"role": "user", "content": "question 0"}], 0)
+    assert one.get("response_format") is None
+    assert two["response_format"] == {"type": "json_object", "value": schema}
+    assert not one.get("stream")
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+def test_a_key_that_is_told_back_is_left_out(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stands: also where the text is cut in it."""
+    monkeypatch.setenv(KEY_NAME, KEY)
+    for before in (0, 280, 295):
+        body = f"{'x' * before}{KEY} is wrong".encode()
+        with serving(lambda request, number, body=body: Raw(status, body)) as server:
+            try:
+                (told,) = ask(server.url, retries=0)
+                assert isinstance(told, NoAnswer)
+                said = told.why
+            except UserError as error:
+                said = str(error)
+        assert f"status {status}" in said
+        assert not [KEY[:size] for size in range(4, len(KEY)) if KEY[:size] in said]
+
+
+def test_a_key_in_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word that stands for one is none: `dummy` may well be in code."""
+    for key, text in ((KEY, "your key is (key)"), ("dummy", "your key is dummy")):
+        monkeypatch.setenv(KEY_NAME, key)
+        with serving(lambda request, number, key=key: f"your key is {key}") as server:
+            assert ask(server.url) == [Answer(text, 100, 50, "stop")]
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+
+GOOD = completion("text").body
+PASSING = {
+    "busy": (Raw(429, b'{"error": "busy"}', {"Retry-After": "0"}), r"status 429: .*busy"),
+    "busy, a date": (Raw(429, b"", {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}), r"status 429: "),
+    "broken": (Raw(500, b"oops"), r"status 500: oops"),
+    "loading": (Raw(503, b""), r"status 503: "),
+    "truncated": (Raw(200, GOOD[:40], {"Content-Type": "application/json"}, promised=200), r"."),
+    "html": (Raw(200, b"<html><body>Bad gateway</body></html>", {"Content-Type": "text/html"}), "no chat completion"),
+    "empty": (Raw(200, b""), "no chat completion"),
+    "not UTF-8": (Raw(200, b"\xff\xfe\x00"), "no chat completion"),
+    **{
+        json.dumps(shape): (Raw(200, json.dumps(shape).encode()), "no chat completion")
+        for shape in (
+            {"a": 1},
+            {"error": "no"},
+            [],
+            [1],
+            None,
+            "text",
+            7,
+            {"choices": []},
+            {"choices": None},
+            {"choices": [None]},
+            {"choices": [{"message": None}]},
+            {"choices": [{"index": 0}]},
+            {"choices": {"message": {"content": "text"}}},
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("trouble", PASSING)
+def test_trouble_that_passes(trouble: str) -> None:
+    answer, _ = PASSING[trouble]
+    with serving(lambda request, number: answer if number < 2 else "text") as server:
+        assert ask(server.url) == [Answer("text", 100, 50, "stop")]
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("trouble", PASSING)
+def test_trouble_that_stays_is_an_attempt_without_answer(trouble: str) -> None:
+    answer, said = PASSING[trouble]
+    with serving(lambda request, number: "text" if request["seed"] else answer) as server:
+        told = ask(server.url, 2, retries=1)
+    assert told[1] == Answer("text", 100, 50, "stop")
+    assert isinstance(told[0], NoAnswer)
+    assert told[0].why.startswith("no answer in 2 requests; the last: ")
+    assert re.search(said, told[0].why), told[0].why
+    assert "\n" not in told[0].why
+    assert len(server.requests) == 3
+
+
+def test_no_answer_in_time() -> None:
+    def slow(request: dict[str, Any], number: int) -> str:
+        time.sleep(0 if request["seed"] else 1.5)
+        return "text"
+
+    with serving(slow) as server:
+        told = ask(server.url, 2, retries=1, timeout=0.5)
+    assert told == [
+        NoAnswer("no answer in 2 requests; the last: no answer within 0.5 s"),
+        Answer("text", 100, 50, "stop"),
+    ]
+
+
+def test_nobody_listens() -> None:
+    with serving(lambda request, number: "text") as server:
+        pass
+    (told,) = ask(server.url, retries=1)
+    assert isinstance(told, NoAnswer)
+    assert told.why.startswith("no answer in 2 requests; the last: ")
+    assert len(told.why) > len("no answer in 2 requests; the last: ") + 5
+
+
+def test_pauses_grow_and_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    for wait in (None, "7", "9999", "-3", "soon"):
+        pauses.clear()
+        headers = {} if wait is None else {"Retry-After": wait}
+        with serving(lambda request, number, headers=headers: Raw(503, b"", headers)) as server:
+            ask(server.url, retries=4, pause=10)
+        expected = {"7": [7.0] * 4, "9999": [60.0] * 4, "-3": [0.0] * 4}
+        assert [one for one in pauses if one] == [one for one in expected.get(wait or "", [10, 20, 40, 60]) if one]
+
+
+def test_what_no_retry_mends_ends_an_attempt_at_once() -> None:
+    answers = [Raw(400, b'{"error": "context too long"}'), Raw(422, b""), '{"choices": []}']
+    with serving(lambda request, number: answers[request["seed"]]) as server:
+        told = ask(server.url, 3)
+    assert told[0] == NoAnswer('status 400: {"error": "context too long"}')
+    assert isinstance(told[1], NoAnswer)
+    assert told[1].why.startswith("status 422: ")
+    assert told[2] == Answer('{"choices": []}', 100, 50, "stop")
+    assert len(server.requests) == 3
+
+
+def test_a_message_without_text() -> None:
+    body = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": None}}]}).encode()
+    with serving(lambda request, number: Raw(200, body)) as server:
+        assert ask(server.url) == [NoAnswer("the endpoint gave a message without text")]
+    assert len(server.requests) == 1
+
+
+def test_an_endpoint_that_counts_no_tokens() -> None:
+    told = json.loads(GOOD)
+    del told["usage"]
+    with serving(lambda request, number: Raw(200, json.dumps(told).encode())) as server:
+        assert ask(server.url) == [Answer("text", None, None, "stop")]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_a_refusal_ends_the_run(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda request, number: Raw(status, b"no\nsuch thing")) as server:
+        with pytest.raises(UserError) as caught:
+            ask(server.url, 20, at_once=1)
+        assert str(caught.value) == (
+            f"{server.url}: refuses with status {status}: no such thing; a key would be read from {KEY_NAME}"
+        )
+        assert len(server.requests) == 1
+        monkeypatch.setenv(KEY_NAME, KEY)
+        with pytest.raises(UserError, match=f"no such thing; is the key right\\? it is read from {KEY_NAME}"):
+            ask(server.url)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000", "ftp://a/v1", "http://", "http:///v1", "http://user:secret@host/v1", "file:///etc"]
+)
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(UsageError, match=r"^--base-url .*: give http://HOST:PORT/v1; a key goes into the environment"):
+        ask(url)
+
+
+# --- budgets, and how many at once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_requests_at_once(at_once: int) -> None:
+    lock, under_way, most = threading.Lock(), [0], [0]
+
+    def script(request: dict[str, Any], number: int) -> str:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        time.sleep(0.1)
+        with lock:
+            under_way[0] -= 1
+        return f"text {request['seed']}"
+
+    with serving(script) as server:
+        told = ask(server.url, 8, at_once=at_once)
+    assert [answer.text for answer in told if isinstance(answer, Answer)] == [f"text {number}" for number in range(8)]
+    assert most[0] == at_once
+
+
+def test_a_budget_of_tokens() -> None:
+    with serving(lambda request, number: "text") as server:
+        told = asker_of(server.url, Budget(tokens=301), at_once=1).ask(questions(5), "code")
+    assert [isinstance(answer, Answer) for answer in told] == [True, True, True, False, False]
+    assert told[-1] == NoAnswer("the budget of 301 tokens is spent")
+    assert len(server.requests) == 3
+
+
+def test_a_budget_of_seconds() -> None:
+    def slow(request: dict[str, Any], number: int) -> str:
+        time.sleep(0.4)
+        return "text"
+
+    with serving(slow) as server:
+        told = ask(server.url, 6, budget=Budget(seconds=1), at_once=1)
+    assert told[-1] == NoAnswer("the budget of 1 seconds is spent")
+    assert isinstance(told[0], Answer)
+    assert len(server.requests) == sum(isinstance(answer, Answer) for answer in told) < 6
+
+
+def test_tokens_that_nobody_counts_are_estimated() -> None:
+    budget = Budget(tokens=10)
+    budget.book(Answer("x" * 39))
+    assert budget.spent() is None
+    budget.book(Answer("x" * 8))
+    assert budget.spent() == "the budget of 10 tokens is spent"
+
+
+# --- nothing twice ----------------------------------------------------------------------------------------------------
+
+
+def asker_of(url: str, budget: Budget | None = None, *, name: str = "scripted", **options: Any) -> Asker:
+    budget = budget or Budget()
+    again = options.pop("again", False)
+    sampling = options.pop("sampling", Sampling())
+    model = Endpoint(name, url, key_name=KEY_NAME, budget=budget, retries=0, pause=0.01, **options)
+    return Asker(model, sampling, budget, again=again)
+
+
+def test_nothing_is_asked_twice() -> None:
+    with serving(lambda request, number: Raw(500) if number == 1 else f"text {number}") as server:
+        with asker_of(server.url, at_once=1) as asker:
+            first = asker.ask(questions(3), "code")
+            assert asker.reused == 0
+        assert [isinstance(answer, Answer) for answer in first] == [True, False, True]
+        with asker_of(server.url, at_once=1) as asker:  # as in another run; what had no answer is asked again
+            second = asker.ask(questions(4), "code")
+            assert asker.reused == 2
+            assert asker.budget.used == 4 * 150
+            assert asker.ask(questions(4), "code") == second
+        assert (second[0], second[2]) == (first[0], first[2])
+        assert [answer.text for answer in second if isinstance(answer, Answer)] == [
+            "text 0", "text 3", "text 2", "text 4",
+        ]  # fmt: skip
+        assert [request["seed"] for request in server.requests] == [0, 1, 2, 1, 3]
+        with asker_of(server.url, at_once=1, again=True) as asker:
+            third = asker.ask(questions(2), "code")
+        assert [answer.text for answer in third if isinstance(answer, Answer)] == ["text 5", "text 6"]
+        with asker_of(server.url) as asker:
+            assert asker.ask(questions(2), "code") == third  # the later answer is the one that is kept
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "another"},
+        {"sampling": Sampling(temperature=0.1)},
+        {"sampling": Sampling(top_p=0.1)},
+        {"sampling": Sampling(max_tokens=20)},
+    ],
+)
+def test_another_question_is_asked(other: dict[str, Any]) -> None:
+    with serving(lambda request, number: f"text {number}") as server:
+        for options in ({}, other, {}):
+            with asker_of(server.url, **options) as asker:
+                asker.ask(questions(1), "code")
+        with asker_of(server.url) as asker:
+            asker.ask([Request([{"role": "user", "content": "question 0"}], 0, schema={})], "code")
+    assert len(server.requests) == 3
+
+
+def test_text_that_cannot_be_written_is_kept_all_the_same() -> None:
+    body = GOOD.replace(b'"text"', b'"a \\ud800 b"')
+    with serving(lambda request, number: Raw(200, body)) as server, asker_of(server.url) as asker:
+        (told,) = asker.ask(questions(1), "code")
+        assert told == Answer("a ? b", 100, 50, "stop")
+        assert asker.ask(questions(1), "code") == [told]
+    assert len(server.requests) == 1
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def synthesize(library: Path, tmp_path: Path, lemur_here: Command) -> Command:
+    """The command on the small library, one answer an attempt."""
+
+    def run(*more: object) -> subprocess.CompletedProcess[str]:
+        given = ["--in", library, "--out", tmp_path / "out", "--rounds", 0, "--retries", 0, *more]
+        return lemur_here("synthesize", *given, cwd=tmp_path)
+
+    return run
+
+
+def attempts_of(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(folder / "attempts.parquet").to_pylist()
+    return rows
+
+
+@pytest.mark.usefixtures("logged_in")
+def test_a_run_goes_on_and_writes_no_key(synthesize: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_NAME, KEY)
+    answers = [NO_PYTHON, Raw(500, KEY.encode()), Raw(400, f"Bearer {KEY}".encode()), "", Raw(200, b"<html>"), KEY]
+    with serving(lambda request, number: answers[request["seed"]]) as server:
+        done = synthesize("--model", f"m@{server.url}", "--n", 6)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == (
+        "m: 0 of 6 attempts accepted, 3 answers, 450 tokens; failed: 4 answer, 1 closed, 1 syntax"
+    )
+    rows = attempts_of(tmp_path / "out")
+    assert [row["failed"] for row in rows] == ["syntax", "answer", "answer", "answer", "answer", "closed"]
+    assert [row["error"] for row in rows[:4]] == [
+        "line 1: invalid syntax",
+        "no answer in 1 requests; the last: status 500: (key)",
+        "status 400: Bearer (key)",
+        "the answer holds no code; answer with one fence ```python … ```",
+    ]
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != "token":
+            held = path.read_bytes()
+            assert KEY.encode() not in held, path
+            assert HUB.encode() not in held, path
+            assert server.url.encode() not in held or "answers" in path.parts, path
+    tables = json.dumps(rows)  # their columns are compressed
+    assert KEY not in tables
+    assert HUB not in tables
+    assert KEY not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_refusal_is_one_line(synthesize: Command, tmp_path: Path, status: int) -> None:
+    with serving(lambda request, number: Raw(status, b"no such model")) as server:
+        done = synthesize("--model", "m", "--base-url", server.url)
+    told = [line for line in done.stderr.splitlines() if line.startswith("lemur: ")]
+    assert (done.returncode, done.stdout, len(told)) == (1, "", 1), done.stderr
+    assert f"{server.url}: refuses with status {status}: no such model; a key would be read from {KEY_NAME}" in told[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_asked_again_only_where_that_is_said(synthesize: Command) -> None:
+    with serving(lambda request, number: NO_PYTHON) as server:
+        given = ["--model", "m", "--base-url", server.url, "--n", 3]
+        for more, requests in (
+            ([], 3),
+            (["--force"], 3),
+            (["--force", "--ask-again"], 6),
+            (["--force", "--seed", 9], 9),
+        ):
+            assert synthesize(*given, *more).returncode == 0
+            assert len(server.requests) == requests
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ([], 2, "give --model MODEL, or --compare MODEL at least twice"),
+        (["--model", "a", "--compare", "b", "--compare", "c"], 2, "give --model MODEL, or --compare"),
+        (["--compare", "a"], 2, "--compare: give it at least twice"),
+        (["--compare", "a", "--compare", "a", "--base-url", "http://localhost:1/v1"], 2, "two models are called a"),
+        (
+            ["--compare", "a@http://localhost:1/v1", "--compare", "a@http://localhost:2/v1"],
+            2,
+            "two models are called a",
+        ),
+        (
+            ["--compare", "a@http://localhost:1/v1", "--compare", "b@http:///v1"],
+            2,
+            "--base-url http:///v1: give http://H",
+        ),
+        (["--model", "a", "--blocks", "0"], 2, "--blocks 0: then say what to write with --goal TEXT"),
+        (["--model", "a", "--register", "x.db"], 2, "--register: only trained networks are entered; add --train"),
+        (["--model", "a", "--base-url", "localhost:1"], 2, "--base-url localhost:1: give http://HOST:PORT/v1"),
+        (["--model", "a@ftp://b/v1"], 2, "--base-url ftp://b/v1: give http://HOST:PORT/v1"),
+        (["--model", "@http://localhost:1/v1"], 2, "give NAME, or NAME@URL"),
+        (["--model", "a", "--search", "gate", "--spec", "specs.json"], 2, "--spec and --search: both name the blocks"),
+        (["--model", "a", "--spec", "absent.json"], 1, "absent.json: cannot be read as specs: No such file"),
+        (["--model", "a", "--parents", "."], 1, "no manifest.json"),
+    ],
+)
+def test_wrong_options(synthesize: Command, tmp_path: Path, given: list[str], status: int, said: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Endpoint, "ask", lambda *_: pytest.fail("something was asked"))
+        done = synthesize("--n", 1, *given)
+    told = [line for line in done.stderr.splitlines() if line.startswith("lemur: ")]
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert len(told) == 1, done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,214 @@
+"""The steps that read code, how a class compares with its spec, and originality."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lemur.synthesis.plan import Asked, Attempt, Choice, draw
+from lemur.synthesis.steps import STEPS, Candidate, Prover, conformance
+
+REST = """
+
+def supported_hyperparameters():
+    return {"lr"}
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.head = nn.Linear(3, out_shape[0])
+
+    def forward(self, x):
+        return self.head(x.mean((2, 3)))
+
+    def train_setup(self, prm):
+        pass
+
+    def learn(self, train_data):
+        pass
+"""
+HEAD = "import torch\nfrom torch import nn\n"
+
+
+def read(code: str, asked: tuple[Asked, ...] = ()) -> Candidate:
+    """Code after the steps that execute nothing: those that come later are left out."""
+    one = Candidate(Attempt(0, asked, None, "", 0), code)
+    prover = object.__new__(Prover)
+    with pytest.MonkeyPatch.context() as patch:
+        for step in ("_runs", "_learns", "_conform", "_novel"):
+            patch.setattr(Prover, step, lambda self, candidates: None)
+        prover.prove([one])
+    return one
+
+
+@pytest.fixture(scope="session")
+def gate(library: Path) -> Asked:
+    """The block of the library whose parameters are few."""
+    attempts, _ = draw(library, Choice(), goal="", parents=None, attempts=2, seed=0)
+    return next(one for attempt in attempts for one in attempt.asked if one.name == "SqueezeGate")
+
+
+# --- from the text ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "step", "error"),
+    [
+        ("def (\n", "syntax", "invalid syntax"),
+        ("if x:\npass\n", "syntax", "expected an indented block after 'if' statement on line 1"),
+        ("return 1\n", "syntax", "'return' outside function"),
+        ("x = 1\0\n", "syntax", "source code string cannot contain null bytes"),
+        ("# -*- coding: nonsense -*-\n" + HEAD + REST, "syntax", "unknown encoding: nonsense"),
+        ("# -*- coding: utf-16 -*-\n" + HEAD + REST, "syntax", "codec can't decode"),
+        ("import os\n", "policy", "imports os; only the standard library without files, torch, torchvision, numpy"),
+        ("import math, subprocess as s\n", "policy", "imports subprocess; only"),
+        ("from os.path import join\n", "policy", "imports os.path; only"),
+        ("from . import blocks\n", "policy", "imports .; only"),
+        ("from .blocks import Gate\n", "policy", "imports .blocks; only"),
+        ("import timm\n", "policy", "imports timm; only"),
+        ("import torchvisionary\n", "policy", "imports torchvisionary; only"),
+        ("def f():\n    import socket\n", "policy", "imports socket; only"),
+        ("from torch.nn import *\n", "policy", "imports everything of a module; name what is used"),
+        ("x = open('a')\n", "policy", "calls open"),
+        ("exec('x = 1')\n", "policy", "calls exec"),
+        ("x = [eval(y) for y in ()]\n", "policy", "calls eval"),
+        ("x = __import__('os')\n", "policy", "calls __import__"),
+        (
+            "from torchvision import models\nx = models.resnet18(weights='DEFAULT')\n",
+            "policy",
+            "loads trained weights: ",
+        ),
+        ("from torchvision import models\nx = models.resnet18(pretrained=True)\n", "policy", "loads trained weights: "),
+        (
+            "import torch\nx = torch.hub.load('pytorch/vision', 'resnet18', pretrained=True)\n",
+            "policy",
+            "loads trained weights: ",
+        ),
+        (HEAD + "x = F.relu\n", "closed", "line 3: undefined name 'F'"),
+        (HEAD + REST.replace("self.head(x", "helper(x"), "closed", "undefined name 'helper'"),
+        (HEAD + "class Network(nn.Module):\n    pass\n", "contract", "there is no class Net"),
+        (HEAD + REST.replace("def learn", "def teach"), "contract", "class Net has no method learn(self, train_data)"),
+        (HEAD + REST.replace("supported_hyperparameters", "names"), "contract", "supported_hyperparameters"),
+    ],
+)
+def test_what_is_refused(code: str, step: str, error: str) -> None:
+    one = read(code)
+    assert (one.step, one.fault is not None) == (step, True), one.fault
+    assert one.fault is not None
+    assert error in one.fault["error"]
+    assert one.fault["step"] == step
+    assert one.passed == STEPS[: STEPS.index(step)]
+
+
+def test_where_it_is_refused() -> None:
+    assert read("x = 1\n\ndef (\n").fault == {"step": "syntax", "error": "invalid syntax", "line": 3}
+    fault = read("import torch\nimport math\nimport os\n").fault
+    assert fault is not None
+    assert fault["line"] == 3
+
+
+DEEP = {
+    "a sum": "x = " + "+".join(["1"] * 900),
+    "a longer sum": "x = " + "+".join(["1"] * 9000),
+    "attributes": "x = torch" + ".a" * 900,
+    "signs": "x = " + "-" * 900 + "1",
+    "more signs": "x = " + "-" * 50_000 + "1",
+    "branches": "if torch: pass\n" + "elif torch: pass\n" * 2000,
+    "brackets": "x = " + "(" * 5000 + ")" * 5000,
+    "digits": "x = " + "9" * 5000,
+}
+
+
+@pytest.mark.parametrize("deep", DEEP)
+def test_code_that_no_reader_takes_costs_one_attempt(deep: str) -> None:
+    for code in (
+        f"{HEAD}{DEEP[deep]}\n{REST}",
+        f"{HEAD}{REST}\nclass Deep:\n    def f(self):\n        {DEEP['signs']}\n",
+    ):
+        one = read(code)
+        assert one.step == "syntax", one.fault
+        assert one.fault is not None
+        assert len(one.fault["error"]) > len("cannot be read: ")
+
+
+@given(st.lists(st.sampled_from([*"([{}])=:'\"\\\n\t #.,@*-xé\0", "class Net", "def ", "lambda ", "import os\n"])))
+def test_any_text_is_read_or_refused(parts: list[str]) -> None:
+    one = read("".join(parts))
+    assert one.step in ("syntax", "policy", "closed", "contract")
+
+
+def test_all_classes_that_are_asked_for(gate: Asked) -> None:
+    one = read(HEAD + REST, (gate,))
+    assert one.fault == {
+        "step": "contract", "error": "the file defines no class SqueezeGate", "blocks": ["SqueezeGate"],
+    }  # fmt: skip
+    assert read(HEAD + "class SqueezeGate(nn.Module):\n    pass\n" + REST, (gate,)).step is None
+    assert read(HEAD + REST).step is None
+
+
+# --- beside the spec --------------------------------------------------------------------------------------------------
+
+
+def judged(gate: Asked, answers: dict[str, Any], name: str) -> dict[str, Any]:
+    answer = answers[name]
+    assert answer["traced"]
+    return conformance(gate, answer, "")
+
+
+def test_the_same_in_other_words_conforms(gate: Asked, answers: dict[str, Any]) -> None:
+    expected = {"class": "SqueezeGate", "block": "alpha@1.0::alpha.blocks.SqueezeGate", "faults": []}
+    expected |= {"parameters": 0.0, "motifs": 1.0, "graph": 1.0, "same": True}
+    for name in ("SqueezeGate", "own"):
+        assert judged(gate, answers, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "facts"),
+    [
+        ("wider", "has 280 parameters where its facts state 148", {"parameters": 0.8919, "motifs": 1.0, "graph": 1.0}),
+        ("flat", "gives float32 2×16×1×1 where its facts state float32 2×16×16×16", {"parameters": 0.0, "motifs": 1.0}),
+        ("plain", "lacks a gate", {"parameters": 0.0, "motifs": 0.0}),
+    ],
+)
+def test_what_does_not_conform(
+    gate: Asked, answers: dict[str, Any], name: str, fault: str, facts: dict[str, Any]
+) -> None:
+    told = judged(gate, answers, name)
+    assert told["faults"] == [fault]
+    assert {key: told[key] for key in facts} == facts
+    assert told["same"] is False
+    assert 0 < told["graph"] <= 1
+
+
+def test_another_block_has_all_faults(gate: Asked, answers: dict[str, Any]) -> None:
+    told = judged(gate, answers, "ResidualPair")
+    assert told["faults"] == ["has 4,672 parameters where its facts state 148", "lacks a gate"]
+    assert told["graph"] < 0.5
+
+
+def test_what_does_not_run_does_not_conform(gate: Asked) -> None:
+    told = conformance(gate, None, "TypeError: no")
+    assert told["faults"] == ["does not run as its facts state: TypeError: no"]
+    assert (told["parameters"], told["motifs"], told["graph"], told["same"]) == (None, None, None, False)
+
+
+# --- originality ------------------------------------------------------------------------------------------------------
+
+
+def test_originality(gate: Asked) -> None:
+    hidden = gate.source[gate.source.index("class SqueezeGate") :]
+    own = "class SqueezeGate(nn.Module):\n    def forward(self, y):\n        return torch.sigmoid(y * 2) + y.abs().sum()\n"
+    copied = read(HEAD + hidden + REST, (gate,)).originality
+    other = read(HEAD + own + REST, (gate,)).originality
+    half = read(
+        HEAD + hidden + "".join(f"        z{n} = self.mix(n{n}, x) + torch.tanh(y{n})\n" for n in range(9)), (gate,)
+    )
+    assert copied == 0.0
+    assert other == 1.0
+    assert half.originality is not None
+    assert 0.2 < half.originality < 0.8
+    assert read(HEAD + REST, (gate,)).originality is None
+    assert read("x = (\n", (gate,)).originality is None
