@@ -10,6 +10,8 @@ called again, and several calls may work on one folder. Each model lies there as
 """
 
 import argparse
+import contextlib
+import fcntl
 import importlib.util
 import itertools
 import json
@@ -87,7 +89,7 @@ def study(given: argparse.Namespace) -> list[str]:
     for arm, texts in corpus.arms.items():
         note(f"{arm}: {len(texts):,} of {corpus.before[arm]:,} texts, {_size(texts) / 1e6:.1f} MB")
     note(f"held out: {len(corpus.held)} records of {len({text.group for text in corpus.held})} groups")
-    with own(given.out / "tokenizer", ".lock", "another call trains the tokens"):
+    with _in_turn(given.out / "tokenizer"):
         distinct = {text.id: text.code for texts in corpus.arms.values() for text in texts}
         tokenizer = make_tokenizer(
             [distinct[id_] for id_ in sorted(distinct)], shape.vocabulary, given.out / "tokenizer"
@@ -101,6 +103,15 @@ def study(given: argparse.Namespace) -> list[str]:
                 except UserError as error:
                     note(str(error))  # another call is at it
     return report(given.out, corpus, given)
+
+
+@contextlib.contextmanager
+def _in_turn(folder: Path) -> Iterator[None]:
+    """The folder for this process alone, as soon as no other has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _folders(given: argparse.Namespace) -> dict[str, Path]:

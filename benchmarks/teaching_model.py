@@ -71,6 +71,8 @@ def make_tokenizer(texts: Sequence[str], size: int, folder: Path) -> Any:
         tokenizers: Any = importlib.import_module("tokenizers")
         trained = tokenizers.ByteLevelBPETokenizer()
         trained.train_from_iterator(texts, vocab_size=size, special_tokens=[FILE], show_progress=False)
+        begun = {"single": f"{FILE} $A", "special_tokens": [(FILE, trained.token_to_id(FILE))]}
+        trained._tokenizer.post_processor = tokenizers.processors.TemplateProcessing(**begun)
         made = transformers.PreTrainedTokenizerFast(
             tokenizer_object=trained._tokenizer, bos_token=FILE, eos_token=FILE, pad_token=FILE
         )

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,18 @@ sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part
 
 from benchmarks.teaching_corpus import Corpus, read_corpus, without_head
 from benchmarks.teaching_judge import COPIED, Learned, copied, header_of, is_novel, run_all, windows
-from benchmarks.teaching_model import Shape, make_stream, make_tokenizer, rate_at, train
+from benchmarks.teaching_model import (
+    Shape,
+    _windows,
+    bits,
+    encode,
+    load_model,
+    make_model,
+    make_stream,
+    make_tokenizer,
+    rate_at,
+    train,
+)
 from lemur_core.files.errors import UserError
 from train.process import choose_place
 
@@ -189,6 +202,21 @@ def test_the_rate_rises_and_falls() -> None:
     assert rates[-1] == pytest.approx(0.1, abs=0.001)
 
 
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 17, 40])
+def test_each_token_is_told_once_from_half_a_context(length: int) -> None:
+    backend = SimpleNamespace(
+        encode=lambda text, add_special_tokens: SimpleNamespace(ids=list(range(1, len(text) + 1)))
+    )
+    tokenizer = SimpleNamespace(backend_tokenizer=backend, bos_token_id=0)
+    told = []
+    for text, ids, known in _windows(tokenizer, ["", "x" * length], 8):
+        assert text == 1, "nothing is to be told of an empty text"
+        assert len(ids) <= 8 + 1
+        assert known >= 4 or ids[0] == 0
+        told += ids[known:]
+    assert told == list(range(1, length + 1))
+
+
 TINY = Shape(vocabulary=300, width=16, inner=32, layers=1, heads=1, context=32, batch=2, tokens=512)
 
 
@@ -215,7 +243,13 @@ def test_training_ends_the_same_wherever_it_was_interrupted(tmp_path: Path) -> N
     assert whole["losses"][-1] < whole["losses"][0]
     one, other = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert one == other
-    assert not torch.is_inference_mode_enabled()
+    model = load_model(tmp_path / "whole")
+    (needed,) = bits(model, tokenizer, [code_of(0)], TINY, place)
+    with torch.inference_mode():
+        untrained = make_model(TINY, tokenizer, 1).eval()
+        (before,) = bits(untrained, tokenizer, [code_of(0)], TINY, place)
+    assert before == pytest.approx(math.log2(len(tokenizer)) * len(encode(tokenizer, code_of(0))[1:]), rel=0.05)
+    assert needed < before
 
 
 @pytest.mark.slow
