@@ -127,7 +127,7 @@ class FeatureTable:
         self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
         self.set_sizes: IntArray = np.empty(0, np.int64)
         self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
-        self._signatures: list[bytes] = []
+        self._signatures = bytearray()
         self._places: list[tuple[int, int, int]] = []  # of shingle sets: open file, byte, hashes
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class FeatureTable:
             number = numbers.setdefault(features[name], known)
             getattr(self, name)[code] = number
             if number == known and name == "shingle_set":
-                self._signatures.append(features["signature"])
+                self._signatures += features["signature"]
                 self._places.append((handle, features["shingles_at"], features["shingles_count"]))
             elif number == known and name == "fingerprint":
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
@@ -162,7 +162,7 @@ class FeatureTable:
 
     def finish(self) -> "FeatureTable":
         """The table itself, once all codes are put."""
-        self.signatures = np.frombuffer(b"".join(self._signatures), np.uint32).reshape(-1, PERMUTATIONS)
+        self.signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, PERMUTATIONS)
         self.set_sizes = np.array([size for *_, size in self._places], np.int64)
         return self
 

@@ -1,5 +1,6 @@
 """Options of a run that is divided into tasks: the same for every command that can be."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -50,12 +51,16 @@ def divided(
 ) -> Division | None:
     """How the work is divided, with defaults; None where it is not.
 
-    Raises: UsageError for options of a divided run without an executor.
+    Raises: UsageError for options of a divided run without an executor, or a work folder that is an address.
     """
     if executor is None:
         if tasks is not None or workers is not None or work is not None:
             raise UsageError("--tasks, --workers and --work: nothing is divided without --executor; add it")
         return None
+    if work is not None and (scheme := re.match(r"[a-z][a-z0-9+.-]+:/", str(work))):
+        raise UsageError(
+            f"--work {scheme[0]}/...: must be a folder that all machines see under one path, not an address"
+        )
     from lemur_core.files.workers import available_cores
 
     at_once = workers or available_cores()

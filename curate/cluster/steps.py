@@ -32,7 +32,7 @@ from lemur_core.files.errors import NoSandboxError
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
 from lemur_core.similarity.minhash import IntArray, band_keys
 from lemur_core.similarity.rounds import fallen, keepers, witnesses
-from lemur_core.similarity.selection import Standing, Verdict, select
+from lemur_core.similarity.selection import Standing, select
 
 _CODES = pa.schema([("id", pa.binary(32)), ("code", pa.large_string())])
 _SHOWN = ("task", "dataset", "prm")
@@ -239,11 +239,9 @@ def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
 
 def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, _tasks: int) -> None:
     """The snapshot, by the in-process way with what was worked out."""
-    found = work.read("verdicts").sort_by("place").to_pylist() if passes else []
-    verdicts = [Verdict(row["stage"], row["canonical"], row["similarity"]) for row in found]
-    ids = [id_.hex() for id_ in work.ids]
-    known = {ids[place] for place in work.known(work.last_pass(passes))}
-    prepared = Prepared(work.features, ids if passes else [], verdicts, known, work.answers(passes))
+    verdicts = work.read("verdicts").sort_by("place") if passes else _VERDICTS.empty_table()
+    known = {work.ids[place].hex() for place in work.known(work.last_pass(passes))}
+    prepared = Prepared(work.features, work.ids if passes else [], verdicts, known, work.answers(passes))
     curate(StoredRows(work), out, work.options, against=work.against, force=force, prepared=prepared)
 
 

@@ -199,7 +199,8 @@ def test_a_work_folder_of_another_run_is_refused(
     rows: list[Row], lemur_here: Callable[..., Any], tmp_path: Path, file: Path
 ) -> None:
     options = asdict(CurateOptions(graph="off"))
-    begin(tmp_path / "work", {"sources": [str(file)], "options": options, "tasks": 2, "versions": package_versions()})
+    asked = {"sources": [str(file)], "options": options, "tasks": 2, "versions": package_versions(), "against": []}
+    begin(tmp_path / "work", asked)
     given = ("curate", file, "--graph", "off", "--out", "out", "--executor", "local", "--work", "work")
     for further, differs in ((("--tasks", 2, "--seed", 1), "options"), (("--tasks", 3), "tasks")):
         done = lemur_here(*given, *further, cwd=tmp_path)
@@ -209,6 +210,9 @@ def test_a_work_folder_of_another_run_is_refused(
         )
     done = lemur_here("curate", file, "--out", "out", "--tasks", 2, cwd=tmp_path)
     assert (done.returncode, "without --executor" in done.stderr) == (2, True)
+    done = lemur_here("curate", file, "--out", "out", "--executor", "local", "--work", "s3://bucket/a", cwd=tmp_path)
+    assert (done.returncode, "--work s3://...: must be a folder" in done.stderr) == (2, True)
+    assert not (tmp_path / "s3:").exists()
     done = lemur_here("curate", file, "--out", "out", "--executor", "local", "--profile", "nn-dup", cwd=tmp_path)
     assert (done.returncode, "only profile strict" in done.stderr) == (2, True)
 
