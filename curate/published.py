@@ -7,6 +7,7 @@ read by its old index. After that a run reads what its own codes are near to.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from manifests.checks import check_files
 from manifests.manifest import FILE_NAME, Manifest, Parent, parent_of, read_manifest
 
 #: Part of the index's name; raised whenever what lies in it changes.
-_VERSION = 1
+_VERSION = 2
 
 #: What is read of the records; older snapshots may lack those of the graph.
 _COLUMNS = ("id", "nn", "split", "cluster", "graph", "graph_widths")
@@ -135,7 +136,9 @@ class PublishedFolder:
                 _Keys.of(table.column("id").to_pylist()).save(part, name)
             for name in _LOOKUPS:
                 _Keys.of(records.column(name).to_pylist()).save(part, name)
-            (part / "facts.json").write_text(json.dumps({"graphs": _graph_forms(self.folder)}), encoding="utf-8")
+            facts = {"graphs": _graph_forms(self.folder), "folder": str(self.folder.resolve())}
+            (part / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+        _sweep(place, facts["folder"])
 
 
 class _Keys:
@@ -297,6 +300,14 @@ def _index_place(folder: Path, manifest: Manifest, parent: Parent) -> Path:
         raise UserError(f"{error.filename}: {error.strerror}; give {folder} as it was published") from error
     made_of = (_VERSION, FEATURES_VERSION, SCHEME, LEAK_THRESHOLD, parent.sha256, str(folder.resolve()), states)
     return cache_folder("published") / hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]
+
+
+def _sweep(newest: Path, folder: object) -> None:
+    """Remove indexes that nothing asks for: older ones of a folder, and those of folders that are gone."""
+    for facts in newest.parent.glob("*/facts.json"):
+        of = json.loads(facts.read_text(encoding="utf-8")).get("folder")
+        if facts.parent != newest and (of in (None, folder) or not Path(of).exists()):
+            shutil.rmtree(facts.parent, ignore_errors=True)
 
 
 def _mapped(path: Path) -> pa.Table:

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -290,6 +291,27 @@ def test_a_record_that_ties_two_splits_is_not_kept(pool: Pool, make: Make, split
     again = only(make([row(pool, third, 0.9)], base, delta))
     assert (again["stage"], again["canonical"]) == ("leak", None)
     assert again["reason"].endswith(f"so decided in {delta.name}")
+
+
+def test_old_indexes_leave_the_cache(
+    pool: Pool, make: Make, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
+
+    def indexed() -> list[str]:
+        found = (tmp_path / "cache" / "published").glob("*/facts.json")
+        return sorted(json.loads(path.read_text())["folder"] for path in found)
+
+    here, there = (shutil.copytree(base, tmp_path / name) for name in ("here", "there"))
+    make([row(pool, 2, 0.99)], here)
+    make([row(pool, 2, 0.99)], there)
+    (here / "decisions.parquet").touch()
+    make([row(pool, 2, 0.99)], here)
+    assert indexed() == [str(here), str(there)]
+    shutil.rmtree(there)
+    (here / "decisions.parquet").touch()
+    make([row(pool, 2, 0.99)], here)
+    assert indexed() == [str(here)]
 
 
 def test_explain_reaches_the_published_record(pool: Pool, make: Make, base: Path, tmp_path: Path) -> None:
