@@ -12,6 +12,7 @@ from curate.delta import Against, open_against
 from curate.graphs import GraphTracer
 from curate.options import CurateOptions, prefix_of
 from curate.outcome import Outcome, count_decisions
+from curate.page import snapshot_page
 from curate.prepared import Prepared
 from curate.published import check_parents
 from curate.report import write_report
@@ -24,7 +25,8 @@ from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
-from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
+from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions
+from manifests.page.frame import finish
 
 
 def curate(
@@ -87,8 +89,7 @@ def curate(
             outputs=list_outputs(folder, rows),
             measured=watch.measured(),
         )
-        write_manifest(folder, manifest)
-    return manifest
+        return finish(folder, manifest, snapshot_page, watch)
 
 
 def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.explain import Snapshot, explain, read_errors
+from curate.page import snapshot_page
 from curate.published import against_of
 from curate.verify import verify
 from manifests.conversations.verify import find_conversation
@@ -83,4 +84,4 @@ def _origin(manifest: Manifest, name: str, row: int, code: str | None) -> list[L
 
 
 #: The folders that `lemur curate` writes.
-KINDS = {"snapshot": FolderKind(verify, find, find_code)}
+KINDS = {"snapshot": FolderKind(verify, find, find_code, snapshot_page)}

@@ -12,6 +12,7 @@ from typing import Any
 from extract.blocks import KIND
 from extract.chat.build import build_chat, extraction_chat_card
 from extract.chat.draft import ChatBlock, Rights, read_rights
+from extract.page import extraction_page
 from extract.paper import qualities
 from extract.report import write_report
 from extract.requirements import requirements_text, runtime_versions
@@ -26,7 +27,8 @@ from lemur_core.similarity.distinct import count_distinct
 from lemur_core.similarity.text import tokens_of
 from manifests.conversations.conversation import Chat, write_chat_tables
 from manifests.licenses import is_permissive
-from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions, write_manifest
+from manifests.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
+from manifests.page.frame import finish
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, lean_path
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow, arrow_schema
 from manifests.tables import Configs, card_yaml, offered_tables, write_table
@@ -117,8 +119,7 @@ def write_extraction(
             outputs=list_outputs(folder, {TABLE: len(rows), SPECS: len(specs), **tables}),
             measured=watch.measured(),
         )
-        write_manifest(folder, manifest)
-    return manifest
+        return finish(folder, manifest, extraction_page, watch)
 
 
 def names_text(rows: Sequence[Block]) -> str:

@@ -23,6 +23,7 @@ from extract.chat.draft import FACTS, NAMES, Rights, read_rights, spec_facts
 from extract.chat.verbalization import LAYERS
 from extract.folder import CONFIGS
 from extract.modules import FOUNDATION
+from extract.page import extraction_page
 from extract.results import COLUMNS, at_least, count_rows
 from extract.specs.algorithm import algorithm_faults
 from extract.specs.make import read_lines
@@ -330,4 +331,4 @@ def _numbers(text: str) -> list[str]:
 
 
 #: The folders that `lemur extract` writes.
-KINDS = {"extraction": FolderKind(verify, find, find_code)}
+KINDS = {"extraction": FolderKind(verify, find, find_code, extraction_page)}

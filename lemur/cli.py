@@ -21,7 +21,7 @@ import train.cli
 from curate.cli import ParentsOption
 from extract.cli import LevelName
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.progress import QUIET
+from lemur_core.files.progress import QUIET, note
 
 if TYPE_CHECKING:
     from manifests.checks import Check
@@ -85,6 +85,22 @@ def verify(
     if failed:
         print(f"lemur: {folder}: {failed} of {len(checks)} checks failed", file=sys.stderr)
         raise typer.Exit(1)
+
+
+@app.command("open", rich_help_panel="Any folder")
+def open_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it, or only print where it is.")] = True,
+) -> None:
+    """Look at a finished folder in the browser: its page, which needs no network and no server."""
+    import webbrowser
+
+    from lemur.pages import find_page
+
+    page = find_page(folder).resolve()
+    print(page)
+    if browser and not webbrowser.open(page.as_uri()):
+        note("no browser is known here; open that file in one")
 
 
 @app.command(rich_help_panel="Any folder")

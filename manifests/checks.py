@@ -1,5 +1,7 @@
 """The checks of a finished folder that hold for every kind: digests, and tables that have the columns of a record."""
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
-from manifests.manifest import FILE_NAME, Manifest
+from manifests.manifest import FILE_NAME, PAGE_FILES, Manifest, is_of_page
 from manifests.records import Record, arrow_schema, first_fault
 from manifests.tables import CROISSANT, Configs, offered_tables
 
@@ -25,7 +27,8 @@ class Check:
 def check_files(folder: Path, manifest: Manifest) -> Check:
     """Every file has the digest that the manifest states, and there are no others."""
     listed = {item.path: item for item in manifest.outputs}
-    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
+    every = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
+    present = {name for name in every if not is_of_page(name)}
     wrong = [f"{name} is missing" for name in sorted(listed.keys() - present)]
     wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
     wrong += [
@@ -33,7 +36,24 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
         for name in sorted(listed.keys() & present)
         if sha256_file(folder / name) != listed[name].sha256
     ]
+    wrong += _page_faults(folder, every - present)
     return found_check("digests", wrong, f"{len(listed)} files as the manifest states")
+
+
+def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
+    """How the files of a folder's page, if it has one, are not those that it lists."""
+    if not present:
+        return
+    try:
+        listed: dict[str, str] = dict(json.loads((folder / PAGE_FILES).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        yield f"{PAGE_FILES} is missing or not readable"
+        return
+    for name in sorted(listed.keys() | (present - {PAGE_FILES})):
+        if name not in present or name not in listed:
+            yield f"{name} is {'missing' if name in listed else f'not in {PAGE_FILES}'}"
+        elif sha256_file(folder / name) != listed[name]:
+            yield f"{name} differs from its digest"
 
 
 def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:

@@ -29,6 +29,7 @@ def publish(
             show_default=False,
         ),
     ] = None,
+    page: Annotated[bool, typer.Option("--page", help="Its page to look at, too (index.html, page/).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Put a finished folder on the Hugging Face Hub, in one commit."""
@@ -45,6 +46,7 @@ def publish(
         dry_run=dry_run,
         yes=yes,
         not_secret=not_secret or (),
+        page=page,
         as_json=as_json,
     )
 

@@ -12,6 +12,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.markdown import shown
 from manifests.checks import Check
 from manifests.manifest import FILE_NAME, Manifest
+from manifests.page.frame import Page
 
 _LABEL, _FACT = 11, 13  # columns
 
@@ -57,11 +58,13 @@ class FolderKind:
         verify: all its checks.
         find: what is called so in the folder. Raises UserError with near names if nothing is.
         find_code: what has the code of this SHA-256 there.
+        page: what there is to see of it; counts and files, where that is None.
     """
 
     verify: Verifier
     find: Callable[[Path, str], Traced]
     find_code: Callable[[Path, str], Traced | None]
+    page: Callable[[Path, Manifest], Page] | None = None
 
 
 def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> Link:

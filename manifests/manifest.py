@@ -15,6 +15,8 @@ from lemur_core.files.errors import UserError
 from manifests.records import Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"
+#: The page of a folder, and the list of its files: the manifest is the same with and without it.
+INDEX, SHARDS, PAGE_FILES = "index.html", "page/", "page/files.json"
 
 #: Packages whose releases may change results.
 _VERSIONED = (
@@ -118,13 +120,18 @@ def package_versions() -> dict[str, str]:
     return found
 
 
+def is_of_page(name: str) -> bool:
+    """Whether a file of a folder belongs to its page, by its path there."""
+    return name == INDEX or name.startswith(SHARDS)
+
+
 def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
-    """Every file of a folder but the manifest, with digests, sorted by path."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / FILE_NAME)
-    names = [path.relative_to(folder).as_posix() for path in files]
+    """Every file of a folder but the manifest and those of its page, with digests, sorted by path."""
+    every = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file()]
     return [
         Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
-        for name, path in sorted(zip(names, files, strict=True))
+        for name, path in sorted(every)
+        if name != FILE_NAME and not is_of_page(name)
     ]
 
 

@@ -5,21 +5,25 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
-from lemur_core.files.markdown import code_span, plain, table
+from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
-from manifests.manifest import Stopwatch
+from manifests.manifest import Manifest, Stopwatch
+from manifests.page import frame
 from manifests.records import TrainingRecord
 from train.assemble import assemble
 from train.candidates import Prober
 from train.data import Cifar10
+from train.page import RUNS, finished_runs, runs_library
 from train.recipe import Recipe, read_changes
 from train.run import Resources, TrainingRun, count_images
+from train.run_folder import read_record
 from train.study import check_study, close_study, open_study, train_all
 
 if TYPE_CHECKING:
@@ -130,7 +134,7 @@ def ablate(
         records[name][seed] = record
     rows = [_row(name, found, records[FULL]) for name, found in records.items()]
     _write(out, rows, records, data)
-    close_study(out, plan, every, library, data, watch, {RECORDS: len(every)})
+    close_study(out, plan, every, library, data, watch, {RECORDS: len(every)}, ablation_page)
     note(f"ablation: {len(every)} runs of {len(recipes)} variants -> {out}")
     return rows
 
@@ -187,6 +191,39 @@ def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, teste
         "![Paired differences with 95 % intervals](ablation.png)",
         "",
     ]
+
+
+def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
+    """The page of an ablation: its variants, their paired differences, and every run."""
+    asked, there = manifest.parameters, set(finished_runs(folder))
+    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in asked["variants"]}
+    names: dict[str, str] = {}
+    for variant, seed in product(records, asked["seeds"]):
+        name = f"{folder_name(variant)}-seed{seed}"
+        if name in there:
+            records[variant][seed] = read_record(folder / RUNS / name)
+            names[name] = variant
+    rows = [_row(name, found, records[FULL]) for name, found in records.items() if found]
+    cells: list[Sequence[frame.Cell]] = [
+        [r.variant, r.n, r.failed, points(r.mean), points(r.std), f"{r.train_seconds:.0f} s"] for r in rows
+    ]
+    differences = [(r.variant, r.against) for r in rows if r.variant != FULL]
+    found = [
+        (name, 100 * one.mean, one.low and 100 * one.low, one.high and 100 * one.high)
+        for name, one in differences
+        if one.mean is not None
+    ]
+    intro = "Accuracy on the test images against the full recipe, paired by seed; 95 % intervals after Student's t."
+    views = [
+        frame.table("Variants", ["variant", "runs", "failed", "accuracy, %", "std", "training"], cells),
+        frame.pairs("Against the full recipe", "points", found, intro),
+    ]
+    lead = (
+        f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')} on {asked['data']}, each seed in all of them."
+    )
+    return frame.Page(
+        "Ablation", manifest.kind, lead, [view for view in views if view["rows"]], runs_library(folder, names)
+    )
 
 
 def row_text(row: Row) -> str:

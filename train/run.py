@@ -194,7 +194,7 @@ def train_once(
     if not quiet:
         _note_what_counts(run)
     with contextlib.ExitStack() as stack:
-        steps = training(run, out, resources, force=force, library=library, for_lemur=True, quiet=quiet)
+        steps = training(run, out, resources, force=force, library=library, alone=True, quiet=quiet)
         job = advance(stack.enter_context(contextlib.closing(steps)))
         if isinstance(job, TrainingRecord):
             return job
@@ -226,7 +226,7 @@ def training(
     force: bool,
     library: Path | None,
     keep_failed: bool = False,
-    for_lemur: bool = False,
+    alone: bool = False,
     quiet: bool = True,
 ) -> Training:
     """A run up to its job for the sandbox and, given its outcome, from there to its record; see `train_once`.
@@ -274,9 +274,9 @@ def training(
             sha256 = digest if isinstance(digest, str) else None
             result = write_result(partial, run.network.code, record, identity, sha256)
             history = read_history(result)
-            if for_lemur and not why_refused(record, run.network.code, history):
+            if alone and not why_refused(record, run.network.code, history):
                 write_lemur_files(result / LEMUR, record, run.network.code, history)
-            write_run_manifest(result, record, identity, run.data, library, watch.measured())
+            write_run_manifest(result, record, identity, run.data, library, watch, page=alone)
         except OSError as error:
             reason = f"{partial}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; mend that, and the same command goes on from there") from error

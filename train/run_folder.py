@@ -15,20 +15,22 @@ from manifests.manifest import (
     FILE_NAME,
     Input,
     Manifest,
-    Measured,
     Parent,
+    Stopwatch,
     list_outputs,
     package_versions,
     parent_of,
     read_manifest,
     write_manifest,
 )
+from manifests.page.frame import finish
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10
 from train.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_history
 from train.library import open_library
+from train.page import run_page
 
-KIND, RUNS = "run", "runs"
+KIND = "run"
 RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"
 _LOCK, _OLDER = "lock", "older"
 _FINAL = ("ok", "diverged")  # the same run again would end in the same way
@@ -149,11 +151,14 @@ def write_run_manifest(
     identity: Mapping[str, Any],
     data: Cifar10,
     library: Path | None,
-    measured: Measured,
+    watch: Stopwatch,
+    *,
+    page: bool = True,
 ) -> None:
     """Write the manifest of a run, last of all its files.
 
-    Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named.
+    Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named. page:
+        write its page; a study shows its runs on its own.
     """
     asked = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
     manifest = Manifest(
@@ -169,9 +174,12 @@ def write_run_manifest(
         counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
         details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
         outputs=list_outputs(folder, {HISTORY: record.epochs}),
-        measured=measured,
+        measured=watch.measured(),
     )
-    write_manifest(folder, manifest)
+    if page:
+        finish(folder, manifest, run_page, watch)
+    else:
+        write_manifest(folder, manifest)
 
 
 def renew_parents(folder: Path, record: TrainingRecord, library: Path | None) -> None:

@@ -14,12 +14,14 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import note
-from manifests.manifest import Stopwatch
+from manifests.manifest import Manifest, Stopwatch
+from manifests.page import frame
 from manifests.records import TrainingRecord
 from train.assemble import assemble
 from train.candidates import Prober, candidates
 from train.data import Cifar10
 from train.library import open_library
+from train.page import finished_runs, percent_text, runs_library
 from train.recipe import Network, Recipe
 from train.run import Resources, TrainingRun
 from train.study import check_study, close_study, described, open_study, train_all
@@ -101,8 +103,24 @@ def search(
     trials.sort(key=lambda trial: trial.rank)
     _write(out, trials, data.label, plan)
     every = [record for trial in trials for record in trial.records]
-    close_study(out, described_plan, every, folder, data, watch, {TRIALS: len(trials)})
+    close_study(out, described_plan, every, folder, data, watch, {TRIALS: len(trials)}, search_page)
     return trials
+
+
+def search_page(folder: Path, manifest: Manifest) -> frame.Page:
+    """The page of a search: the ranking, and every run."""
+    trials = [json.loads(line) for line in (folder / TRIALS).read_text(encoding="utf-8").splitlines()]
+    slots = list(trials[0]["slots"]) if trials else []
+    rows = [
+        [trial["place"], trial["name"], trial["rungs"], percent_text(trial["val_accuracy"]), trial["error"]]
+        + [str(trial["slots"].get(slot)).rpartition(".")[2] for slot in slots]
+        for trial in trials
+    ]
+    head = ["place", "composition", "rungs", "held out", "not assembled", *(slot.replace("_", " ") for slot in slots)]
+    names = {name: name.rpartition("-")[0] or name for name in finished_runs(folder)}
+    best = f" The first reaches {percent_text(trials[0]['val_accuracy'])} on images held out." if trials else ""
+    lead = f"{plural(len(trials), 'composition')} on {manifest.parameters['data']}, {plural(len(names), 'run')}.{best}"
+    return frame.Page("Search", manifest.kind, lead, [frame.table("Ranking", head, rows)], runs_library(folder, names))
 
 
 def find_choices(folder: Path, slots: Sequence[str], base: Recipe, prober: Prober) -> dict[str, list[str]]:

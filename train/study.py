@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ from manifests.manifest import (
     read_manifest,
     write_manifest,
 )
+from manifests.page.frame import Page, write_page
 from manifests.records import TrainingRecord
 from train.data import Cifar10
+from train.page import RUNS
 from train.run import Resources, Training, TrainingRun, advance, open_sandbox, training
-from train.run_folder import RUNS, images_input, parents_in, torch_versions
+from train.run_folder import images_input, parents_in, torch_versions
 
 PLAN = "plan.json"
 
@@ -68,12 +70,14 @@ def close_study(
     data: Cifar10,
     watch: Stopwatch,
     rows: Mapping[str, int],
+    page: Callable[[Path, Manifest], Page],
 ) -> None:
     """Write the manifest of a study, of the kind that its plan names.
 
     One that says the same but for what was measured stays as it is. A study with a run that can go on gets none.
 
-    Args: records: of all its runs. library: the extraction folder of its blocks. rows: of its tables.
+    Args: records: of all its runs. library: the extraction folder of its blocks. rows: of its tables. page:
+        of its kind.
     """
     open_runs = sorted(path.stem for path in (out / RUNS).glob("*.partial"))
     if open_runs:
@@ -92,6 +96,7 @@ def close_study(
         outputs=list_outputs(out, dict(rows)),
         measured=watch.measured(),
     )
+    write_page(out, page(out, manifest))
     if (out / FILE_NAME).is_file():
         older = read_manifest(out)
         if older == manifest.model_copy(update={"measured": older.measured}):

@@ -19,8 +19,11 @@ from manifests.kinds import FolderKind, Link, Traced, lines_text, manifest_link
 from manifests.manifest import FILE_NAME, Manifest, read_manifest
 from manifests.provenance import Inlined, inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
+from train.ablation import ablation_page
 from train.job import HISTORY, read_history
-from train.run_folder import IDENTITY, KIND, NET, RECORD, RUNS, read_identity, read_record
+from train.page import RUNS, run_page
+from train.run_folder import IDENTITY, KIND, NET, RECORD, read_identity, read_record
+from train.search import search_page
 
 _TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}
 _NEAR = 5
@@ -260,7 +263,9 @@ def _runs(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
 
 
-_STUDY = FolderKind(verify, find_in_study, find_code_in_study)
-
 #: The folders that `lemur train` writes.
-KINDS = {"run": FolderKind(verify, find, find_code), "ablation": _STUDY, "search": _STUDY}
+KINDS = {
+    "run": FolderKind(verify, find, find_code, run_page),
+    "ablation": FolderKind(verify, find_in_study, find_code_in_study, ablation_page),
+    "search": FolderKind(verify, find_in_study, find_code_in_study, search_page),
+}

@@ -23,7 +23,8 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from manifests.corpus import load_corpus
-from manifests.manifest import read_manifest
+from manifests.manifest import INDEX, read_manifest
+from manifests.page.frame import Cell, Page, link, page_link, table, write_page
 from manifests.records import Ingredient
 from train.assemble import assemble
 from train.data import load_cifar10, open_source
@@ -113,18 +114,20 @@ def plan_stages(plan: Plan) -> list[Stage]:
     every = ("extract", "curate", "train")
 
     def stage(
-        name: str, outputs: tuple[str, ...], make: Callable[[Plan, Path], None], summarise: Callable[[Path], Summary],
+        name: str, outputs: tuple[str, ...], make: Callable[[Plan, Path], None],
         parents: tuple[str, ...], packages: tuple[str, ...], parameters: Mapping[str, Any],
     ) -> Stage:  # fmt: skip
         ours = (*packages, *_GROUND)
-        return Stage(name, outputs, partial(make, plan), summarise, parents, ours, parameters, resumes=name == RUN)
+        return Stage(
+            name, outputs, partial(make, plan), SUMMARIES[name], parents, ours, parameters, resumes=name == RUN
+        )
 
     return [
-        stage("blocks", (BLOCKS,), make_blocks, _blocks_summary, (), ("extract",), corpus),
-        stage("snapshot", (SNAPSHOT,), make_snapshot, _snapshot_summary, ("blocks",), ("curate",), records),
-        stage("network", (NETWORK, NETWORK_FACTS), make_network, _network_summary, ("blocks",), ("train",), network),
-        stage("run", (RUN,), make_run, _run_summary, ("network", "blocks"), ("train",), run),
-        stage("verify", (CHECKS,), make_checks, _checks_summary, ("blocks", "snapshot", "network", "run"), every, {}),
+        stage("blocks", (BLOCKS,), make_blocks, (), ("extract",), corpus),
+        stage("snapshot", (SNAPSHOT,), make_snapshot, ("blocks",), ("curate",), records),
+        stage("network", (NETWORK, NETWORK_FACTS), make_network, ("blocks",), ("train",), network),
+        stage("run", (RUN,), make_run, ("network", "blocks"), ("train",), run),
+        stage("verify", (CHECKS,), make_checks, ("blocks", "snapshot", "network", "run"), every, {}),
     ]
 
 
@@ -240,6 +243,30 @@ def _checks_summary(out: Path) -> Summary:
     return Summary({"checks": len(rows), "folders": folders}, f"{len(rows)} checks hold: {', '.join(folders)}")
 
 
+#: By stage: what its outputs hold.
+SUMMARIES: Mapping[str, Callable[[Path], Summary]] = {
+    "blocks": _blocks_summary,
+    "snapshot": _snapshot_summary,
+    "network": _network_summary,
+    "run": _run_summary,
+    "verify": _checks_summary,
+}
+
+
+def pipeline_page(out: Path) -> Page:
+    """What there is to see of a whole run of the pipeline: its stages, with their pages, and what was checked."""
+    where = {"network": link(NETWORK, NETWORK), "verify": link(CHECKS, CHECKS)}
+    where |= {name: page_link("look at it", f"{name}/{INDEX}") for name in (BLOCKS, SNAPSHOT, RUN)}
+    rows: list[Sequence[Cell]] = [[name, summarise(out).text, where[name]] for name, summarise in SUMMARIES.items()]
+    checks = json.loads((out / CHECKS).read_text(encoding="utf-8"))
+    views = [
+        table("Stages", ["stage", "what came out", "where"], rows),
+        table("Checks", ["folder", "check", "what holds"], [[c["folder"], c["check"], c["detail"]] for c in checks]),
+    ]
+    lead = "Blocks from repositories, a curated snapshot, a network of found blocks, trained; all of it checked."
+    return Page("The whole way", "lemur run", lead, views)
+
+
 def _recipe(plan: Plan) -> Recipe:
     """The recipe with its changes. Raises: UserError if it is none."""
     recipe = find_recipe(plan.recipe)
@@ -255,6 +282,7 @@ def run_pipeline(plan: Plan, out: Path, *, force: bool = False, as_json: bool = 
     Raises: UserError that names the stage.
     """
     done = run_stages(plan_stages(plan), out, force=force)
+    write_page(out, pipeline_page(out))
     if as_json:
         print(json.dumps(summary(done, out)))
         return
@@ -302,6 +330,7 @@ def next_lines(out: Path) -> list[str]:
     block = parts[0]["block"] if parts else "NAME"
     return [
         "next:",
+        f"  lemur open {out}",
         f"  lemur show {block} --in {out / BLOCKS}",
         f'  lemur search "channel attention" --in {out / BLOCKS}',
         f"  lemur publish {out / SNAPSHOT} --repo-id OWNER/NAME --dry-run",

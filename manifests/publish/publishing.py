@@ -55,6 +55,7 @@ def publish(
     force: bool = False,
     dry_run: bool = False,
     not_secret: Collection[str] = (),
+    page: bool = False,
     confirm: Callable[[Published], bool] | None = None,
     hub: Hub | None = None,
 ) -> Published:
@@ -68,6 +69,7 @@ def publish(
         force: overwrite what somebody else changed there.
         dry_run: change nothing, and need no permission to.
         not_secret: digests of findings that only look like secrets.
+        page: publish its page to look at, too.
         confirm: is shown what would be changed; nothing is if it returns False.
         hub: how to reach the Hub.
 
@@ -83,7 +85,7 @@ def publish(
         raise UserError(
             f"{folder}: {failed[0].name}: {failed[0].detail}; `lemur verify` tells more, make the folder anew"
         )
-    with staged(folder) as ready, hub.session():
+    with staged(folder, page=page) as ready, hub.session():
         local = {name: local_file(path) for name, path in ready.files.items()}  # all that follows is about these bytes
         if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
             raise UserError(f"{folder}: {other} was written anew meanwhile; run again")

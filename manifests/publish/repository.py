@@ -14,7 +14,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.hub import Hub, may_pass, status_of
-from manifests.manifest import FILE_NAME, Manifest
+from manifests.manifest import FILE_NAME, Manifest, is_of_page
 from manifests.publish.staged import ATTRIBUTES
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Repository:
         if manifest.kind != kind:
             return [f"its {FILE_NAME} is of kind {manifest.kind}, this one of kind {kind}"]
         stated = {item.path: item for item in manifest.outputs}
-        listed = {name: item for name, item in remote.files.items() if name != FILE_NAME}
+        listed = {name: item for name, item in remote.files.items() if name != FILE_NAME and not is_of_page(name)}
         known = {item.blob: item.sha256 for item in local.values()}
 
         def is_changed(name: str) -> bool:

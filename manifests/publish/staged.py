@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.licenses import NOASSERTION, is_permissive, licenses_of_code
-from manifests.manifest import FILE_NAME, Manifest, Output, read_manifest, write_manifest
+from manifests.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
 from manifests.provenance import (
     LINE,
     QUOTED_LINE,
@@ -67,23 +67,24 @@ class Staged:
 
 
 @contextlib.contextmanager
-def staged(folder: Path) -> Iterator[Staged]:
+def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     """What may be published of a folder that was verified; changed files are there until the end of the block.
 
+    Args: page: its page too, which holds nothing that may not be passed on.
     Raises: UserError if it has a file that the Hub does not take, its tables or records cannot be read, or its codes or
         a network in it may not be passed on.
     """
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
+    if page and (folder / PAGE_FILES).is_file():
+        shown = json.loads((folder / PAGE_FILES).read_text(encoding="utf-8"))
+        files |= {name: folder / name for name in (*shown, PAGE_FILES)}
     for name in sorted(files):
         if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub takes no file named {name}; make the folder anew without it")
     _refuse_barred_codes(folder, manifest)
     _refuse_barred_networks(folder, manifest)
-    if manifest.kind != "extraction":
-        yield Staged(manifest.kind, files, ())
-        return
-    without = barred_blocks(folder, read_parts(folder))
+    without = barred_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
     if not without:
         yield Staged(manifest.kind, files, ())
         return

@@ -43,6 +43,9 @@ def written(tmp_path_factory: pytest.TempPathFactory, sources: Sequence[Any]) ->
 # --- the folder ---------------------------------------------------------------------------------------------------
 
 
+PAGE = {"index.html", "page/000.js", "page/files.json"}
+
+
 def test_every_file_is_there(written: Path) -> None:
     files = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
     code = {
@@ -54,7 +57,9 @@ def test_every_file_is_there(written: Path) -> None:
     figures = {f"figures/{name}.png" for name in drawn}
     tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
     specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
-    assert files == code | figures | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"}
+    assert (
+        files == code | figures | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"} | PAGE
+    )
 
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:

@@ -14,13 +14,15 @@ import torch
 
 from lemur.folders import trace, verify_folder
 from lemur_core.files.errors import UserError
-from manifests.manifest import Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.manifest import Manifest, Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.page.frame import Page
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
 from train.assemble import header, provenance
 from train.data import Cifar10
 from train.job import EpochFigures
 from train.library import open_library
+from train.page import runs_library
 from train.recipe import Recipe
 from train.run_folder import read_identity, read_record, renew_parents, write_run_manifest
 from train.slots import Filler
@@ -103,7 +105,7 @@ def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> Traini
 
 
 def finish(folder: Path, library: Path | None) -> None:
-    write_run_manifest(folder, read_record(folder), read_identity(folder), DATA, library, Stopwatch().measured())
+    write_run_manifest(folder, read_record(folder), read_identity(folder), DATA, library, Stopwatch())
 
 
 @pytest.fixture
@@ -292,6 +294,11 @@ def test_a_network_without_blocks_says_what_its_licence_is(
 PLAN = {"study": "ablation", "data": DATA.label, "seeds": [0, 1]}
 
 
+def study_page(folder: Path, manifest: Manifest) -> Page:
+    names = {path.name: "v" for path in sorted((folder / "runs").glob("*-seed*")) if (path / "record.json").is_file()}
+    return Page("Study", manifest.kind, "A study.", (), runs_library(folder, names))
+
+
 def make_study(out: Path, library: Path) -> list[TrainingRecord]:
     open_study(out, PLAN, force=False)
     records = []
@@ -306,7 +313,7 @@ def make_study(out: Path, library: Path) -> list[TrainingRecord]:
 def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     records = make_study(out, library)
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2}, study_page)
     manifest = read_manifest(out)
     assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [parent_of(library)])
     assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
@@ -315,20 +322,20 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
     open_study(out, {**PLAN, "seeds": (0, 1)}, force=True)
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {"records.jsonl": 2}, study_page)
     assert (out / "manifest.json").read_bytes() == before
     open_study(out, {**PLAN, "seeds": [0, 1, 2]}, force=True)
     assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {}, study_page)
     (out / "runs" / "full-seed2.partial").mkdir()
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {}, study_page)
     assert not (out / "manifest.json").exists(), "a run can go on"
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     records = make_study(out, library)
-    close_study(out, PLAN, records, library, DATA, Stopwatch(), {})
+    close_study(out, PLAN, records, library, DATA, Stopwatch(), {}, study_page)
     links = trace("full-seed1", [out, library])
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")

@@ -52,6 +52,7 @@ def refresh(folder: Path) -> None:
     write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, {})}))
 
 
+PAGE = {"index.html", "page/000.js", "page/files.json"}
 WITHHELD = [
     {"source": "beta@2.0", "license": "GPL-3.0-only", "blocks": 4},
     {"source": "gamma@3.0", "license": "NOASSERTION", "blocks": 4},
@@ -65,8 +66,8 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     after = read(out)
     assert read(folder) == before, "the folder itself stays as it is"
     gone = {name for name in before if name not in after}
-    assert gone == {name for name in before if name.startswith(("blocks/beta@2.0/", "blocks/gamma@3.0/"))}
-    assert len(gone) == 8
+    assert gone - PAGE == {name for name in before if name.startswith(("blocks/beta@2.0/", "blocks/gamma@3.0/"))}
+    assert len(gone) == 8 + len(PAGE), "its page is published only where that is asked for"
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"blocks.parquet", "croissant.json", "manifest.json"}
     assert all(check.ok for check in check_description(out, read_manifest(out), CONFIGS))

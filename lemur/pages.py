@@ -1,0 +1,47 @@
+"""`lemur open`: the page of any finished folder, its own one or one that is made for it."""
+
+import hashlib
+from pathlib import Path
+
+from lemur.folders import KINDS
+from lemur.pipeline.runner import STATE
+from lemur.pipeline.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+from manifests.manifest import INDEX, Manifest, read_manifest
+from manifests.page.frame import Page, manifest_views, write_page
+
+
+def find_page(folder: Path) -> Path:
+    """The index of a folder's page. One that was made without gets it in the cache, with links back to its files.
+
+    Raises: UserError if it is no finished folder, or its tables cannot be read.
+    """
+    folders = [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if (folder / STATE).is_file() else []
+    for one in folders or [folder]:
+        read_manifest(one)
+    if all((one / INDEX).is_file() for one in (folder, *folders)):
+        return folder / INDEX
+    target = cache_folder("pages", hashlib.sha256(bytes(folder.resolve())).hexdigest()[:16])
+    try:
+        if not folders:
+            return _write(folder, target)
+        for one in folders:
+            _write(one, target / one.name)
+        return write_page(folder, pipeline_page(folder), target)
+    except (OSError, ValueError, LookupError) as error:
+        raise UserError(f"{folder}: its page cannot be made: {error}; `lemur verify` tells what is wrong") from error
+
+
+def _write(folder: Path, target: Path) -> Path:
+    manifest = read_manifest(folder)
+    kind = KINDS.get(manifest.kind)
+    page = _plain if kind is None or kind.page is None else kind.page
+    return write_page(folder, page(folder, manifest), target)
+
+
+def _plain(folder: Path, manifest: Manifest) -> Page:
+    """What any folder can show of itself."""
+    return Page(
+        folder.resolve().name, manifest.kind, "Counts and files, as its manifest states.", manifest_views(manifest)
+    )

@@ -1,0 +1,159 @@
+"""A page: what is in it comes out as it went in, whatever it holds; the same bytes in every run; never too large."""
+
+import base64
+import json
+import random
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manifests.page import frame
+from manifests.page.frame import Entry, Library, Page, Shards, View, code, facts, versions, write_page
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "</textarea><svg/onload=alert(1)>",
+    "--><!--<!DOCTYPE html>",
+    '"); lemur(0,"',
+    "javascript:alert(1)",
+    "admin\u202e txt.exe \u2066\u2028\u2029\x00\x1b[31m",
+    "‮ مرحبا 😀",
+)
+
+
+def page_of(entries: Sequence[tuple[str, Sequence[View]]], views: Sequence[View] = (), title: str = "T") -> Page:
+    made = [
+        Entry(name, f"note {name}", ("a",), (float(at),), (f"other {name}",)) for at, (name, _) in enumerate(entries)
+    ]
+    opened = [found for _, found in entries]
+    return Page(
+        title,
+        "test",
+        "lead",
+        views,
+        Library("Things", "things", ("kind",), ("size",), made, opened, len(made), "table"),
+    )
+
+
+def unpacked(packed: str) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
+def read_page(folder: Path) -> tuple[dict[str, Any], list[list[Any]]]:
+    """The data of an index, and the views of all entries with their texts put together again."""
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    (packed,) = re.findall(r'<script id="data" type="application/json">"([A-Za-z0-9+/=]*)"</script>', text)
+    entries: list[list[Any]] = []
+    for number, path in enumerate(sorted((folder / "page").glob("*.js"))):
+        found = re.fullmatch(rf'lemur\({number},"([A-Za-z0-9+/=]*)"\);\n', path.read_text(encoding="ascii"))
+        assert found is not None, path.name
+        shard = unpacked(found[1])
+        entries += [[restored(view, shard["lines"]) for view in views] for views in shard["entries"]]
+    return unpacked(packed), entries
+
+
+def restored(view: Any, lines: Sequence[str]) -> Any:
+    def text(runs: Sequence[int] | None) -> str | None:
+        if runs is None:
+            return None
+        return "\n".join(lines[at] for a, n in zip(runs[::2], runs[1::2], strict=True) for at in range(a, a + n))
+
+    if "text" in view:
+        view["text"] = text(view["text"])
+    if view["view"] == "versions":
+        view["rows"] = [[told, text(other)] for told, other in view["rows"]]
+    return view
+
+
+def test_hostile_text_stays_data(tmp_path: Path) -> None:
+    entries = [(name, [code(name, f"{name}\n{name}")]) for name in HOSTILE]
+    write_page(tmp_path, page_of(entries, [facts(name, [(name, name)]) for name in HOSTILE], title=HOSTILE[0]))
+    plain = page_of([("x", [])], title="T")
+    (tmp_path / "plain").mkdir()
+    write_page(tmp_path / "plain", plain)
+    with_it, without = ((folder / "index.html").read_text() for folder in (tmp_path, tmp_path / "plain"))
+    bare = re.compile(r"<title>.*</title>|type=\"application/json\">.*</script>")
+    assert bare.sub("", with_it) == bare.sub("", without), "nothing but the title and base64 differs"
+    assert with_it.count("<script") == 2
+    assert "<title>&lt;/script&gt;" in with_it
+    data, found = read_page(tmp_path)
+    assert data["library"]["names"] == list(HOSTILE)
+    assert [views[0]["text"] for views in found] == [f"{name}\n{name}" for name in HOSTILE]
+
+
+@given(st.lists(st.lists(st.text(max_size=30), max_size=6).map("\n".join), max_size=12))
+def test_every_text_comes_back(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("texts")
+    write_page(
+        folder, page_of([(str(at), [versions("V", text, [("t", text[::-1])])]) for at, text in enumerate(texts)])
+    )
+    if texts:
+        _, found = read_page(folder)
+        assert [view["text"] for (view,) in found] == texts
+        assert [view["rows"][0][1] for (view,) in found] == [text[::-1] for text in texts]
+
+
+def many(number: int, seed: int = 0) -> list[tuple[str, list[View]]]:
+    draw = random.Random(seed)
+    lines = [f"line {draw.random()}" for _ in range(3_000)]
+    return [(f"n{at}", [code("C", "\n".join(draw.choices(lines, k=200)))]) for at in range(number)]
+
+
+def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
+    both = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table").write_bytes(bytes(9_000_000))
+        write_page(tmp_path / name, page_of(many(4_000)))
+        both.append({p.name: p.read_bytes() for p in sorted((tmp_path / name).rglob("*.[jh]*")) if p.is_file()})
+    assert both[0] == both[1]
+    assert len(both[0]) > 2, "more than one shard"
+    write_page(tmp_path / "one", page_of(many(3)))
+    assert [path.name for path in (tmp_path / "one" / "page").glob("*.js")] == ["000.js"], "older shards go"
+
+
+@pytest.mark.parametrize("size", [0, 2_000_000, 20_000_000])
+def test_it_takes_its_share_of_the_folder(tmp_path: Path, size: int) -> None:
+    (tmp_path / "table").write_bytes(bytes(size))
+    write_page(tmp_path, page_of(many(1_500)))
+    taken = sum(path.stat().st_size for path in [tmp_path / "index.html", *(tmp_path / "page").iterdir()])
+    assert taken <= max(frame.SHARE * size, frame.LEAST)
+    data, found = read_page(tmp_path)
+    missing = sum(view["text"] is None for (view,) in found)
+    assert data["library"]["leftOut"] == missing
+    assert (missing == 0) == (size == 20_000_000)
+    assert len(found) == 1_500, "what is left out is only its text"
+
+
+def test_the_index_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "INDEX_BYTES", 60_000)
+    draw = random.Random(1)
+    entries = [(f"{draw.random()} {draw.random()}", [code("C", "x")]) for _ in range(4_000)]
+    index = write_page(tmp_path, page_of(entries))
+    data, _ = read_page(tmp_path)
+    assert index.stat().st_size <= 60_000
+    assert 0 < len(data["library"]["names"]) < 4_000 == data["library"]["total"]
+
+
+def test_a_page_elsewhere_leads_back(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    write_page(tmp_path / "folder", page_of([("x", [])]), tmp_path / "cache")
+    assert read_page(tmp_path / "cache")[0]["base"] == (tmp_path / "folder").as_uri() + "/"
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_shards_hold_a_line_once(tmp_path: Path) -> None:
+    shards = Shards(tmp_path, 10**9)
+    for _ in range(3):
+        shards.put([code("C", "a\nb\na\nb")])
+    shards.close()
+    found = unpacked(re.findall(r'"(.*)"', (tmp_path / "000.js").read_text())[0])
+    assert found["lines"] == ["a", "b"]
+    assert [views[0]["text"] for views in found["entries"]] == [[0, 2, 0, 2]] * 3
