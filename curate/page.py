@@ -1,11 +1,13 @@
 """What there is to see of a snapshot: from rows to records, splits and leaks, each record with those it stands for."""
 
 import json
-from collections import Counter, defaultdict
+import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,7 +18,6 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.picture import Box, boxes
 from manifests.manifest import Manifest
 from manifests.page.frame import (
-    ENTRIES,
     Entry,
     Library,
     Page,
@@ -43,11 +44,14 @@ _STAGES = {
 _AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
 #: Boxes up to which each operation of a network has its own.
 _BOXES = 40
-_GROUPS, _LARGEST = 25, 12
-_BINS = 20
+_LARGEST = 12  # groups in a chart
+#: Records that are listed, and removed codes that are compared, at most; how many of each record, where all are more.
+_RECORDS, _REMOVED = 5_000, 20_000
+_MOST = (10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1)
 
 #: The rows of `decisions.parquet` that speak for a code.
 _COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity", "agreement")
+_COUNTED = ("id", "split", "cluster")
 _SHOWN = (
     *("id", "nn", "prefix", "family", "split", "cluster", "score", "task", "dataset", "metric", "epoch", "accuracy"),
     *("weight", "pretrained", "runs", "runs_error", "dead_classes", "unused_parameters", "graph"),
@@ -55,45 +59,37 @@ _SHOWN = (
 
 
 def snapshot_page(folder: Path, manifest: Manifest) -> Page:
-    """The page of a snapshot, read from its tables; the codes of its entries are read as they are written."""
+    """The page of a snapshot, read from its tables: columns of all rows, whole rows of what it lists alone."""
     decided = _decided(folder)
-    records = [row for path in record_files(folder) for row in _read(path, _SHOWN)]
-    records.sort(key=lambda row: (row["prefix"], row["cluster"], row["nn"], row["id"]))  # near texts side by side
-    standing: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    stages: Counter[str] = Counter()
-    for row in decided:
-        stages["kept" if row["kept"] else row["stage"]] += 1
-        if not row["kept"] and row["canonical"]:
-            standing[row["canonical"]].append(row)
-    for others in standing.values():
-        others.sort(key=lambda one: (one["nn"], one["id"]))
+    records = pa.concat_tables([pq.read_table(path, columns=list(_COUNTED)) for path in record_files(folder)])
+    stages = Counter(dict(zip(*_counted(pc.fill_null(decided["stage"], "kept")), strict=True)))
     rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
-    kept, codes = len(records), stages.total()
-    told = [f"{count(sum(row['split'] == split for row in records))} {split}" for split in SPLITS]
+    kept, codes = records.num_rows, stages.total()
     views = [
         facts("Overview", _overview(manifest, kept, codes)),
-        _funnel(stages, kept, rows),
-        *_similarities(decided),
-        _splits(records, stages),
+        _funnel(stages, rows),
+        *(_similarities(decided, stage) for stage in ("lexical", "structural")),
+        _splits(records, stages["leak"]),
         *(_groups(manifest, name, title) for name, title in (("prefixes", "By prefix"), ("families", "By family"))),
     ]
-    most = sorted(records, key=lambda row: (-len(standing[row["id"]]), row["id"]))[:ENTRIES]
-    chosen = {row["id"] for row in most}
-    listed = [row for row in records if row["id"] in chosen]
+    removed = decided.filter(pc.and_(pc.invert(decided["kept"]), pc.is_valid(decided["canonical"])))
+    listed = _listed(folder, records, removed)
+    standing = _standing(removed, listed)
     library = Library(
         title="Records",
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),
         numbers=("stands for", "score"),
-        entries=[_entry(row, standing.get(row["id"], ())) for row in listed],
+        entries=[_entry(row, *standing[row["id"]]) for row in listed],
         views=_views(folder, listed, standing),
         total=kept,
         elsewhere="data/records",
         order="stands for",
     )
+    told = ", ".join(f"{count(pc.sum(pc.equal(records['split'], split)).as_py() or 0)} {split}" for split in SPLITS)
     lead = (
         f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
-        f" {plural(rows, 'row')}: {', '.join(told)}. Each one opens to what it stands for, compared line by line."
+        f" {plural(rows, 'row')}: {told}. Each one opens to what it stands for, compared line by line."
     )
     return Page(f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library)
 
@@ -112,22 +108,28 @@ def _overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]
     ]
 
 
-def _decided(folder: Path) -> list[dict[str, Any]]:
+def _decided(folder: Path) -> pa.Table:
     """One decision for each code, its best: kept, else the first that is no further row of a network."""
     with pq.ParquetFile(folder / "decisions.parquet") as file:
-        there = [name for name in _COLUMNS if name in file.schema_arrow.names]
-        found = file.read(there)
+        found = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
     found = found.filter(pc.and_(pc.is_valid(found["id"]), pc.not_equal(pc.fill_null(found["stage"], ""), "repeat")))
-    best: dict[str, dict[str, Any]] = {}
-    for row in found.to_pylist():
-        known = best.get(row["id"])
-        if known is None or (row["kept"] and not known["kept"]) or known["stage"] == "filter":
-            best[row["id"]] = row
-    return list(best.values())
+    codes = found["id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    filtered = pc.fill_null(pc.equal(found["stage"], "filter"), False).to_numpy()
+    rank = np.where(found["kept"].to_numpy(), 0, 1) + filtered
+    order = np.lexsort((rank, codes))  # stable: of equals the first
+    first = np.ones(len(order), bool)
+    first[1:] = codes[order][1:] != codes[order][:-1]
+    return found.take(np.sort(order[first]))
 
 
-def _funnel(stages: Mapping[str, int], kept: int, rows: int) -> View:
-    left = stages.total() if isinstance(stages, Counter) else sum(stages.values())
+def _counted(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
+    """The values of a column, and how often each is there."""
+    found = pc.value_counts(column)
+    return found.field("values").to_pylist(), found.field("counts").to_pylist()
+
+
+def _funnel(stages: Counter[str], rows: int) -> View:
+    left, kept = stages.total(), stages["kept"]
     lines = [("distinct codes", float(left), float(left), count(left))]
     for stage, label in _STAGES.items():
         if stages[stage]:
@@ -138,30 +140,27 @@ def _funnel(stages: Mapping[str, int], kept: int, rows: int) -> View:
     return bars("From rows to records", lines, intro)
 
 
-def _similarities(decided: Sequence[Mapping[str, Any]]) -> Iterator[View]:
+def _similarities(decided: pa.Table, stage: str) -> View:
     """How near the removed are to what stands for them."""
-    for stage in ("lexical", "structural"):
-        found = [row["similarity"] for row in decided if row["stage"] == stage and row["similarity"] is not None]
-        bins = Counter(min(int(value * 100 + 1e-9), 100) for value in found)
-        rows = [(f"{at / 100:.2f}", float(bins[at]), 0.0, count(bins[at])) for at in sorted(bins)]
-        intro = "Removed codes by similarity to the kept record that stands for them, rounded down."
-        yield bars(f"{stage.capitalize()} similarity", rows, intro)
+    found = decided.filter(pc.equal(decided["stage"], stage))["similarity"].drop_null().to_numpy()
+    bins, numbers = np.unique(np.minimum((found * 100 + 1e-9).astype(int), 100), return_counts=True)
+    rows = [(f"{at / 100:.2f}", float(n), 0.0, count(int(n))) for at, n in zip(bins, numbers, strict=True)]
+    intro = "Removed codes by similarity to the kept record that stands for them, rounded down."
+    return bars(f"{stage.capitalize()} similarity", rows, intro)
 
 
-def _splits(records: Sequence[Mapping[str, Any]], stages: Mapping[str, int]) -> View:
-    groups: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in records:
-        groups[row["cluster"]][row["split"]] += 1
-    crossing = sum(len(found) > 1 for found in groups.values())
+def _splits(records: pa.Table, leaks: int) -> View:
+    groups = records.group_by(["cluster", "split"]).aggregate([("id", "count")])
+    _, splits = _counted(groups["cluster"])
     rows = []
     for split in SPLITS:
-        own = [found.total() for found in groups.values() if found[split]]
-        number = sum(row["split"] == split for row in records)
-        rows.append([split, number, percent(number, len(records)), len(own), max(own, default=0)])
-    leaks = f" {plural(stages['leak'], 'code')} near to two published splits left out." if stages["leak"] else ""
+        own = groups.filter(pc.equal(groups["split"], split))["id_count"].to_numpy()
+        number = int(own.sum())
+        rows.append([split, number, percent(number, records.num_rows), len(own), int(own.max(initial=0))])
+    told = f" {plural(leaks, 'code')} near to two published splits left out." if leaks else ""
     intro = (
         "What is alike, by text, structure or graph, is one group and stays in one split:"
-        f" {plural(crossing, 'group')} of {count(len(groups))} in more than one.{leaks}"
+        f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one.{told}"
     )
     return table("Splits and leaks", ["split", "records", "share", "groups", "largest group"], rows, intro)
 
@@ -180,7 +179,33 @@ def _groups(manifest: Manifest, name: str, title: str) -> View:
 # -- records ------------------------------------------------------------------------------------------------------
 
 
-def _entry(row: Mapping[str, Any], removed: Sequence[Mapping[str, Any]]) -> Entry:
+def _listed(folder: Path, records: pa.Table, removed: pa.Table) -> list[dict[str, Any]]:
+    """The records that stand for most, whole, near texts side by side."""
+    numbers = np.zeros(records.num_rows, int)
+    ids = records["id"].combine_chunks()
+    found = pc.value_counts(removed["canonical"])
+    places = pc.index_in(found.field("values"), value_set=ids)
+    here = pc.is_valid(places).to_numpy(zero_copy_only=False)  # of a delta, others are published already
+    numbers[places.drop_null().to_numpy()] = found.field("counts").to_numpy()[here]
+    order = np.lexsort((pc.rank(ids).to_numpy(), -numbers))[:_RECORDS]
+    chosen = set(ids.take(pa.array(order)).to_pylist())
+    rows = [row for path in record_files(folder) for row in _read(path, _SHOWN, chosen)]
+    return sorted(rows, key=lambda row: (row["prefix"], row["cluster"], row["nn"], row["id"]))
+
+
+def _standing(removed: pa.Table, listed: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    """For each record how many codes it stands for, and those of them that are compared: all, unless they are many."""
+    own = removed.filter(pc.is_in(removed["canonical"], value_set=pa.array([row["id"] for row in listed], pa.string())))
+    numbers = Counter(dict(zip(*_counted(own["canonical"]), strict=True)))
+    most = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
+    found: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in listed}
+    for row in own.sort_by([("nn", "ascending"), ("id", "ascending")]).to_pylist():
+        if len(found[row["canonical"]]) < most:
+            found[row["canonical"]].append(row)
+    return {name: (numbers[name], rows) for name, rows in found.items()}
+
+
+def _entry(row: Mapping[str, Any], number: int, removed: Sequence[Mapping[str, Any]]) -> Entry:
     return Entry(
         name=row["nn"] or row["id"][:16],
         note=f"{row['family']} · group {row['cluster']}",
@@ -191,26 +216,26 @@ def _entry(row: Mapping[str, Any], removed: Sequence[Mapping[str, Any]]) -> Entr
             "known" if row.get("graph") else "not known",
             "pretrained" if row["pretrained"] else "from scratch",
         ),
-        numbers=(len(removed), None if row["score"] is None else round(row["score"], 4)),
+        numbers=(number, None if row["score"] is None else round(row["score"], 4)),
         further=tuple(one["nn"] or one["id"][:16] for one in removed),
     )
 
 
 def _views(
-    folder: Path, records: Sequence[dict[str, Any]], standing: Mapping[str, Sequence[dict[str, Any]]]
+    folder: Path, listed: Sequence[Mapping[str, Any]], standing: Mapping[str, tuple[int, list[dict[str, Any]]]]
 ) -> Iterator[list[View]]:
-    wanted = {row["id"] for row in records}
-    others = {other["id"] for row in records for other in standing.get(row["id"], ())}
+    wanted = {row["id"] for row in listed}
+    others = {one["id"] for _, removed in standing.values() for one in removed}
     texts = _codes(record_files(folder), wanted) | _codes([folder / "removed.parquet"], others)
     graphs = _graphs(folder, wanted)
-    for row in records:
-        removed = standing.get(row["id"], ())
-        drawn = graphs.get(row["id"])
+    for row in listed:
+        number, removed = standing[row["id"]]
+        drawn, text = graphs.get(row["id"]), _text(texts, row["id"])
         views = [facts("Record", _record(row))]
-        text = texts.get(row["id"], "")
         if removed:
-            intro = f"{plural(len(removed), 'code')} removed for it. Left the kept code, right the removed one."
-            compared = [(_told(one), texts.get(one["id"], "")) for one in removed]
+            some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
+            intro = f"{plural(number, 'code')} removed for it{some}. Left the kept code, right the removed one."
+            compared = [(_told(one), _text(texts, one["id"])) for one in removed]
             views.append(versions("Stands for", text, compared, intro))
         views += [*([graph("What it computes", drawn)] if drawn else []), code("Code", text)]
         yield views
@@ -239,37 +264,35 @@ def _told(row: Mapping[str, Any]) -> str:
     return f"{row['stage']}{similarity}{f', {agrees}' if agrees else ''}"
 
 
-def _codes(files: Sequence[Path], wanted: set[str]) -> dict[str, str]:
-    """The codes of some ids."""
-    names = pa.array(sorted(wanted), pa.string())
-    found: dict[str, str] = {}
+def _codes(files: Sequence[Path], wanted: set[str]) -> dict[str, bytes]:
+    """The codes of some ids, compressed: they may be many."""
+    found: dict[str, bytes] = {}
     for path in files:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=500, columns=["id", "nn_code"]):
-                some = batch.filter(pc.is_in(batch["id"], value_set=names))
-                found |= dict(zip(some["id"].to_pylist(), some["nn_code"].to_pylist(), strict=True))
+        for row in _read(path, ("id", "nn_code"), wanted):
+            found[row["id"]] = zlib.compress(row["nn_code"].encode("utf-8", "surrogatepass"), 1)
     return found
+
+
+def _text(texts: Mapping[str, bytes], digest: str) -> str:
+    return zlib.decompress(texts[digest]).decode("utf-8", "surrogatepass") if digest in texts else ""
 
 
 def _graphs(folder: Path, wanted: set[str]) -> dict[str, list[Box]]:
     """What some codes compute in eval mode; those alone that this release of torch can read."""
     path, found = folder / "graphs.parquet", {}
-    if not path.exists():
-        return {}
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=100, columns=["id", "eval"]):
-            for row in batch.to_pylist():
-                if row["id"] in wanted and row["eval"]:
-                    try:
-                        found[row["id"]] = boxes(Graph.from_json(json.loads(row["eval"])), _BOXES)
-                    except ValueError:  # recorded by another torch
-                        return {}
+    for row in _read(path, ("id", "eval"), wanted) if path.exists() else ():
+        if row["eval"]:
+            try:
+                found[row["id"]] = boxes(Graph.from_json(json.loads(row["eval"])), _BOXES)
+            except ValueError:  # recorded by another torch
+                return {}
     return found
 
 
-def _read(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Rows of a table, with those of the columns that it has; older ones lack some."""
+def _read(path: Path, columns: Sequence[str], wanted: set[str]) -> Iterator[dict[str, Any]]:
+    """The rows of some ids, with those of the columns that the table has; older ones lack some."""
+    names = pa.array(sorted(wanted), pa.string())
     with pq.ParquetFile(path) as file:
         there = [name for name in columns if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=5_000, columns=there):
-            yield from batch.to_pylist()
+        for batch in file.iter_batches(batch_size=500, columns=there):
+            yield from batch.filter(pc.is_in(batch["id"], value_set=names)).to_pylist()
