@@ -23,6 +23,7 @@ from curate.sources import parents_of
 from curate.strict import curate_strict
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import NoSandboxError, UserError
+from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions
@@ -93,10 +94,13 @@ def curate(
 
 
 def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
-    """An option that leaves nothing is a mistake; an input of broken rows is not, and gets its decisions."""
-    left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
-    if outcome.kept or not left_out:
+    """Nothing, if a record is kept, or there was no row. Raises: UserError, with the reason of most rows."""
+    if outcome.kept or not outcome.decisions:
         return
+    left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
+    if not left_out:
+        why, number = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
+        raise UserError(f"none of {plural(len(outcome.decisions), 'row')} holds usable code: {number:,} times {why}")
     prefixes = Counter(prefix_of(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
     known = ", ".join(prefix for prefix, _ in prefixes.most_common(5))
     reason = outcome.decisions[left_out[0]].reason

@@ -21,6 +21,7 @@ import train.cli
 from curate.cli import ParentsOption
 from extract.cli import LevelName
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.markdown import shown
 from lemur_core.files.progress import QUIET, note
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def search(
         Path | None,
         typer.Option(metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --spec: replace a file that is there.")] = False,
     unsafe_no_sandbox: Annotated[
         bool,
         typer.Option("--unsafe-no-sandbox", help="With NET.py: run it without walls. Only for code you trust."),
@@ -216,6 +218,8 @@ def search(
 
         print(search_like(folder, like, filters, count=count, unsafe=unsafe_no_sandbox, as_json=as_json))
         return
+    if spec is not None and spec.is_file() and not force:
+        raise UserError(f"{spec}: exists already; choose another --spec, or add --force to replace it")
     search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
 
 
@@ -311,6 +315,8 @@ def main() -> NoReturn:
         sys.stderr.close()  # the reader of our output has gone (`| head`): nothing to say, nobody to say it to
         sys.exit(1)
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
+            _fail(f"{shown(str(error.filename), 80)}: {error.strerror}; give another path", 1)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""

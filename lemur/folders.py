@@ -5,6 +5,7 @@ manifest, never by name, and asked for the same code by its SHA-256.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from manifests.checks import Check, check_files
 from manifests.kinds import FolderKind, Link, lines_text, manifest_link
 from manifests.manifest import FILE_NAME, Manifest, Parent, read_manifest
 from manifests.provenance import inlined_blocks
+
+#: What says how far the stages of a `lemur run` are.
+STATE = "stages.json"
 
 #: All kinds of folder whose rows and guarantees are known.
 KINDS: Mapping[str, FolderKind] = {
@@ -39,6 +43,8 @@ def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | Non
 
     Raises: UserError if it holds no valid manifest, or is no delta to one of `against`.
     """
+    if (folder / STATE).is_file() and not (folder / FILE_NAME).exists():
+        return _verify_run(folder, jobs)
     manifest = read_manifest(folder)
     kind = KINDS.get(manifest.kind)
     if against:
@@ -46,6 +52,15 @@ def verify_folder(folder: Path, *, against: Sequence[Path] = (), jobs: int | Non
             raise UserError(f"{folder}: holds {article(manifest.kind)}, no delta; leave --against out")
         return curate.verify.verify(folder, against=against, jobs=jobs)
     return kind.verify(folder, jobs=jobs) if kind is not None else [check_files(folder, manifest)]
+
+
+def _verify_run(folder: Path, jobs: int | None) -> list[Check]:
+    """All checks of the finished folders in that of a `lemur run`, each named after its folder."""
+    inside = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
+    if not inside:
+        raise UserError(f"{folder}: no stage of it is finished; run `lemur run --out {folder}` again")
+    found = ((one.name, check) for one in inside for check in verify_folder(one, jobs=jobs))
+    return [replace(check, name=f"{name}: {check.name}") for name, check in found]
 
 
 def trace(wanted: str, folders: Sequence[Path]) -> list[Link]:

@@ -2,6 +2,7 @@
 
 import types
 import typing
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -28,11 +29,35 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+#: What a value must be, in plain words, by Pydantic's kind of fault.
+_SAID = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    "string_type": "must be a text in quotes",
+    "literal_error": "must be one of {expected}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a table of keys"),
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+}
+
+
+def said_of(fault: Mapping[str, Any]) -> str:
+    """What is wrong, of one of Pydantic's errors, in plain words."""
+    plain = _SAID.get(fault["type"])
+    if plain is not None:
+        return plain.format(**fault.get("ctx", {}))
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
 def first_fault(error: ValidationError) -> str:
     """Where the first thing is that is wrong with a record, and what it is."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
+    return f"{where + ': ' if where else ''}{said_of(first)}"
 
 
 class LemurRecord(Record):

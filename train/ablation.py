@@ -71,6 +71,7 @@ class Row:
     variant: str
     n: int
     failed: int
+    paused: int  # ended by the time limit: the same command goes on with them
     mean: float | None
     std: float | None
     against: Difference
@@ -144,7 +145,8 @@ def _row(name: str, found: dict[int, TrainingRecord], full: dict[int, TrainingRe
     return Row(
         variant=name,
         n=len(values),
-        failed=len(found) - len(values),
+        failed=sum(record.status not in ("ok", "timeout") for record in found.values()),
+        paused=sum(record.status == "timeout" for record in found.values()),
         mean=statistics.fmean(values.values()) if values else None,
         std=statistics.stdev(values.values()) if len(values) > 1 else None,
         against=paired_difference(_accuracies(full), values),
@@ -169,7 +171,7 @@ def page(rows: Sequence[Row], full: dict[int, TrainingRecord], label: str, teste
     cells = [
         [
             plain(row.variant),
-            str(row.n) if not row.failed else f"{row.n} ({row.failed} failed)",
+            _runs(row),
             points(row.mean),
             points(row.std),
             "" if row.variant == FULL else points(row.against.mean, signed=True),
@@ -224,6 +226,12 @@ def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
     return frame.Page(
         "Ablation", manifest.kind, lead, [view for view in views if view["rows"]], runs_library(folder, names)
     )
+
+
+def _runs(row: Row) -> str:
+    """How many came to their end, and what became of the others."""
+    others = [f"{number} {what}" for number, what in ((row.failed, "failed"), (row.paused, "paused")) if number]
+    return f"{row.n} ({', '.join(others)})" if others else str(row.n)
 
 
 def row_text(row: Row) -> str:

@@ -280,6 +280,8 @@ def ablate_(
         print(row_text(row))
     print(f"-> {out / 'ablation.md'}")
     if not any(row.n for row in rows):
+        if any(row.paused for row in rows):
+            raise UserError(f"{out}: no run came to its end within --time-limit; the same command goes on with them")
         raise UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
 
 

@@ -136,6 +136,8 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
             if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(labels):
                 told = sizes(scores.shape, "a scalar") if isinstance(scores, Tensor) else type(scores).__name__
                 raise NetError("wrong_output", f"forward gives {told}, not {len(labels)}x{CLASSES}: images x classes")
+            if not bool(torch.isfinite(scores).all()):
+                raise NetError("not_finite", "forward gives infinite values or NaN after training: it diverged")
             right += int((scores.argmax(1) == labels).sum())
             count += len(labels)
     return right / count

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lemur_core.files.errors import UsageError, UserError
-from manifests.records import Ingredient
+from manifests.records import Ingredient, said_of
 from train.contract import check_contract
 
 #: Recipes that come with the package.
@@ -260,8 +260,7 @@ def _describe(found: Any) -> str:
         known = _keys(place[:-1])
         near = difflib.get_close_matches(place[-1], known, 1, 0.5)
         return f"no key {name}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}")
-    said = str(found["msg"]).removeprefix("Value error, ")
-    return f"{name}: {said}" + ("" if isinstance(found["input"], dict) else f", not {found['input']!r}")
+    return f"{name}: {said_of(found)}" + ("" if isinstance(found["input"], dict) else f", not {found['input']!r}")
 
 
 def _keys(place: list[str]) -> list[str]:

@@ -268,7 +268,15 @@ class _Run:
 
 
 def _read_run(folder: Path) -> _Run | str:
-    """A run as LEMUR takes it, or why it does not."""
+    """A run as LEMUR takes it, or why it does not: one whose files are not as they were written is none."""
+    from train.trace import verify  # which knows what this module writes
+
+    try:
+        wrong = next((check for check in verify(folder) if not check.ok), None)
+    except UserError as error:
+        return str(error)
+    if wrong is not None:
+        return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after the training: train it again"
     try:
         record, code = read_record(folder), (folder / NET).read_bytes().decode()
     except (OSError, ValueError):  # ValidationError and UnicodeDecodeError are ValueErrors

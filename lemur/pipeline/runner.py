@@ -21,13 +21,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lemur.folders import STATE
 from lemur_core.files.atomic import own, sha256_file, write_text
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.progress import note
 from manifests.manifest import package_versions
 from manifests.records import Record, Sha256
 
-STATE = "stages.json"
 _LOCK = ".lock"
 _OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 #: Packages whose releases may change results, beside those of every manifest.

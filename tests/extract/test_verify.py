@@ -287,7 +287,7 @@ def with_facts(**changes: Any) -> Callable[[str], str]:
         (lambda line: json.dumps(dict(reversed(json.loads(line).items()))) + "\n", "not written with sorted keys"),
         (with_facts(level="forward"), "level not as in the table"),
         (with_facts(license="ISC", category="Loss"), "category, license not as in the table"),
-        (with_facts(parameters=-1), "parameters: Input should be greater than or equal to 0"),
+        (with_facts(parameters=-1), "parameters: must be at least 0"),
         (with_facts(more=1), "more: Extra inputs are not permitted"),
         (
             with_facts(summary="class Made(torch.nn.Module): pass"),

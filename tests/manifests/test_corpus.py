@@ -134,9 +134,9 @@ def test_places(default: Fetch, own: str | None, entry: dict[str, Any], places: 
             '{"source": "git+URL@REVISION"}, or give it "fetch": "either"',
         ),
         (corpus(source=COMMIT, fetch="package"), "sources.0 (one): fetch is 'package', but git+"),
-        (corpus(fetch="svn"), "sources.0.fetch: Input should be 'either', 'package' or 'git'"),
-        ({"name": "mine", "fetch": ["git"], "sources": [ENTRY]}, "fetch: Input should be 'either', 'package' or 'git'"),
-        (corpus(symbols="*Attention"), "sources.0.symbols: Input should be a valid array"),
+        (corpus(fetch="svn"), "sources.0.fetch: must be one of 'either', 'package' or 'git'"),
+        ({"name": "mine", "fetch": ["git"], "sources": [ENTRY]}, "fetch: must be one of 'either', 'package' or 'git'"),
+        (corpus(symbols="*Attention"), "sources.0.symbols: must be a list"),
         (corpus(symbols=[""]), "sources.0.symbols.0: String should have at least 1 character"),
     ],
 )

@@ -137,7 +137,7 @@ def stats(**changes: Any) -> pa.Table:
         (stats(nn=...), "t.parquet: no column nn"),
         (stats(epoch="1"), "t.parquet: column epoch is string, not int64"),
         (stats(id="0"), "t.parquet: id: String should match pattern"),
-        (stats(id=pa.array([None], pa.string())), "t.parquet: id: Input should be a valid string"),
+        (stats(id=pa.array([None], pa.string())), "t.parquet: id: must be a text in quotes"),
         (stats(id=pa.nulls(1)), "t.parquet: column id is null, not string"),
         (None, "no file t.parquet"),
         (b"not parquet", "t.parquet: not readable: "),
