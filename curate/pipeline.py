@@ -99,8 +99,9 @@ def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
         return
     left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
     if not left_out:
-        why, number = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
-        raise UserError(f"none of {plural(len(outcome.decisions), 'row')} holds usable code: {number:,} times {why}")
+        why, _ = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
+        rows = plural(len(outcome.decisions), "row")
+        raise UserError(f"none of {rows} holds usable code: {why}; nothing was written")
     prefixes = Counter(prefix_of(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
     known = ", ".join(prefix for prefix, _ in prefixes.most_common(5))
     reason = outcome.decisions[left_out[0]].reason

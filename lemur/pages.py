@@ -3,8 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from lemur.folders import KINDS
-from lemur.pipeline.runner import STATE
+from lemur.folders import KINDS, STATE
 from lemur.pipeline.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError

@@ -17,7 +17,7 @@ TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 TRAIN = ("assemble", "candidates", "search", "run", "ablate", "check", "register")
 COMMANDS = (
     *("extract", "show", "search", "curate", "explain", "novel", "verify", "sensitivity", "publish", "pull"),
-    *("run", "trace", "open", "migrate", "synthesize"),
+    *("run", "trace", "migrate", "synthesize", "cache", "doctor", "rebuild", "open", ""),
     *(f"train {command}" for command in TRAIN),
 )
 

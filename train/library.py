@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from lemur_core.files.errors import UserError
 from manifests.licenses import all_of
 from manifests.provenance import REQUIREMENTS, TABLE, read_parts
-from manifests.records import Block, Spec
+from manifests.records import Block, Spec, first_fault
 
 _SPECS = "specs.jsonl"
 _UNREAD = frozenset({"code", "lean_code", "observed", "resolutions"})
@@ -145,7 +145,7 @@ def _read(folder: Path, _times: tuple[int, ...]) -> Library:
         if facts:
             library.spec(next(iter(facts)))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error).splitlines()[0]
+        first = first_fault(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
         raise UserError(f"{folder.name}: its records cannot be read: {first}; extract it again") from error
     return library
 

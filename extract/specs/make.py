@@ -22,7 +22,7 @@ from extract.specs.outline import Outline, outline_of
 from lemur_core.files.progress import progress
 from lemur_core.similarity.text import tokens_of
 from manifests.provenance import SPECS
-from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments
+from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault
 
 #: Tokens in a row that would be a passage of the source.
 LIMIT = 8
@@ -273,8 +273,7 @@ def line_faults(line: str | None, row: Mapping[str, Any]) -> Iterator[str]:
         facts = json.loads(line)
         spec = Spec.model_validate(facts)
     except ValidationError as error:
-        first = error.errors()[0]
-        yield f"{SPECS}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        yield f"{SPECS}: {first_fault(error)}"
         return
     except (ValueError, RecursionError) as error:
         yield f"{SPECS}: not JSON: {error}"

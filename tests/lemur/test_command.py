@@ -405,12 +405,12 @@ def test_what_cannot_be_curated_is_told_in_one_line(
 
 
 def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:
-    """Not an error: a snapshot without records, in which each row says why."""
+    """A snapshot without records is of no use to anybody: the first reason is told, and nothing is written."""
     write_rows(place / "in.jsonl", [{"nn": "a", "nn_code": "def ("}, {"nn": "b", "nn_code": None}])
     done = lemur_here("curate", "in.jsonl", "--out", "out", "--jobs", 1, cwd=place)
-    assert done.returncode == 0, done.stderr
-    assert pq.read_table(place / "out" / "decisions.parquet").column("stage").to_pylist() == ["invalid"] * 2
-    assert lemur_here("verify", "out", cwd=place).returncode == 0
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("lemur: none of 2 rows holds usable code: not Python")
+    assert not (place / "out").exists()
 
 
 def test_output_in_the_way(snapshot: Path, place: Path, lemur_here: Any) -> None:
