@@ -198,10 +198,12 @@ def _standing(removed: pa.Table, listed: Sequence[Mapping[str, Any]]) -> dict[st
     own = removed.filter(pc.is_in(removed["canonical"], value_set=pa.array([row["id"] for row in listed], pa.string())))
     numbers = Counter(dict(zip(*_counted(own["canonical"]), strict=True)))
     most = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
+    own = own.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
+    groups = own["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
+    place = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
     found: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in listed}
-    for row in own.sort_by([("nn", "ascending"), ("id", "ascending")]).to_pylist():
-        if len(found[row["canonical"]]) < most:
-            found[row["canonical"]].append(row)
+    for row in own.filter(pa.array(place < most)).to_pylist():
+        found[row["canonical"]].append(row)
     return {name: (numbers[name], rows) for name, rows in found.items()}
 
 

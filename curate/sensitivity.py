@@ -34,7 +34,8 @@ from lemur_core.similarity.index import (
 from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
 from lemur_core.similarity.minhash import Banding
 from lemur_core.similarity.selection import Standing, Verdict, select
-from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions, write_manifest
+from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions
+from manifests.page import frame
 from manifests.tables import write_table
 
 if TYPE_CHECKING:
@@ -403,8 +404,26 @@ def sensitivity(
             outputs=list_outputs(folder, rows),
             measured=watch.measured(),
         )
-        write_manifest(folder, manifest)
-    return manifest
+        return frame.finish(folder, manifest, grid_page, watch)
+
+
+def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
+    """What there is to see of a grid: kept codes at each pair of thresholds, and what took the others away."""
+    grid, codes = manifest.counts["grid"], manifest.counts["codes"]
+    rows = [
+        (
+            f"lexical {point['lexical_threshold']:g}, structural {point['structural_threshold'] or 'off'}",
+            float(point["kept"]),
+            float(codes),
+            f"{count(point['kept'])}  {percent(point['kept'], codes)}",
+        )
+        for point in grid
+    ]
+    names = ("lexical_threshold", "structural_threshold", "kept", "exact", "lexical", "structural")
+    cells = [[point[name] for name in names] for point in grid]
+    views = [frame.bars("Kept codes", rows), frame.table("By stage", [name.replace("_", " ") for name in names], cells)]
+    lead = f"{plural(codes, 'code')} of {manifest.parameters['source']} at {plural(len(grid), 'pair')} of thresholds."
+    return frame.Page(f"Sensitivity of {manifest.parameters['source']}", manifest.kind, lead, views)
 
 
 def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | None]:

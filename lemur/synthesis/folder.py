@@ -8,6 +8,7 @@ from typing import Any
 
 from curate.novel import PRM
 from lemur.synthesis.loop import Tried
+from lemur.synthesis.page import ATTEMPTS, NETS, synthesis_page
 from lemur.synthesis.report import card_text, report_text
 from lemur.synthesis.steps import TASK
 from lemur_core.files.atomic import atomic_folder, write_text
@@ -18,15 +19,13 @@ from manifests.manifest import (
     list_outputs,
     package_versions,
     parent_of,
-    write_manifest,
 )
+from manifests.page.frame import finish
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from manifests.tables import Configs, card_yaml, offered_tables, write_table, write_tables
 from train.check import CheckResult
 
 KIND = "synthesis"
-ATTEMPTS = "attempts.parquet"
-NETS = "nets"
 CONFIGS: Configs = {
     "networks": (Synthesized, {"train": "data/records/train-*.parquet"}),
     "attempts": (SynthesisAttempt, {"train": ATTEMPTS}),
@@ -129,8 +128,7 @@ def write_synthesis(
             outputs=list_outputs(folder, rows),
             measured=watch.measured(),
         )
-        write_manifest(folder, manifest)
-    return manifest
+        return finish(folder, manifest, synthesis_page, watch)
 
 
 def counts_of(records: Sequence[SynthesisAttempt]) -> dict[str, Any]:

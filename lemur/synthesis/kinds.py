@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from lemur.synthesis.folder import ATTEMPTS, KIND, NETS, counts_of
+from lemur.synthesis.folder import KIND, counts_of
 from lemur.synthesis.loop import PREFIX
+from lemur.synthesis.page import ATTEMPTS, NETS, synthesis_page
 from lemur.synthesis.steps import STEPS
 from lemur_core.files.errors import UserError
 from manifests.checks import Check, check_files, check_table, found_check
@@ -119,4 +120,4 @@ def _traced(folder: Path, row: Synthesized) -> Traced:
     return Traced(links, (*row.block_codes, *([row.parent] if row.parent else [])))
 
 
-KINDS = {KIND: FolderKind(verify, find, find_code)}
+KINDS = {KIND: FolderKind(verify, find, find_code, synthesis_page)}

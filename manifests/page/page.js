@@ -239,7 +239,8 @@
       lanes[lane].push([from, to]);
       return lane;
     });
-    const width = 350, room = 14 + LANE * lanes.length;
+    const room = 14 + LANE * lanes.length;
+    const width = Math.max(230, Math.min(350, document.documentElement.clientWidth - 50 - room));
     const list = h("ol", { class: "graph" });
     list.style.height = y + "px";
     const svg = s("svg", { width: width + room, height: y, "aria-hidden": "true" });
