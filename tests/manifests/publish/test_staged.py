@@ -14,7 +14,7 @@ import pytest
 
 from extract.folder import CONFIGS
 from lemur_core.files.errors import UserError
-from manifests.checks import check_description, check_table
+from manifests.checks import check_description, check_files, check_table
 from manifests.manifest import list_outputs, read_manifest, write_manifest
 from manifests.provenance import without_source
 from manifests.publish.staged import Staged, staged
@@ -84,6 +84,23 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert {item.path: item.rows for item in manifest.outputs}["blocks.parquet"] == len(new) == 15
     assert (manifest.details, manifest.counts) == ({**stated.details, "withheld": WITHHELD}, stated.counts)
     assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [tuple(item.values()) for item in WITHHELD]
+
+
+def test_its_page_leaves_where_that_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    with staged(folder, page=True) as ready:
+        with_page = copied(ready, tmp_path / "with")
+    with staged(folder) as ready:
+        without = copied(ready, tmp_path / "without")
+    assert {path.relative_to(with_page).as_posix() for path in with_page.rglob("*") if path.is_file()} >= PAGE
+    assert not (without / "index.html").exists()
+    manifests = [(out / "manifest.json").read_bytes() for out in (with_page, without)]
+    assert manifests[0] == manifests[1], "so what was made from one of them knows the other"
+    for out in (with_page, without):
+        assert check_files(out, read_manifest(out)).ok
+    shutil.rmtree(folder / "page")
+    (folder / "index.html").unlink()
+    with staged(folder, page=True) as ready:
+        assert not PAGE & ready.files.keys(), "an older folder has none"
 
 
 def test_no_line_of_it_stands_in_an_error(folder: Path, tmp_path: Path) -> None:
