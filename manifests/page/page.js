@@ -105,7 +105,7 @@
       if (view.text === null) return gone();
       const names = data.library.further[place];
       const one = unrolled(view.text);
-      const diff = h("div", { class: "diff", tabindex: 0, role: "region", "aria-label": "difference", "aria-live": "polite" });
+      const diff = h("div", { class: "diff", tabindex: 0, role: "region", "aria-label": "difference" });
       const buttons = view.rows.map(([told, text], at) => h("button", {
         type: "button", role: "option", "aria-selected": "false", tabindex: -1,
         onclick(event) {
@@ -289,6 +289,7 @@
   function library(given) {
     const texts = given.names.map((name, at) => [name, given.notes[at], ...given.further[at]].join("\n").toLowerCase());
     const order = given.names.map((_, at) => at);
+    const bare = given.names.map((name) => name.replace(/^_+/, ""));
     const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", oninput: () => list() });
     const selects = given.facets.map(([label, values, at]) => {
       const counts = values.map(() => 0);
@@ -307,7 +308,7 @@
       const by = sort.value === "name" ? null : given.numbers[Number(sort.value)][1];
       const value = (at) => (by[at] === null ? -Infinity : by[at]);
       if (by) found.sort((p, q) => value(q) - value(p) || p - q);
-      else found.sort((p, q) => compare(given.names[p], given.names[q]) || p - q);
+      else found.sort((p, q) => compare(bare[p], bare[q]) || p - q);
       const all = given.total > order.length ? ` (of ${number(given.total)}; all are in ${given.elsewhere})` : "";
       count.textContent = `${number(found.length)} of ${number(order.length)} ${given.noun}${all}`;
       items.replaceChildren();
@@ -352,17 +353,17 @@
     }
   }
   const here = () => (/^#\/\d+$/.test(location.hash) ? Number(location.hash.slice(2)) : null);
-  let overview, detail, around, scrolled = 0;
+  let overview, detail, around, left = null, scrolled = 0;
   function turn() {
     const place = here();
     const opened = place !== null && data.library && place < data.library.names.length;
-    if (opened && !overview.hidden) scrolled = scrollY;
+    if (opened && !overview.hidden) [left, scrolled] = [place, scrollY];
     const back = !opened && overview.hidden;
     [overview, ...around].forEach((part) => { part.hidden = opened; });
     detail.hidden = !opened;
     document.title = (opened ? seen(data.library.names[place]) + " – " : "") + seen(data.title);
     if (opened) { scrollTo(0, 0); entry(place); }
-    else if (back && location.hash.length < 2) { detail.replaceChildren(); scrollTo(0, scrolled); }
+    else if (back && location.hash.length < 2) { detail.replaceChildren(); document.querySelector(`.list a[href="#/${left}"]`)?.focus(); scrollTo(0, scrolled); }
     else if (location.hash.length > 1) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   }
 
