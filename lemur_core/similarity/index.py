@@ -179,10 +179,8 @@ class LexicalIndex(NeighbourIndex):
         """Forget what was kept."""
         super().clear()
         self._tables.clear()
-        self._shingles: list[npt.NDArray[np.uint64]] = []
 
     def _add(self, item: int, number: int) -> None:
-        self._shingles.append(self._sets.shingles(item))
         self._tables.insert(item, number)
 
     def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
@@ -198,7 +196,7 @@ class LexicalIndex(NeighbourIndex):
         estimates = np.count_nonzero(signatures[sets] == signatures[item], axis=1) / PERMUTATIONS
         shingles = self._sets.shingles(item)
         for number in numbers[fits & (estimates >= self.threshold - ESTIMATE_MARGIN)].tolist():
-            yield number, jaccard(shingles, self._shingles[number])
+            yield number, jaccard(shingles, self._sets.shingles(self._kept[number]))
 
 
 class StructuralIndex(NeighbourIndex):
@@ -207,37 +205,34 @@ class StructuralIndex(NeighbourIndex):
     stage = "structural"
 
     def __init__(self, fingerprints: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        frequency = element_frequency(fingerprints)
-        self._rarest_first = [rarest_first(elements, frequency) for elements in fingerprints]
+        self._fingerprints, self._frequency = fingerprints, element_frequency(fingerprints)
         super().__init__(threshold)
 
     def clear(self) -> None:
         """Forget what was kept."""
         super().clear()
         self._kept_with: dict[int, list[int]] = {}
-        self._sets: list[frozenset[int]] = []
 
     def keep(self, item: int, place: int) -> None:
         """Add a fingerprint under its place."""
-        if self._rarest_first[item]:
+        if len(self._fingerprints[item]):
             super().keep(item, place)
 
     def _add(self, item: int, number: int) -> None:
-        self._sets.append(frozenset(self._rarest_first[item]))
         for element in self._prefix(item):
             self._kept_with.setdefault(element, []).append(number)
 
     def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
-        own = frozenset(self._rarest_first[item])
+        own = frozenset(self._fingerprints[item].tolist())
         sharing = {number for element in self._prefix(item) for number in self._kept_with.get(element, ())}
         for number in sharing:
-            other = self._sets[number]
+            other = self._fingerprints[self._kept[number]]
             sizes = sorted((len(own), len(other)))
             if number >= looked and sizes[0] >= self.threshold * sizes[1] - 1e-9:
-                yield number, set_jaccard(own, other)
+                yield number, set_jaccard(own, frozenset(other.tolist()))
 
     def _prefix(self, item: int) -> Sequence[int]:
-        return prefix(self._rarest_first[item], self.threshold)
+        return prefix(rarest_first(self._fingerprints[item], self._frequency), self.threshold)
 
 
 #: Elements in the order that `rarest_first` gives them.
