@@ -85,6 +85,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
         total=kept,
         elsewhere="data/records",
         order="stands for",
+        by="stands for",
     )
     told = ", ".join(f"{count(pc.sum(pc.equal(records['split'], split)).as_py() or 0)} {split}" for split in SPLITS)
     lead = (

@@ -37,6 +37,7 @@ def synthesis_page(folder: Path, manifest: Manifest) -> Page:
         views=map(_views, records),
         total=len(records),
         elsewhere=ATTEMPTS,
+        by="from the spec of",
     )
     lead = (
         f"{plural(len(records), 'answer')} of {plural(len(models), 'model')}, {count(accepted)} accepted by all steps."

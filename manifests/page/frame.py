@@ -61,7 +61,8 @@ class Library:
     """Entries that can be searched, filtered, sorted and opened.
 
     `views` are what each opens to, in the same order, made as they are written. `total` counts also those that are not
-    listed, and `elsewhere` says where all are; `order` is the number that they are first sorted by, else their names.
+    listed, and `elsewhere` says where all are; `order` is the number that they are first sorted by, else their names;
+    `by` is said before a further name.
     """
 
     title: str
@@ -73,6 +74,7 @@ class Library:
     total: int
     elsewhere: str
     order: str | None = None
+    by: str = "also"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,7 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
     if library is not None:
         names = itertools.islice((name for entry in listed for name in entry.further), FURTHER_NAMES)
         data["library"] = {
-            **{name: getattr(library, name) for name in ("title", "noun", "total", "elsewhere", "order")},
+            **{name: getattr(library, name) for name in ("title", "noun", "total", "elsewhere", "order", "by")},
             "names": [entry.name[:_NAME] for entry in listed],
             "notes": [entry.note[:_NAME] for entry in listed],
             "facets": [_facet(label, [one.facets[at] for one in listed]) for at, label in enumerate(library.facets)],

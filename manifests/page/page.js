@@ -318,7 +318,7 @@
     function otherwise(at) {
       const has = (text) => searched.every((word) => text.toLowerCase().includes(word));
       const other = has(given.names[at] + " " + given.notes[at]) ? undefined : given.further[at].find(has);
-      return other && "stands for " + other;
+      return other && given.by + " " + other;
     }
     function show(upTo) {
       const from = items.children.length;
