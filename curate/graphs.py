@@ -97,11 +97,12 @@ class NetworkTracer:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def run(self, payloads: Mapping[int, dict[str, Any]]) -> Iterator[tuple[int, Traced]]:
+    def run(self, payloads: Mapping[int, dict[str, Any]], *, wider: bool = True) -> Iterator[tuple[int, Traced]]:
         """What each of these networks computes, by its number, in the order in which they are done.
 
         Args:
             payloads: `code` and what `given_of` tells.
+            wider: try what passes a limit once more, with four times CPU and memory.
 
         Raises: UserError if no sandbox can be had.
         """
@@ -109,7 +110,7 @@ class NetworkTracer:
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
-            for outcome in self._box.run_within(jobs):
+            for outcome in self._box.run_within(jobs) if wider else self._box.run(jobs, attempts=1):
                 answer = answer_of(outcome)
                 if not answer["runs"]:
                     answer = {"error": f"{answer['category']}: {answer['error']}"}

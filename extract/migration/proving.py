@@ -103,7 +103,7 @@ def _run(net: nn.Module, case: Mapping[str, Any], expected: list[int]) -> None:
         raise _Failed("runs", error.detail) from error
     if not isinstance(output, Tensor) or list(output.shape) != expected:
         given = sizes(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise _Failed("shape", f"gives {given} for {sizes(inputs.shape)}, and the host gives {sizes(expected)}")
+        raise _Failed("shape", f"gives {given} for {sizes(inputs.shape)}, where {sizes(expected)} is wanted")
     if not bool(torch.isfinite(output).all()):
         raise _Failed("shape", "gives values that are not finite")
 

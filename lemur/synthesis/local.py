@@ -25,6 +25,7 @@ class Local:
     def __init__(self, name: str, *, budget: Budget) -> None:
         try:
             import transformers
+            from safetensors import SafetensorError
         except ImportError as error:
             raise UserError(
                 f"--model {name}: needs transformers; pip install 'lemur-curator[synthesis]', or give --base-url"
@@ -36,7 +37,7 @@ class Local:
                 name, trust_remote_code=False, use_safetensors=True
             )
             self._model = model.eval()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
                 f"--model {name}: cannot be loaded: {said}; give a folder or a name on the Hub, or --base-url URL"
