@@ -291,7 +291,7 @@ class Constructor:
         return {name: _WIDER for name, text in texts.items() if text == _WIDTH} if vanished else {}
 
     def _choices(self, name: str) -> tuple[str, ...]:
-        found: list[str] = [*self._companions().get(name, ()), *self._compared(name)]
+        found: list[str] = [*self._companions().get(name, ()), *self._compared(name), *self._keys(name)]
         parameter = self.parameters.get(name)
         if parameter is not None and parameter.default in ((), []):
             found += _FILLED
@@ -306,13 +306,20 @@ class Constructor:
         )
         return list(dict.fromkeys(text for rest in found for text in _strings_of(rest)))[:_MOST_STRINGS]
 
+    def _keys(self, name: str) -> list[str]:
+        """The keys of tables in which the class, or a base, looks a parameter up: `self.settings[depth]`."""
+        bases = "".join(_text_of(base, "__init__") for base in self.cls.__mro__ if "__init__" in vars(base))
+        tables = re.findall(rf"(\w+)\[{name}\]|(?<![\w.]){name} (?:not )?in (?:set\()?(?:\w+\.)?(\w+)", bases)
+        found: list[str] = []
+        for table in dict.fromkeys(one or other for one, other in tables):
+            value = getattr(self.cls, table, self.names.names.get(table))
+            found += [repr(key) for key in value if isinstance(key, int | str)] if isinstance(value, dict) else []
+        return found[:_MOST_STRINGS]
+
     def _source(self) -> str:
         """The text of the constructor and of forward."""
         if self.text is None:
-            self.text = ""
-            for method in ("__init__", "forward"):
-                with contextlib.suppress(OSError, TypeError, AttributeError):  # what asking for its text may raise
-                    self.text += inspect.getsource(getattr(self.cls, method))
+            self.text = "".join(_text_of(self.cls, method) for method in ("__init__", "forward"))
         return self.text
 
     def _listed(self, failure: AttemptError, named: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -357,6 +364,14 @@ class Constructor:
     def _remember(self, failure: AttemptError, arguments: Arguments) -> None:
         if self.worst is None or failure.progress > self.worst[0].progress:
             self.worst = (failure, arguments)
+
+
+def _text_of(cls: type, method: str) -> str:
+    """The text of a method; empty where it is not to be had."""
+    try:
+        return inspect.getsource(getattr(cls, method))
+    except (OSError, TypeError, AttributeError):  # what asking for it may raise
+        return ""
 
 
 def instances(name: str, cls: Any) -> list[str]:

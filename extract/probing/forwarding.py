@@ -26,6 +26,7 @@ from extract.probing.inputs import (
     graph_main,
     is_graph,
     is_loss,
+    is_packed,
     layers_of,
     layouts,
     like_main,
@@ -136,7 +137,8 @@ class Forward:
         channels = layers.channels or (32, 3)
         parameter = self.parameters.get(names[0].lstrip("*"))
         annotation = spelled(parameter.annotation) if parameter is not None else ""
-        shapes = layouts(layers, [2] if graph else ranks or ([2] if loss else []), names[0])
+        flat = graph or is_packed(list(self.parameters))
+        shapes = layouts(layers, [2] if flat else ranks or ([2] if loss else []), names[0])
         given = self._companions(names)
         for position, layout in enumerate(shapes[:1] if graph else shapes):
             for size in channels[: 2 if position < 2 else 1]:

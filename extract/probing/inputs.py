@@ -242,6 +242,7 @@ _INDEX = re.compile(r".*(ids|labels?|indices|index|idx|timesteps?|token)|t|y|tex
 _MASK = re.compile(r".*mask.*|valid.*")
 _LISTS = re.compile(r"inputs|feats|features|xs|hidden_states_list|feature_(maps|list)|laterals")
 _TARGETS = re.compile(r"targets?|labels?|gt|y_true")
+_ENDS = re.compile(r"cu_?seq_?lens?(_\w+)?")  # where each of several sequences ends, of which the main input has one
 
 #: Arguments with one meaning across the field, in a graph of some nodes and edges, or on a map of 4 x 4.
 MEANINGS: tuple[tuple[str, Value], ...] = (
@@ -266,6 +267,11 @@ def meaning(name: str) -> Value | None:
 def is_graph(arguments: Sequence[str]) -> bool:
     """Whether forward works on graphs: its main input has a row for each node."""
     return any(name in {"edge_index", "adj_t", "batch", "index"} for name in arguments)
+
+
+def is_packed(arguments: Sequence[str]) -> bool:
+    """Whether forward works on sequences one behind the other: its main input has a row for each token of any."""
+    return any(_ENDS.fullmatch(name) for name in arguments)
 
 
 def is_loss(arguments: Sequence[str], class_name: str) -> bool:
@@ -316,8 +322,10 @@ def like_main(name: str, main: Tensor, *, loss: bool) -> list[Value]:
     if loss and (_TARGETS.fullmatch(lower) or lower in {"y", "input2", "x2"}):
         positions = Tensor((rows[0], *main.shape[2:]), INDEX)
         return [main, Tensor(main.shape, POSITIVE), Tensor(rows, INDEX), positions, Tensor(rows)]
+    if _ENDS.fullmatch(lower):
+        return [Literal(f"torch.tensor([0, {main.shape[0]}], dtype=torch.int32)")]
     if lower in {"position_embeddings", "rotary_pos_emb", "rope"}:
-        pair = Tensor((1, tokens, 8))
+        pair = Tensor((main.shape[0], 8) if len(main.shape) == 2 else (1, tokens, 8))
         return [Items((pair, pair), is_tuple=True), main, Literal("None")]
     if _MASK.fullmatch(lower):
         masks = [(rows[0], tokens), main.shape, (rows[0], *main.shape[2:])]

@@ -63,6 +63,34 @@ def test_strings_that_would_do(constructor: MakeConstructor, case: str) -> None:
     assert dict(first(constructor(text(signature, body))).kwargs) == kwargs
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("self.blocks = self.sizes[depth]", "18"),
+        ("self.blocks = type(self).sizes[depth]", "18"),
+        ("if depth not in self.sizes: raise KeyError(f'invalid depth {depth}')", "18"),
+        ("assert depth in set(self.sizes), 'unknown'", "18"),
+        ("self.blocks = NAMED[depth]", "'tiny'"),
+    ],
+)
+def test_keys_of_a_table_that_a_base_asks(constructor: MakeConstructor, line: str, expected: str) -> None:
+    made = constructor(
+        f"""
+NAMED = {{"tiny": 1, "huge": 9}}
+class Base(nn.Module):
+    sizes = {{18: 2, 34: 4}}
+    def __init__(self, depth):
+        super().__init__()
+        {line}
+class A(Base):
+    def __init__(self, depth, width):
+        super().__init__(depth)
+        self.a = nn.Linear(width, width)
+"""
+    )
+    assert dict(first(made).kwargs) == {"depth": expected, "width": "32"}
+
+
 def test_a_field_of_default_settings_that_is_needed(constructor: MakeConstructor) -> None:
     more = """
 from dataclasses import dataclass

@@ -236,6 +236,8 @@ def test_layouts(ranks: tuple[int, ...], documented: list[int], name: str, first
         ("edge_index", ROWS, False, Tensor((2, 16), INDEX, 8)),
         ("mask", TOKENS, False, Literal("None")),
         ("position_embeddings", TOKENS, False, Items((Tensor((1, 16, 8)),) * 2, is_tuple=True)),
+        ("position_embeddings", ROWS, False, Items((Tensor((ROWS.shape[0], 8)),) * 2, is_tuple=True)),
+        ("cu_seqlens", ROWS, False, Literal(f"torch.tensor([0, {ROWS.shape[0]}], dtype=torch.int32)")),
         ("position_ids", TOKENS, False, Tensor((2, 16), INDEX)),
         ("timestep", IMAGE, False, Tensor((2, 16), INDEX)),
         ("target", IMAGE, True, IMAGE),
