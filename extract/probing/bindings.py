@@ -391,7 +391,9 @@ def _tokens(code: types.CodeType, names: Mapping[str, Any]) -> Iterator[Token]:
         elif one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
             yield (one.opname,)
         else:
-            yield one.opname, one.argval if one.opcode in _NAMED else one.argrepr or one.arg
+            # A method of what the file imports is asked for as an attribute; which it is says nothing of the text.
+            name = "LOAD_ATTR" if one.opname == "LOAD_METHOD" else one.opname
+            yield name, one.argval if one.opcode in _NAMED else one.argrepr or one.arg
     if reading is not None:
         yield (_GLOBAL, *reading)
 

@@ -174,6 +174,15 @@ def test_instructions_leave_out_names_of_globals_and_places() -> None:
     assert instructions(one.f) != instructions(third.f)
 
 
+def test_a_name_that_the_file_imports_is_called_by_other_instructions() -> None:
+    """Python asks what an import binds for an attribute, anything else for a method."""
+    call = "def f(a):\n    return absent.run(a)\n"
+    imported = module_of(f"try:\n    import absent\nexcept ImportError:\n    absent = 1\n{call}", "imported")
+    bound = module_of(f"absent = 1\n{call}", "bound")
+    assert instructions(imported.f) == instructions(bound.f)
+    assert instructions(bound.f) != instructions(module_of(f"absent = 1\n{call.replace('run', 'go')}", "other").f)
+
+
 def test_members_of_sets_and_enums_are_found_in_any_order() -> None:
     """Sets of classes lie in an order of their own in each file; an enum's member may be a text as well."""
     classes = "".join(f"class {name}(nn.Module):\n    kind = {name!r}\n\n\n" for name in ("A", "B", "C", "D"))
