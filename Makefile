@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 OUT ?= snapshot
 
-.PHONY: run test test-slow check bench schemas clean
+.PHONY: run test test-slow check bench schemas docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -22,6 +22,10 @@ check: .venv/.ready-dev
 
 bench: .venv/.ready-dev
 	$(PY) -m benchmarks.all
+
+# The documents as a site, in build/site.
+docs: .venv/.ready-dev
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --strict
 
 schemas: .venv/.ready
 	$(PY) -P -m manifests.schemas
