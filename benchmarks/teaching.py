@@ -30,7 +30,17 @@ import numpy as np
 from benchmarks.environment import make_environment
 from benchmarks.teaching_corpus import ARMS, Corpus, Text, read_corpus
 from benchmarks.teaching_judge import TASK, Learned, copied, counts, header_of, run_all, windows
-from benchmarks.teaching_model import Shape, bits, encode, load_model, make_stream, make_tokenizer, train, write
+from benchmarks.teaching_model import (
+    TRAINED,
+    Shape,
+    bits,
+    encode,
+    load_model,
+    make_stream,
+    make_tokenizer,
+    train,
+    write,
+)
 from extract.results import wilson
 from lemur_core.files.atomic import own, write_text
 from lemur_core.files.errors import UserError
@@ -148,35 +158,45 @@ def _run(
 ) -> None:
     """Train and judge one arm with one seed, as far as that is not done."""
     folder = given.out / "runs" / f"{arm}-{seed}"
-    if (folder / _JUDGED).is_file():
+    file = folder / _JUDGED
+    if "samples" in _read(file):
         return
     with own(folder, ".lock", "another call is at it"):
         stream = make_stream([text.code for text in corpus.arms[arm]], tokenizer, shape, seed)
         place = choose_place("cpu")
-        told = train(folder, shape, stream, tokenizer, seed, place, until, f"{arm} {seed}")
-        if told is None:
+        if train(folder, shape, stream, tokenizer, seed, place, until, f"{arm} {seed}") is None:
             return
         model = load_model(folder)
-        codes = [text.code for text in corpus.held]
-        started = time.monotonic()
-        needed = bits(model, tokenizer, codes, shape, place)
         learned = np.unique(windows(stream.rows))
-        own_share = copied([encode(tokenizer, code)[1:] for code in codes], learned)
-        rows = _samples(given, corpus, seed, shape, tokenizer, model)
+        judged = _read(file)
+        if not judged:
+            codes = [text.code for text in corpus.held]
+            needed = bits(model, tokenizer, codes, shape, place)
+            judged = {
+                "bits": {text.id: value for text, value in zip(corpus.held, needed, strict=True)},
+                "held_copied": copied([encode(tokenizer, code)[1:] for code in codes], learned),
+            }
+            write_text(file, json.dumps(judged))
+            print(f"{arm} {seed}: {sum(needed) / _size(corpus.held):.3f} bits a byte", flush=True)
+        if not (folder / _SAMPLES).is_file():
+            _keep(folder, _samples(given, corpus, seed, shape, tokenizer, model))
+        rows = [json.loads(line) for line in (folder / _SAMPLES).read_text(encoding="utf-8").splitlines()]
         known = Learned(corpus, corpus.arms[arm])
         for row, outcome in zip(rows, run_all([row["code"] for row in rows]), strict=True):
             row |= outcome | {"nearest": known.nearest(row["code"]) if outcome["parses"] else None}
         share = copied([encode(tokenizer, row["code"][row["given"] :])[1:] for row in rows], learned)
-        judged = {
-            "bits": {text.id: value for text, value in zip(corpus.held, needed, strict=True)},
-            "copied": share,
-            "held_copied": own_share,
-            "seconds": round(time.monotonic() - started, 1),
-            **counts(rows),
-        }
-        write_text(folder / _SAMPLES, "".join(json.dumps(row) + "\n" for row in rows))
-        write_text(folder / _JUDGED, json.dumps(judged))
-        note(f"{arm} {seed}: judged in {judged['seconds']} s")
+        _keep(folder, rows)
+        write_text(file, json.dumps({**judged, "copied": share, **counts(rows)}))
+        print(f"{arm} {seed}: {len(rows)} samples tried", flush=True)
+
+
+def _keep(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    write_text(folder / _SAMPLES, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A file of a run; nothing where there is none yet."""
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
 def _samples(
@@ -192,56 +212,63 @@ def _samples(
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
+Runs = Mapping[int, Mapping[str, Any]]  # by seed: what is told of the training, and what was judged
+
+
 def report(out: Path, corpus: Corpus, given: argparse.Namespace) -> list[str]:
-    """The runs that are judged, by arm."""
-    found = {arm: list(_read(out, arm)) for arm in corpus.arms}
-    found = {arm: runs for arm, runs in found.items() if runs}
+    """The runs that are judged, by arm; samples of those of which they are tried."""
+    found = {arm: runs for arm in corpus.arms if (runs := _judged(out, arm))}
     if not found:
-        return ["no run is finished; call again"]
-    means = {arm: _by_group(corpus, [judged["bits"] for _, judged in runs]) for arm, runs in found.items()}
+        return ["no run is judged; call again"]
     head = ["arm", "texts", "MB", "epochs", "seeds", "bits a byte", "minus released", "parse", "construct", "run"]
     rows = []
     for arm, runs in found.items():
-        whole = sum(judged["samples"] for _, judged in runs)
-        sums = {name: sum(judged[name] for _, judged in runs) for name in ("parses", "constructs", "runs", "novel")}
-        share = [sum(judged["copied"][at] for _, judged in runs) for at in (0, 1)]
-        against = paired_difference(means["released"], means[arm]) if "released" in means else None
+        tried = [run for run in runs.values() if "samples" in run]
+        sums = {name: sum(run[name] for run in tried) for name in ("samples", "parses", "constructs", "runs", "novel")}
+        against = _paired(corpus, found["released"], runs) if "released" in found and arm != "released" else None
         rows.append(
             [
                 ARMS[arm],
                 f"{len(corpus.arms[arm]):,}",
                 f"{_size(corpus.arms[arm]) / 1e6:.1f}",
-                f"{statistics.fmean(told['epochs'] for told, _ in runs):.2f}",
+                f"{statistics.fmean(run['epochs'] for run in runs.values()):.2f}",
                 str(len(runs)),
                 _bits(corpus, runs),
-                "–" if arm == "released" else _difference(against),
-                *(_share(sums[name], whole) for name in ("parses", "constructs", "runs")),
+                _difference(against),
+                *(_share(sums[name], sums["samples"]) for name in ("parses", "constructs", "runs")),
                 _share(sums["novel"], sums["parses"]),
-                percent(*share),
-                percent(*(sum(judged["held_copied"][at] for _, judged in runs) for at in (0, 1))),
+                percent(*(sum(run["copied"][at] for run in tried) for at in (0, 1))),
+                percent(*(sum(run["held_copied"][at] for run in runs.values()) for at in (0, 1))),
             ]
         )
-    trained = [told for runs in found.values() for told, _ in runs]
+    trained = [run for runs in found.values() for run in runs.values()]
     lines = [
         f"\n{trained[0]['parameters']:,} parameters, {trained[0]['tokens']:,} tokens a run,"
         f" {trained[0]['flop']:.2e} FLOP; {trained[0]['place']};"
-        f" {statistics.median(told['cpu_seconds'] for told in trained):.0f} CPU seconds in the median",
+        f" {statistics.median(run['cpu_seconds'] for run in trained):.0f} CPU seconds in the median",
         f"held out: {len(corpus.held)} records of {len({text.group for text in corpus.held})} groups,"
         f" {_size(corpus.held):,} bytes, draw {given.draw}; {given.samples} samples a run at temperature"
         f" {given.temperature:g}, {given.longest:,} tokens at most\n",
         *table([*head, "novel of parsed", "copied", "of held-out code"], rows, 1),
     ]
-    arms = list(means)
-    for base, other in itertools.pairwise(arms):
-        pair = paired_difference(means[base], means[other])
+    for base, other in itertools.pairwise(found):
+        pair = _paired(corpus, found[base], found[other])
         lines.append(f"{other} - {base}: {_difference(pair)} bits a byte, {pair.n} groups")
     return lines
 
 
-def _read(out: Path, arm: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for file in sorted((out / "runs").glob(f"{arm}-*/{_JUDGED}")):
-        told = json.loads((file.parent / "training.json").read_text(encoding="utf-8"))
-        yield told, json.loads(file.read_text(encoding="utf-8"))
+def _judged(out: Path, arm: str) -> Runs:
+    folders = sorted((out / "runs").glob(f"{arm}-*"))
+    runs = {
+        int(folder.name.rpartition("-")[2]): _read(folder / TRAINED) | _read(folder / _JUDGED) for folder in folders
+    }
+    return {seed: run for seed, run in runs.items() if "bits" in run}
+
+
+def _paired(corpus: Corpus, base: Runs, other: Runs) -> Difference:
+    """The difference in bits a byte by held-out group, of the seeds that both have."""
+    both = base.keys() & other.keys()
+    return paired_difference(*(_by_group(corpus, [runs[seed]["bits"] for seed in both]) for runs in (base, other)))
 
 
 def _by_group(corpus: Corpus, found: Sequence[Mapping[str, float]]) -> dict[int, float]:
@@ -250,14 +277,15 @@ def _by_group(corpus: Corpus, found: Sequence[Mapping[str, float]]) -> dict[int,
     for text in corpus.held:
         groups.setdefault(text.group, []).append(text)
     return {
-        number: statistics.fmean(sum(bits[text.id] for text in texts) / _size(texts) for bits in found)
+        number: statistics.fmean(sum(needed[text.id] for text in texts) / _size(texts) for needed in found)
         for number, texts in enumerate(groups.values())
+        if found
     }
 
 
-def _bits(corpus: Corpus, runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+def _bits(corpus: Corpus, runs: Runs) -> str:
     """Of all held-out bytes; the mean over the seeds, and the least and greatest."""
-    values = [sum(judged["bits"].values()) / _size(corpus.held) for _, judged in runs]
+    values = [sum(run["bits"].values()) / _size(corpus.held) for run in runs.values()]
     mean = f"{statistics.fmean(values):.3f}"
     return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
 

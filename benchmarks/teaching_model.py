@@ -33,7 +33,10 @@ _TOLD_EVERY = 50  # steps
 _BETAS, _DECAY, _CLIPPED = (0.9, 0.95), 0.1, 1.0
 _WARM, _LOWEST = 0.03, 0.1  # of the steps, of the rate
 _JUDGED_BATCH = 8  # windows
-_CHECKPOINT, _DONE = "checkpoint.pt", "training.json"
+_CHECKPOINT = "checkpoint.pt"
+
+#: What is told of a training that came to its end.
+TRAINED = "training.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def train(
 
     Returns: what is told of the training; None if the time was over before its end.
     """
-    done = folder / _DONE
+    done = folder / TRAINED
     if done.is_file():
         told: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
         return told

@@ -272,12 +272,16 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
     assert "our snapshot with graphs" in first.stdout
     judged = tmp_path / "out" / "runs" / "graphs-0" / "judged.json"
     before = judged.stat().st_mtime_ns
+    halfway = judged.parent.parent / "plain-0" / "judged.json"  # as if killed between its bits and its samples
+    halfway.parent.mkdir()
+    halfway.write_text(json.dumps({name: json.loads(judged.read_text())[name] for name in ("bits", "held_copied")}))
     second = study()
     assert second.returncode == 0, second.stderr
     assert judged.stat().st_mtime_ns == before, "what is known is not done again"
     lines = [line for line in second.stdout.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 5
     assert all(line.count("|") == lines[0].count("|") for line in lines)
+    assert json.loads(halfway.read_text())["samples"] == 2
     told = json.loads(judged.read_text())
     assert set(told["bits"]) == {digest(code_of(kind)) for kind in range(4)} & set(told["bits"])
     bits = next(iter(told["bits"].values())) / len(code_of(0))
