@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
-from curate import report, strict
+from curate import pipeline, strict
 from curate.cluster import command, steps
 from curate.cluster.work import Work
 from curate.graphs import NetworkTracer, Traced
@@ -132,7 +132,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
     """Survivors are traced three times, as what a graph removes lets its neighbours in; two times where queued."""
     drawn = _Drawn()
     monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads: drawn.run(tracer, payloads))
-    monkeypatch.setattr(report, "draw_graphs", lambda *_: {})
+    monkeypatch.setattr(pipeline, "write_report", lambda *_: None)
     options = CurateOptions(graph=graph)
     source = memory_source(rows, 20)
     curate(source, tmp_path / "at once", options, jobs=1)
@@ -162,7 +162,7 @@ def test_a_delta_in_tasks_is_the_same(
 ) -> None:
     drawn = _Drawn()
     monkeypatch.setattr(NetworkTracer, "run", lambda tracer, payloads: drawn.run(tracer, payloads))
-    monkeypatch.setattr(report, "draw_graphs", lambda *_: {})
+    monkeypatch.setattr(pipeline, "write_report", lambda *_: None)
     monkeypatch.setattr(strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of few records
     options = CurateOptions(graph=graph, lexical_threshold=1.0, structural_threshold=1.0)
     base, first, new = (
