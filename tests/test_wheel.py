@@ -70,4 +70,4 @@ def test_another_python_decides_the_same(wheel: Path, version: str, real_codes: 
     assert tables
     for table in tables:
         assert (tmp_path / "theirs" / table).read_bytes() == (tmp_path / "ours" / table).read_bytes(), table
-    assert "ok" in run(made / "bin" / "lemur", "verify", "theirs", cwd=tmp_path)
+    assert "ok" in run(Path(sys.executable).with_name("lemur"), "verify", "theirs", cwd=tmp_path)

@@ -107,7 +107,12 @@ def run_synthesis(
                 Asker(model, ask.sampling, budget, again=service.again) as asker,
                 Prover(beside, jobs=jobs, unsafe=unsafe) as prover,
             ):
-                tried += synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
+                made = synthesize(attempts, asker, prover, rounds=ask.rounds, planned=ask.planned)
+                if all(one.record.answer is None for one in made):
+                    raise UserError(
+                        f"{model.name}: gave no answer at all: {made[-1].record.error}; nothing was written"
+                    )
+                tried += made
                 if asker.reused:
                     note(f"{model.name}: {plural(asker.reused, 'answer')} from an earlier run")
             watch.lap(model.name)
