@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.errors import UserError
+from manifests.manifest import FILE_NAME
 from manifests.records import TrainingRecord
 from train.contract import check_contract, lemur_digest, lemur_name, transform_module
 from train.job import EpochFigures, read_history
@@ -269,14 +270,12 @@ class _Run:
 
 def _read_run(folder: Path) -> _Run | str:
     """A run as LEMUR takes it, or why it does not: one whose files are not as they were written is none."""
-    from train.trace import verify  # which knows what this module writes
+    if (folder / FILE_NAME).is_file():
+        from train.trace import verify  # which knows of the files that are written here
 
-    try:
         wrong = next((check for check in verify(folder) if not check.ok), None)
-    except UserError as error:
-        return str(error)
-    if wrong is not None:
-        return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after the training: train it again"
+        if wrong is not None:
+            return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after the training: train it again"
     try:
         record, code = read_record(folder), (folder / NET).read_bytes().decode()
     except (OSError, ValueError):  # ValidationError and UnicodeDecodeError are ValueErrors

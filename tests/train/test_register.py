@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UserError
+from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
 from train.contract import lemur_digest, lemur_name
 from train.register import Registered, register, why_refused, write_lemur_files
 
@@ -51,6 +52,16 @@ def test_trials_are_added_once(db: Path, folder: Path) -> None:
     (line,) = register(db, [write_run(folder.with_name("spaced"), TINY + "\n")]).failed
     assert line.endswith(f"spaced/net.py: the database holds other code under the name {NAME}")
     assert dump(db) == before
+
+
+def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
+    made = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
+    measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=0, platform="")
+    write_manifest(folder, Manifest(kind="run", outputs=list_outputs(folder, {}), measured=measured, **made))
+    (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history(0.9, 0.9, 0.99)))
+    (line,) = register(db, [folder]).failed
+    assert "digests: history.jsonl differs from its digest; it was changed after the training" in line
+    assert not db.exists()
 
 
 def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> None:
