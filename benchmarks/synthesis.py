@@ -178,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for model in models:
         budget = Budget()
         with Asker(model, Sampling(max_tokens=asked.max_tokens), budget, again=True) as asker, Prover(beside) as prover:
-            found[model.name] = synthesize(attempts, asker, prover, rounds=asked.rounds, planned=False)
+            label = model.name if model.name not in found else f"{model.name} {len(found)}"
+            found[label] = synthesize(attempts, asker, prover, rounds=asked.rounds, planned=False)
     _print(found)
 
 
