@@ -263,9 +263,8 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
 
     def study(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "benchmarks.teaching", *options, *more]
-        return subprocess.run(
-            command, cwd=Path(__file__).parent.parent, env=dict(os.environ), capture_output=True, text=True, check=False
-        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     first = study("--arm", "graphs", "--seeds", "1")
     assert first.returncode == 0, first.stderr

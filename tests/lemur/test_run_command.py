@@ -494,7 +494,7 @@ def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     told = capsys.readouterr()
     assert [line.split()[1] for line in told.out.splitlines()[2:5]] == ["kept"] * 3
     assert "short run: 1 epoch of 40 images" in told.out
-    assert told.out.splitlines()[-4] == "next:"
+    assert "next:" in told.out.splitlines()[-6:]
     (out / "run" / "weights.pt").write_bytes(b"")
     run_pipeline(small_plan(tmp_path, images=40), out, as_json=True)
     said = json.loads(capsys.readouterr().out)

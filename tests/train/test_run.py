@@ -103,7 +103,8 @@ def test_a_run_and_its_folder(data: Cifar10, box: Sandbox, tmp_path: Path) -> No
     assert record.data == "synthetic (smoke test only)"
     assert json.loads(record.recipe)["model"] is None
     assert sorted(path.name for path in out.iterdir()) == [
-        "curves.png", "history.jsonl", "manifest.json", "net.py", "recipe.json", "record.json", "run.json", "weights.pt",
+        "curves.png", "history.jsonl", "index.html", "manifest.json", "net.py", "page", "recipe.json", "record.json",
+        "run.json", "weights.pt",
     ]  # fmt: skip
     assert TrainingRecord.model_validate_json((out / "record.json").read_text()) == record
     history = epochs(out)
