@@ -83,7 +83,7 @@ def queue_here(plan: Work, out: Path) -> None:
     run_all(command._queued(plan, out, False))
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize("parts", [1, 2, pytest.param(7, marks=pytest.mark.slow)])
 def test_tasks_write_the_same_bytes(
     parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +125,7 @@ class _Drawn:
             yield number, Traced({"error": "forward_failed: drawn"} if drawn % 24 == 0 else found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
 def test_graphs_in_tasks_write_the_same_bytes(
     graph: Any, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +184,7 @@ def test_a_delta_in_tasks_is_the_same(
     assert ("leak" in stages) == (graph != "keep-different")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["survivors", "all", "keep-different"])
 def test_graphs_decide_as_in_one_process(graph: Any, memory_source: Any, tmp_path: Path) -> None:
     options = CurateOptions(graph=graph)

@@ -266,6 +266,7 @@ def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
         trace("net-a", [tmp_path])
 
 
+@pytest.mark.slow
 def test_the_command(lemur: Path) -> None:
     command = [str(Path(sys.executable).with_name("lemur")), "trace", "net-a", "--in", str(lemur)]
     lines, as_json = (

@@ -106,6 +106,7 @@ def many(number: int, seed: int = 0) -> list[tuple[str, list[View]]]:
     return [(f"n{at}", [code("C", "\n".join(draw.choices(lines, k=200)))]) for at in range(number)]
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
     both = []
     for name in ("one", "two"):
@@ -119,6 +120,7 @@ def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "one" / "page").glob("*.js")] == ["000.js"], "older shards go"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 2_000_000, 20_000_000])
 def test_it_takes_its_share_of_the_folder(tmp_path: Path, size: int) -> None:
     (tmp_path / "table").write_bytes(bytes(size))
