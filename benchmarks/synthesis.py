@@ -12,6 +12,7 @@ Both read the prompt alone. Claim: none; the table says what each step lets thro
 import argparse
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -26,6 +27,8 @@ from lemur.synthesis.local import Local
 from lemur.synthesis.loop import Tried, synthesize
 from lemur.synthesis.model import Answer, Asker, Budget, Model, Request, Sampling, Take
 from lemur.synthesis.plan import Choice, draw
+from lemur.synthesis.prompts import call_of
+from lemur.synthesis.report import last_answers
 from lemur.synthesis.steps import STEPS, Prover
 from manifests.provenance import TABLE
 
@@ -66,7 +69,7 @@ class Net(nn.Module):
 """
 
 
-class _Written:
+class _Written(ABC):
     """A baseline: writes from the facts of the first block that a prompt states."""
 
     digest: str | None = None
@@ -80,8 +83,9 @@ class _Written:
             assert found is not None, "the prompt states facts"
             take(place, Answer(f"```python\n{self.write(json.loads(found[0])[0])}```", 0, 0, "stop"))
 
+    @abstractmethod
     def write(self, facts: dict[str, Any]) -> str:
-        raise NotImplementedError
+        """The file for a block with these facts."""
 
 
 class Template(_Written):
@@ -112,11 +116,9 @@ class Nearest(_Written):
         row = next((self._rows[hit["block"]] for hit in hits if hit["name"] != facts["class"]), None)
         if row is None:
             return _net(facts)
-        init = json.loads(row["arguments"])["init"]
-        own = ", ".join([*init["args"], *(f"{name}={text}" for name, text in init["kwargs"].items())])
         renamed = (
             f"\n\nclass {facts['class']}({row['name']}):\n    def __init__(self, *args, **kwargs):\n"
-            f"        super().__init__({own})\n"
+            f"        {call_of('super().__init__', json.loads(row['arguments']))}\n"
         )
         return f"{row['lean_code'] or row['code']}\nimport torch\nimport torch.nn as nn\n{renamed}{_net(facts)}"
 
@@ -188,7 +190,7 @@ def _print(found: dict[str, list[Tried]]) -> None:
     for step in STEPS:
         cells = []
         for tried in found.values():
-            last = list({one.record.attempt: one.record for one in tried}.values())
+            last = last_answers([one.record for one in tried])
             through = sum(step in record.passed for record in last)
             low, high = wilson(through, len(last))
             cells.append(f"{through:>4} of {len(last)} ({100 * low:.1f} to {100 * high:.1f} %)")

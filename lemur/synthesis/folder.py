@@ -9,7 +9,7 @@ from typing import Any
 from curate.novel import PRM
 from lemur.synthesis.loop import Tried
 from lemur.synthesis.page import ATTEMPTS, NETS, synthesis_page
-from lemur.synthesis.report import card_text, report_text
+from lemur.synthesis.report import card_text, last_answers, report_text
 from lemur.synthesis.steps import TASK
 from lemur_core.files.atomic import atomic_folder, write_text
 from manifests.manifest import (
@@ -136,8 +136,8 @@ def counts_of(records: Sequence[SynthesisAttempt]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for model in dict.fromkeys(record.model for record in records):
         own = [record for record in records if record.model == model]
-        last = {record.attempt: record for record in own}
-        failed = [record.failed for record in last.values() if record.failed is not None]
+        last = last_answers(own)
+        failed = [record.failed for record in last if record.failed is not None]
         told[model] = {
             "attempts": len(last),
             "answers": sum(record.answer is not None for record in own),

@@ -20,7 +20,7 @@ from curate.union import record_files
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.markdown import article, shown
+from lemur_core.files.markdown import article
 from manifests.licenses import is_permissive
 from manifests.manifest import read_manifest
 from manifests.provenance import SPECS, TABLE
@@ -140,23 +140,22 @@ def named_in(path: Path) -> Iterable[str]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if text.lstrip().startswith('{"candidates"') or "\n{" not in text.strip() else None
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()] if found is None else found
-        return [
-            row["block"]
-            for row in (
-                rows["candidates"]
-                if isinstance(rows, dict) and "candidates" in rows
-                else rows
-                if isinstance(rows, list)
-                else [rows]
-            )
-        ]
+        return [row["block"] for row in _rows_of(text)]
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         raise UserError(
             f"{path}: cannot be read as specs: {said}; give a file that `lemur search --spec` wrote, or lines of specs"
         ) from error
+
+
+def _rows_of(text: str) -> list[Any]:
+    """Candidates, a list of specs, one spec, or a line for each."""
+    if not text.lstrip().startswith('{"candidates"') and "\n{" in text.strip():
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    found = json.loads(text)
+    if isinstance(found, dict) and "candidates" in found:
+        found = found["candidates"]
+    return found if isinstance(found, list) else [found]
 
 
 def _rows(library: Path) -> dict[str, dict[str, Any]]:
@@ -207,9 +206,3 @@ def digest_of(attempts: Sequence[Attempt]) -> str:
         for one in attempts
     ]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
-
-def described(attempt: Attempt) -> str:
-    """What an attempt asks for, in one line."""
-    blocks = ", ".join(one.spec.block for one in attempt.asked) or "no block"
-    return shown(f"attempt {attempt.number}: {blocks}" + (f", changing {attempt.parent.nn}" if attempt.parent else ""))

@@ -7,11 +7,10 @@ that is to be changed is shown whole.
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lemur.synthesis.plan import Asked, Attempt
-from manifests.records import Spec
 
 Message = dict[str, str]
 
@@ -88,7 +87,7 @@ def facts_of(asked: Asked) -> dict[str, Any]:
         "constructor": [
             {name: value for name, value in one.model_dump().items() if value is not None} for one in spec.constructor
         ],
-        "called_as": call_of(asked),
+        "called_as": call_of(asked.name, asked.arguments),
         "forward": [one.name for one in spec.forward],
         "layout": spec.layout,
         "shapes": [{"in": list(case.inputs.values()), "out": list(case.outputs)} for case in spec.cases],
@@ -100,10 +99,10 @@ def facts_of(asked: Asked) -> dict[str, Any]:
     }
 
 
-def call_of(asked: Asked) -> str:
-    """The constructor call whose result was measured: `SEModule(64, rd_channels=16)`."""
-    init = asked.arguments["init"]
-    return f"{asked.name}({', '.join([*init['args'], *(f'{name}={text}' for name, text in init['kwargs'].items())])})"
+def call_of(name: str, arguments: Mapping[str, Any]) -> str:
+    """The constructor call that was made with these arguments: `SEModule(64, rd_channels=16)`."""
+    init = arguments["init"]
+    return f"{name}({', '.join([*init['args'], *(f'{key}={text}' for key, text in init['kwargs'].items())])})"
 
 
 def first_messages(attempt: Attempt, plan: str | None = None) -> list[Message]:
@@ -148,11 +147,6 @@ def _task(attempt: Attempt) -> str:
     if attempt.asked:
         parts.append(f"{_FACTS}\n{_json([facts_of(one) for one in attempt.asked])}")
     return "\n\n".join(parts)
-
-
-def shown_facts(spec: Spec) -> str:
-    """One line of a spec's facts, for reports."""
-    return _clean(spec.summary)
 
 
 def _said(role: str, content: str) -> Message:

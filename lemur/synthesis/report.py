@@ -41,6 +41,11 @@ def report_text(
     return "\n".join(lines)
 
 
+def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
+    """Of each attempt of one model the last answer. Args: records: by round."""
+    return list({record.attempt: record for record in records}.values())
+
+
 def card_text(counts: Mapping[str, Any], license_: str) -> str:
     """What the dataset card says of the networks."""
     told = [
@@ -67,7 +72,7 @@ def card_text(counts: Mapping[str, Any], license_: str) -> str:
 
 def _of_model(model: str, records: Sequence[SynthesisAttempt]) -> list[str]:
     first = [record for record in records if record.round == 0]
-    last = list({record.attempt: record for record in records}.values())
+    last = last_answers(records)
     rows = []
     for step in STEPS:
         cells = [step]
