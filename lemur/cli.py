@@ -267,14 +267,10 @@ def cache(
 
     if older_than is not None and not prune:
         raise UsageError("--older-than: says what to prune; add --prune")
-    found = kept.rooms()
-    unknown = sorted(set(rooms or ()) - {room.name for room in found})
-    if unknown:
-        raise UsageError(f"{unknown[0]}: no room of the cache; there are {', '.join(r.name for r in found) or 'none'}")
-    chosen = [room for room in found if not rooms or room.name in rooms]
+    chosen = kept.rooms(rooms or ())
     freed = 0
     if prune:
-        freed = kept.prune([r.name for r in chosen], older_than=None if older_than is None else older_than * 86_400)
+        freed = kept.prune(chosen, older_than=None if older_than is None else older_than * 86_400)
     if as_json:
         folder = str(kept.cache_folder())
         print(json.dumps({"folder": folder, "freed": freed, "rooms": [asdict(room) for room in chosen]}, indent=2))

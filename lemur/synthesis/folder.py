@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from curate.novel import PRM
+from curate.sources import RECORDS
 from lemur.synthesis.loop import Tried
 from lemur.synthesis.page import ATTEMPTS, NETS, synthesis_page
 from lemur.synthesis.report import card_text, last_answers, report_text
@@ -27,7 +28,7 @@ from train.check import CheckResult
 
 KIND = "synthesis"
 CONFIGS: Configs = {
-    "networks": (Synthesized, {"train": "data/records/train-*.parquet"}),
+    "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
     "attempts": (SynthesisAttempt, {"train": ATTEMPTS}),
 }
 
@@ -99,9 +100,9 @@ def write_synthesis(
             write_text(folder / NETS / f"{row.nn}.py", row.nn_code)
         write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in records))
         named = write_tables(
-            folder / "data" / "records", "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
+            folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
         )
-        rows = {ATTEMPTS: len(records)} | {f"data/records/{name}": number for name, number in named.items()}
+        rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in named.items()}
         tables = offered_tables(CONFIGS, rows)
         default = tables[0].config if tables else "attempts"
         yaml = card_yaml(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from curate.sources import RECORDS
 from lemur.synthesis.folder import KIND, counts_of
 from lemur.synthesis.loop import PREFIX
 from lemur.synthesis.page import ATTEMPTS, NETS, synthesis_page
@@ -21,7 +22,6 @@ from manifests.records import SynthesisAttempt, Synthesized
 from manifests.tables import rows_by_split
 from train.contract import check_contract, lemur_name
 
-RECORDS = "data/records"
 _NEAR = 5
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 
 
 def cache_folder(*parts: str) -> Path:
@@ -49,9 +49,14 @@ class Room:
     written: float
 
 
-def rooms() -> list[Room]:
-    """What the cache holds, by name."""
-    return [_room(folder) for folder in sorted(cache_folder().iterdir()) if folder.is_dir() and not folder.is_symlink()]
+def rooms(names: Sequence[str] = ()) -> list[Room]:
+    """What the cache holds, by name; all of it, or these rooms. Raises: UsageError if there is no such room."""
+    folders = sorted(folder for folder in cache_folder().iterdir() if folder.is_dir() and not folder.is_symlink())
+    known = [folder.name for folder in folders]
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise UsageError(f"{unknown[0]}: no room of the cache; there are {', '.join(known) or 'none'}")
+    return [_room(folder) for folder in folders if not names or folder.name in names]
 
 
 def _room(folder: Path) -> Room:
@@ -59,22 +64,16 @@ def _room(folder: Path) -> Room:
     return Room(folder.name, sum(s.st_size for s in found), len(found), max((s.st_mtime for s in found), default=0.0))
 
 
-def prune(names: Sequence[str], *, older_than: float | None = None) -> int:
+def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> int:
     """Remove rooms of the cache, or what in them was not written in so many seconds. Returns: bytes that were freed.
 
     What is removed is worked out or fetched again when it is needed; a run that uses it meanwhile may fail.
-
-    Raises: UserError if there is no such room.
     """
-    known = {room.name for room in rooms()}
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise UserError(f"{missing[0]}: no room of the cache; there are {', '.join(sorted(known)) or 'none'}")
     freed = 0
-    for name in names:
-        folder = cache_folder(name)
+    for room in chosen:
+        folder = cache_folder(room.name)
         if older_than is None:
-            freed += _room(folder).size
+            freed += room.size
             shutil.rmtree(folder, ignore_errors=True)
             continue
         for path in sorted(folder.rglob("*"), reverse=True):  # what lies in a folder before the folder

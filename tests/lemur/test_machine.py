@@ -67,7 +67,7 @@ def test_one_room_is_pruned(kept: Path) -> None:
 
 
 def test_what_is_old_is_pruned(kept: Path) -> None:
-    assert prune(["features"], older_than=3600) == 1000
+    assert prune(rooms(["features"]), older_than=3600) == 1000
     assert (kept / "features" / "v1" / "new").exists()
     assert not (kept / "features" / "old").exists()
 
