@@ -17,6 +17,7 @@ from curate.cluster import command, steps
 from curate.cluster.work import Work
 from curate.options import CurateOptions
 from curate.sources import open_source
+from lemur_core.files.exchange import Exchange
 from lemur_core.files.executors import Step
 
 _TASKS = 8
@@ -28,7 +29,7 @@ def measure_steps(folder: Path, rows: int) -> Iterator[tuple[str, float, float]]
     if not corpus.exists():
         write_corpus(corpus, rows)
     shutil.rmtree(work, ignore_errors=True)
-    plan = Work(work, CurateOptions(graph="off"), _TASKS)
+    plan = Work(Exchange(work), CurateOptions(graph="off"), _TASKS)
     steps.store_rows(plan, open_source(str(corpus)))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:

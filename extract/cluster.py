@@ -14,25 +14,25 @@ from pathlib import Path
 from extract.discover import select
 from extract.extractor import BlockExtractor, extract_to
 from extract.results import Options
-from lemur_core.files.atomic import own
+from lemur_core.files.exchange import Exchange
 from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
 from manifests.manifest import Manifest, package_versions, read_manifest
 
 
 def extract_in_tasks(
-    out: Path, options: Options, executor: Executor, *, tasks: int, workers: int, work: Path, force: bool = False
+    out: Path, options: Options, executor: Executor, *, tasks: int, workers: int, work: str, force: bool = False
 ) -> Manifest | None:
     """Extract as the options say by tasks of an executor; the folder is that of `extract_to`.
 
     Args:
         tasks: slices of the sources. workers: tasks at a time.
-        work: a folder that all tasks see; a run that was cut short goes on there.
+        work: a folder that all tasks see, or an address; a run that was cut short goes on there.
 
     Returns: the manifest; None where jobs were queued.
     Raises: UserError for what cannot be had as asked, a task that fails or was killed, or a work folder of another run.
     """
-    folder, out = Path(os.path.abspath(work)), Path(os.path.abspath(out))  # noqa: PTH100 (as atomic_folder has it)
-    with own(folder, "lock", "another run works there"):
+    folder, out = Exchange(work), Path(os.path.abspath(out))  # noqa: PTH100 (as atomic_folder has it)
+    with folder.begun("another run works there"):
         begin(folder, {"options": asdict(options), "tasks": tasks, "versions": package_versions()})
         forget(folder, "write")
         with _extractor(options) as extractor:  # sources are fetched and indexed here: tasks may have no network

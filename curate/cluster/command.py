@@ -13,8 +13,9 @@ from curate.options import CurateOptions
 from curate.published import check_parents
 from curate.rows import Source
 from curate.strict import raises_support
-from lemur_core.files.atomic import own, sha256_file
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError
+from lemur_core.files.exchange import Exchange
 from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
 from manifests.manifest import FILE_NAME, Manifest, package_versions, read_manifest
 
@@ -38,7 +39,7 @@ def curate_in_tasks(
     against: Sequence[Path] = (),
     tasks: int,
     workers: int,
-    work: Path,
+    work: str,
     force: bool = False,
 ) -> Manifest | None:
     """Curate a source into the folder `out` by tasks of an executor; the tables are those of `curate`.
@@ -47,7 +48,7 @@ def curate_in_tasks(
         names: of the source, as it was asked for.
         against: finished snapshots and deltas, which all tasks see; `out` becomes a delta to them.
         tasks: ranges into which codes are divided. workers: tasks at a time.
-        work: a folder that all tasks see; a run that was cut short goes on there.
+        work: a folder that all tasks see, or an address; a run that was cut short goes on there.
 
     Returns: the manifest; None where jobs were queued.
     Raises: UserError for bad input, a task that fails or was killed, or a work folder of another run.
@@ -55,15 +56,15 @@ def curate_in_tasks(
     if options.profile != "strict":
         raise UsageError("--executor: only profile strict is divided among tasks; leave it out or switch")
     check_parents(against)
-    folder, out, *parents = (Path(os.path.abspath(path)) for path in (work, out, *against))  # noqa: PTH100
-    plan = Work(folder, options, tasks, tuple(parents))
-    with own(plan.folder, "lock", "another run works there"):
+    out, *parents = (Path(os.path.abspath(path)) for path in (out, *against))  # noqa: PTH100
+    plan = Work(Exchange(work), options, tasks, tuple(parents))
+    with plan.files.begun("another run works there"):
         asked = {"sources": names, "options": asdict(options), "tasks": tasks, "versions": package_versions()}
-        begin(plan.folder, asked | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
+        begin(plan.files, asked | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
         steps.store_rows(plan, source)
-        forget(plan.folder, "write")
+        forget(plan.files, "write")
         jobs = run_steps(
-            executor, lambda watched: (_watched if watched else _queued)(plan, out, force), plan.folder, workers
+            executor, lambda watched: (_watched if watched else _queued)(plan, out, force), plan.files, workers
         )
     return read_manifest(out) if jobs is None else None
 

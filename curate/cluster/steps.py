@@ -27,7 +27,6 @@ from curate.prepared import Prepared
 from curate.records import build_records
 from curate.rows import ROW_SCHEMA, Source
 from curate.strict import banding_of, standing
-from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import NoSandboxError
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
 from lemur_core.similarity.minhash import IntArray, band_keys
@@ -40,12 +39,12 @@ _SHOWN = ("task", "dataset", "prm")
 
 def store_rows(work: Work, source: Source) -> None:
     """Read the source: its rows as they are, and its codes by range of their ids. Done once."""
-    done = work.folder / "source.json"
-    if done.exists():
+    if work.files.has("source.json"):
         return
-    writers = [pq.ParquetWriter(work.path("codes", part), _CODES, compression="zstd") for part in range(work.parts)]
+    names = [work.name("codes", part) for part in range(work.parts)]
+    writers = [pq.ParquetWriter(work.files.path(name), _CODES, compression="zstd") for name in names]
     try:
-        with pq.ParquetWriter(work.path("rows", 0), ROW_SCHEMA, compression="zstd") as rows:
+        with pq.ParquetWriter(work.files.path(work.name("rows", 0)), ROW_SCHEMA, compression="zstd") as rows:
             for batch in source.batches():
                 rows.write_batch(batch)
                 codes = batch.column("nn_code").unique().drop_null()
@@ -56,6 +55,7 @@ def store_rows(work: Work, source: Source) -> None:
     finally:
         for writer in writers:
             writer.close()
+    work.files.put(work.name("rows", 0), *names)
     said = {
         "name": source.name,
         "where": source.where,
@@ -63,7 +63,7 @@ def store_rows(work: Work, source: Source) -> None:
         "files": [str(file.absolute()) for file in source.files()],
         "license": source.license(work.options.license),
     }
-    write_text(done, json.dumps(said))
+    work.files.write_text("source.json", json.dumps(said))
 
 
 def work_out_features(work: Work, rank: int, _tasks: int) -> None:
@@ -73,7 +73,7 @@ def work_out_features(work: Work, rank: int, _tasks: int) -> None:
 
     def new() -> list[tuple[bytes, str]]:
         found = []
-        with pq.ParquetFile(work.path("codes", rank)) as file:
+        with pq.ParquetFile(work.there("codes", rank)) as file:
             for group in range(file.num_row_groups):
                 for row in file.read_row_group(group).to_pylist():
                     if row["id"] not in seen:
@@ -83,7 +83,9 @@ def work_out_features(work: Work, rank: int, _tasks: int) -> None:
         return found
 
     fill_store(store, new(), work.options.tokens, 1)
-    store.export(list(seen), work.path("features", rank))
+    name = work.name("features", rank)
+    store.export(list(seen), work.files.path(name))
+    work.files.put(name, str(Path(name).with_suffix(".shingles")))
 
 
 def rank_records(work: Work, _rank: int, _tasks: int) -> None:
@@ -91,11 +93,11 @@ def rank_records(work: Work, _rank: int, _tasks: int) -> None:
 
     Of a delta without those that something published stands for, as far as that is known before networks are traced.
     """
-    with tempfile.TemporaryDirectory(dir=work.folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
+    with tempfile.TemporaryDirectory(dir=work.files.here) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus = read_corpus(StoredRows(work), codes, work.options.tokens, 1, work.features)
     records = build_records(corpus, work.options)
     banding = banding_of(corpus, records, work.options)
-    write_text(work.folder / "banding.json", json.dumps({"bands": banding.bands, "rows": banding.rows}))
+    work.files.write_text("banding.json", json.dumps({"bands": banding.bands, "rows": banding.rows}))
     frequency = element_frequency(corpus.features.elements)
     elements = [np.fromiter(frequency.keys(), np.uint64), np.fromiter(frequency.values(), np.int64)]
     work.write(pa.table(elements, ["element", "fingerprints"]), "elements")
@@ -123,7 +125,7 @@ def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
     records = dict(zip(places.tolist(), shown.select(list(_SHOWN)).to_pylist(), strict=True))
     wanted = set(shown["id"].to_pylist())
     codes: dict[bytes, str] = {}
-    with pq.ParquetFile(work.path("codes", rank)) as file:
+    with pq.ParquetFile(work.there("codes", rank)) as file:
         for group in range(file.num_row_groups):
             codes |= {row["id"]: row["code"] for row in file.read_row_group(group).to_pylist() if row["id"] in wanted}
     found: dict[int, Traced] = {}
@@ -166,8 +168,7 @@ def join_keys(work: Work, rank: int, tasks: int) -> None:
     """Of a range of keys: which better places share one with a place of each range of ids."""
     import duckdb
 
-    folder = work.path("keys", rank).with_suffix("")
-    with tempfile.TemporaryDirectory(dir=work.folder) as scratch:
+    with tempfile.TemporaryDirectory(dir=work.files.here) as scratch:
         database = duckdb.connect(config={"temp_directory": scratch, "threads": 1, "memory_limit": "2GB"})
         database.register("part", pa.table({"place": np.arange(len(work.ids)), "owner": work.part_of(work.ids)}))
         found = database.sql(
@@ -177,7 +178,7 @@ def join_keys(work: Work, rank: int, tasks: int) -> None:
             SELECT DISTINCT asked.owner AS owner, held.place AS place FROM asked JOIN held USING (key)
             WHERE held.owner <> asked.owner AND held.place < asked.last ORDER BY owner, place
             """,
-            params=[f"{folder}/*.parquet"],
+            params=[[str(path) for path in work.all_there("keys", rank)]],
         ).to_arrow_table()
         database.close()
     owner = found["owner"].to_numpy()
@@ -239,7 +240,7 @@ def find_witnesses(work: Work, passes: int, rank: int, _tasks: int) -> None:
 
 def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, _tasks: int) -> None:
     """The snapshot, by the in-process way with what was worked out."""
-    verdicts = work.read("verdicts").sort_by("place") if passes else _VERDICTS.empty_table()
+    verdicts = work.read_all("verdicts").sort_by("place") if passes else _VERDICTS.empty_table()
     known = {work.ids[place].hex() for place in work.known(work.last_pass(passes))}
     prepared = Prepared(work.features, work.ids if passes else [], verdicts, known, work.answers(passes))
     curate(StoredRows(work), out, work.options, against=work.against, force=force, prepared=prepared)
@@ -266,7 +267,7 @@ def _linked(work: Work, at: int, rank: int) -> IntArray:
     graphs = graphs_of(work.known(at))
     mine = {graphs[place] for place in work.own(rank).tolist() if place in graphs}
     twins = [place for place, graph in graphs.items() if graph in mine]
-    return np.union1d(work.read("links", rank)["place"].to_numpy().astype(np.int64), np.array(twins, np.int64))
+    return np.union1d(work.read_all("links", rank)["place"].to_numpy().astype(np.int64), np.array(twins, np.int64))
 
 
 def _blockers(work: Work, at: int, number: int, rank: int, seen: IntArray) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The folder through which the tasks of a curation exchange what they work out: Parquet files by hash range of ids.
+"""What the tasks of a curation exchange: Parquet files by hash range of ids, in a folder or at an address.
 
 plan.json              what was asked
 source.json, rows/     the rows of the source as they were read, and what the source says of itself
@@ -31,6 +31,7 @@ from curate.graphs import Traced
 from curate.options import CurateOptions
 from curate.rows import Source
 from lemur_core.files.atomic import atomic_file
+from lemur_core.files.exchange import Exchange
 from lemur_core.similarity.minhash import Banding, IntArray
 from manifests.manifest import Input
 
@@ -47,7 +48,7 @@ States = npt.NDArray[np.uint8]
 class Work:
     """The folder of one run, which is divided into `parts` ranges of ids."""
 
-    folder: Path
+    files: Exchange
     options: CurateOptions
     parts: int
     against: tuple[Path, ...] = ()  # of a delta: the folders that it appends to
@@ -57,23 +58,32 @@ class Work:
         heads = np.array([int.from_bytes(id_[:4], "big") for id_ in ids], np.int64)
         return heads * self.parts >> 32
 
-    def path(self, *names: str | int) -> Path:
-        """A Parquet file; numbers are names of five digits. The folder above it is made."""
-        path = self.folder.joinpath(*(f"{name:05d}" if isinstance(name, int) else name for name in names))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.with_name(f"{path.name}.parquet")
+    def name(self, *names: str | int) -> str:
+        """The name of a Parquet file; numbers are names of five digits."""
+        return f"{_joined(names)}.parquet"
 
     def write(self, table: pa.Table, *names: str | int) -> None:
         """Write a table, whole or not at all."""
-        with atomic_file(path := self.path(*names)) as part:
+        with atomic_file(self.files.path(name := self.name(*names))) as part:
             pq.write_table(table, part, compression="zstd")
-        assert path.exists()
+        self.files.put(name)
 
-    def read(self, *names: str | int, columns: list[str] | None = None) -> pa.Table:
-        """One table, or all of a folder in the order of their names."""
-        path = self.path(*names)
-        found = [path] if path.exists() else sorted(path.with_suffix("").glob("*.parquet"))
-        return pa.concat_tables(pq.read_table(file, columns=columns) for file in found)
+    def there(self, *names: str | int) -> Path:
+        """A file that was written."""
+        (path,) = self.files.get(self.name(*names))
+        return path
+
+    def all_there(self, *names: str | int) -> list[Path]:
+        """All files of a folder in the order of their names."""
+        return self.files.get(*self.files.names(_joined(names)))
+
+    def read(self, *names: str | int) -> pa.Table:
+        """One table."""
+        return pq.read_table(self.there(*names))
+
+    def read_all(self, *names: str | int) -> pa.Table:
+        """All tables of a folder in the order of their names."""
+        return pa.concat_tables(pq.read_table(path) for path in self.all_there(*names))
 
     @cached_property
     def ids(self) -> list[bytes]:
@@ -88,7 +98,8 @@ class Work:
     @cached_property
     def features(self) -> FeatureStore:
         """The features of all codes."""
-        return FeatureStore(self.options.tokens, self.folder / "features")
+        self.all_there("features")
+        return FeatureStore(self.options.tokens, self.files.here / "features")
 
     def features_of(self, places: IntArray) -> FeatureTable:
         """Features of some places, whose codes are numbered by their order in `places`."""
@@ -97,14 +108,14 @@ class Work:
     @property
     def banding(self) -> Banding:
         """The bands that find every pair which the exact join has found."""
-        bands: dict[str, int] = json.loads((self.folder / "banding.json").read_text(encoding="utf-8"))
+        bands: dict[str, int] = json.loads(self.files.read_text("banding.json"))
         return Banding(**bands)
 
     def states(self, at: int, before: int) -> States:
         """What the rounds before this one have decided in a pass, by place."""
         states = np.full(len(self.ids), OPEN, np.uint8)
         for number in range(before):
-            decided = self.read("rounds", at, number)
+            decided = self.read_all("rounds", at, number)
             states[decided["place"].to_numpy()] = decided["state"].to_numpy()
         return states
 
@@ -121,9 +132,8 @@ class Work:
 
     def graphs_after(self, at: int, columns: list[str]) -> pa.Table:
         """What was traced after a pass: `place`, `graph` and `graph_widths` (null where there is none), `answer`."""
-        if not (self.folder / "graphs" / f"{at:05d}").exists():
-            return GRAPHS.empty_table().select(columns)
-        return self.read("graphs", at, columns=columns)
+        tables = [pq.read_table(path, columns=columns) for path in self.all_there("graphs", at)]
+        return pa.concat_tables([GRAPHS.empty_table().select(columns), *tables])
 
     def known(self, at: int) -> dict[int, Traced]:
         """What the codes compute that were traced before a pass, by place; no more than equality is told."""
@@ -138,17 +148,21 @@ class Work:
         return {self.ids[row["place"]].hex(): json.loads(row["answer"]) for row in rows}
 
 
+def _joined(names: tuple[str | int, ...]) -> str:
+    return "/".join(f"{name:05d}" if isinstance(name, int) else name for name in names)
+
+
 class StoredRows(Source):
     """The rows of a source as they were read when the run began, and what it said of itself."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._said: dict[str, Any] = json.loads((work.folder / "source.json").read_text(encoding="utf-8"))
+        self._said: dict[str, Any] = json.loads(work.files.read_text("source.json"))
         super().__init__(self._said["name"], self._said["where"])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The batches as they were read."""
-        with pq.ParquetFile(self._work.path("rows", 0)) as file:
+        with pq.ParquetFile(self._work.there("rows", 0)) as file:
             for group in range(file.num_row_groups):
                 yield file.read_row_group(group).combine_chunks().to_batches()[0]
 

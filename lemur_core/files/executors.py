@@ -2,7 +2,7 @@
 
 A step is a function of a task's number and the number of tasks; the next step begins when all tasks of the one before
 are done. A task that is done leaves a marker, so that a run that was cut short goes on where it was. Steps exchange
-files in a folder that all machines see, whole or absent; nothing else passes between them.
+files in a folder that all machines see, or at an address; nothing else passes between them.
 
 Here each task runs in a process that is watched: one that is killed ends the run at once with one line, where
 datatrove's own pool would wait for it for ever. On Slurm all jobs are queued at once, each step after the one before,
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
+from lemur_core.files.exchange import Exchange
 from lemur_core.files.progress import note
 from lemur_core.files.workers import start_worker
 
@@ -89,24 +89,22 @@ def _start_task_process() -> None:
     sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (tracebacks are in the logs; the line is the parent's)
 
 
-def begin(work: Path, asked: dict[str, Any]) -> None:
-    """Make the work folder of a run, or go on with it.
+def begin(work: Exchange, asked: dict[str, Any]) -> None:
+    """Say in the work folder what a run asks for, or go on with it.
 
     Args: asked: what the run depends on; it can be written as JSON.
     Raises: UserError if the folder belongs to a run that asked for something else.
     """
-    path = work / "plan.json"
     text = json.dumps(asked, indent=2)
-    if not path.exists():
-        work.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    elif (older := json.loads(path.read_text(encoding="utf-8"))) != (wanted := json.loads(text)):
+    if not work.has("plan.json"):
+        work.write_text("plan.json", text)
+    elif (older := json.loads(work.read_text("plan.json"))) != (wanted := json.loads(text)):
         differs = ", ".join(name for name in wanted if wanted[name] != older.get(name))
         raise UserError(f"{work}: holds a run that differs in {differs}; choose another --work, or remove it")
 
 
 def run_steps(
-    executor: Executor, steps: Callable[[bool], Iterable[Step]], work: Path, workers: int
+    executor: Executor, steps: Callable[[bool], Iterable[Step]], work: Exchange, workers: int
 ) -> list[str] | None:
     """Run steps on an executor. `steps` gives them: with True, each is asked for once the one before is done.
 
@@ -119,7 +117,7 @@ def run_steps(
     return None
 
 
-def run_here(steps: Iterable[Step], work: Path, workers: int) -> None:
+def run_here(steps: Iterable[Step], work: Exchange, workers: int) -> None:
     """Run steps one after the other on this machine, `workers` tasks at a time.
 
     Args:
@@ -171,7 +169,7 @@ class _Ray(RayPipelineExecutor):  # type: ignore[misc]
             ray.get(done)
 
 
-def run_on_ray(steps: Iterable[Step], work: Path, workers: int) -> None:
+def run_on_ray(steps: Iterable[Step], work: Exchange, workers: int) -> None:
     """Run steps one after the other on the Ray cluster that `RAY_ADDRESS` names, or the one started here.
 
     Raises: UserError as `run_here` does, or if there is no cluster.
@@ -216,15 +214,14 @@ class _Slurm(SlurmPipelineExecutor):  # type: ignore[misc]
         """Nothing: no statistics are kept."""
 
 
-def queue_on_slurm(steps: Iterable[Step], work: Path, workers: int) -> list[str]:
+def queue_on_slurm(steps: Iterable[Step], work: Exchange, workers: int) -> list[str]:
     """Queue all steps, each after the one before. Returns: the numbers of the jobs; none where all is done.
 
     Raises: UserError if Slurm is not there, refuses a job, or has jobs of an earlier call.
     """
     if shutil.which("sbatch") is None:
         raise UserError("--executor slurm: sbatch is not found; start this where jobs can be queued")
-    told = work / "jobs.txt"
-    earlier = told.read_text(encoding="utf-8").strip() if told.exists() else ""
+    earlier = work.read_text("jobs.txt").strip() if work.has("jobs.txt") else ""
     if earlier and (left := _run(["squeue", "--noheader", "--format=%A", f"--jobs={earlier}"]).split()):
         raise UserError(f"{work}: its jobs are still queued: {', '.join(dict.fromkeys(left))}; wait, or scancel them")
     last: _Slurm | None = None
@@ -253,8 +250,8 @@ def queue_on_slurm(steps: Iterable[Step], work: Path, workers: int) -> list[str]
         if executor.job_id != -1:
             last = executor
             jobs.append(str(executor.job_id))
-            told.write_text(",".join(jobs), encoding="utf-8")
-    note(f"queued: jobs {', '.join(jobs)}; the last one writes the output; logs: {work / 'steps'}")
+            work.write_text("jobs.txt", ",".join(jobs))
+    note(f"queued: jobs {', '.join(jobs)}; the last one writes the output; logs: {work}/steps")
     return jobs
 
 
@@ -262,13 +259,13 @@ def _run(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def forget(work: Path, name: str) -> None:
+def forget(work: Exchange, name: str) -> None:
     """Let a step be run again."""
-    shutil.rmtree(work / "steps" / name, ignore_errors=True)
+    work.remove(f"steps/{name}")
 
 
-def _folder(work: Path, step: Step) -> str:
-    return str(work / "steps" / step.name)
+def _folder(work: Exchange, step: Step) -> Any:
+    return work.logs(f"steps/{step.name}")
 
 
 def _tell(step: Step, before: int) -> None:
@@ -276,9 +273,9 @@ def _tell(step: Step, before: int) -> None:
     note(f"{step.name}: {before} of {step.tasks} tasks done{earlier}" if before else f"{step.name}: done before")
 
 
-def _cut_short(step: Step, executor: Any, why: str, work: Path) -> UserError:
+def _cut_short(step: Step, executor: Any, why: str, work: Exchange) -> UserError:
     left = ", ".join(str(rank) for rank in executor.get_incomplete_ranks())
-    logs = f"logs: {_folder(work, step)}/logs"
+    logs = f"logs: {work}/steps/{step.name}/logs"
     return UserError(f"{step.name}: {why}; not done of {step.tasks} tasks: {left}; {logs}; start again to go on")
 
 

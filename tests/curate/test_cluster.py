@@ -1,9 +1,12 @@
 """Curation in tasks against the in-process way, byte by byte; tasks that are killed; what a user may get wrong."""
 
+import gc
 import hashlib
+import pickle
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +28,7 @@ from curate.graphs import NetworkTracer, Traced
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.rows import to_batch
+from lemur_core.files.exchange import Exchange
 from lemur_core.files.executors import Step, begin
 from lemur_core.graphs.graph import FORM, TORCH
 from manifests.manifest import package_versions
@@ -71,40 +75,90 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def run_all(every_step: Iterable[Step]) -> None:
-    """Run each rank in its turn, the last one first."""
+def run_all(every_step: Iterable[Step], *, apart: bool = False) -> None:
+    """Run each rank in its turn, the last one first; apart: as in another process, which has but what was put."""
     for step in every_step:
         for rank in reversed(range(step.tasks)):
-            step.run(rank, step.tasks)
+            run = pickle.loads(pickle.dumps(step.run)) if apart else step.run
+            run(rank, step.tasks)
 
 
 def queue_here(plan: Work, out: Path) -> None:
     """Run what would be queued on Slurm."""
-    run_all(command._queued(plan, out, False))
+    run_all(command._queued(plan, out, False), apart="://" in plan.files.address)
 
 
-@pytest.mark.parametrize("parts", [1, 2, pytest.param(7, marks=pytest.mark.slow)])
-def test_tasks_write_the_same_bytes(
-    parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def same_in_tasks(
+    source: Any, works: Mapping[int, str], parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Curate at once, and in tasks with each of these numbers of rounds through its work folder; compare."""
     options = CurateOptions(graph="off")
-    source = memory_source(rows, 20)
     curate(source, tmp_path / "at once", options, jobs=1)
     expected = tables(tmp_path / "at once")
-    for rounds in (command.QUEUED_ROUNDS, 1):  # with one, most of it is left to the sequential finish
+    for rounds, work in works.items():
         monkeypatch.setattr(command, "QUEUED_ROUNDS", rounds)
-        plan = Work(tmp_path / f"work {rounds}", options, parts)
+        plan = Work(Exchange(work), options, parts)
         steps.store_rows(plan, source)
         queue_here(plan, tmp_path / f"in tasks {rounds}")
         assert tables(tmp_path / f"in tasks {rounds}") == expected
         assert (steps.count_open(plan, 1, 2 * rounds) > 0) == (rounds == 1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_tasks_write_the_same_bytes(
+    parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = {rounds: str(tmp_path / f"work {rounds}") for rounds in (command.QUEUED_ROUNDS, 1)}
+    same_in_tasks(memory_source(rows, 20), works, parts, tmp_path, monkeypatch)  # one round: most is left to finish
+
+
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(7, marks=pytest.mark.slow)])
+def test_tasks_exchange_files_through_an_address(
+    parts: int, rows: list[Row], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    same_in_tasks(memory_source(rows, 20), {1: f"memory://{tmp_path}/work"}, parts, tmp_path, monkeypatch)
+    gc.collect()
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of an S3 server on this machine, which other processes reach too."""
+    moto, s3fs = (pytest.importorskip(name, reason="needs s3fs and moto[server]") for name in ("moto.server", "s3fs"))
+    server = moto.ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
+    yield "s3://bucket"
+    server.stop()
+
+
+@pytest.mark.slow
+def test_tasks_exchange_files_through_s3(
+    bucket: str, rows: list[Row], memory_source: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = memory_source(rows, 20)
+    for parts in (1, 2, 7):
+        same_in_tasks(source, {1: f"{bucket}/{parts}"}, parts, tmp_path / str(parts), monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_task_killed_at_an_address(bucket: str, file: Path, tmp_path: Path) -> None:
+    kill_and_go_on(file, f"{bucket}/work", "round-01", tmp_path)
+
+
 def test_supports_are_met_as_in_one_process(rows: list[Row], memory_source: Any, tmp_path: Path) -> None:
     options = CurateOptions(graph="off", min_per_prefix=9, prefer=("rag",), seed=7, lexical_threshold=0.8)
     source = memory_source(rows)
     curate(source, tmp_path / "at once", options, jobs=1)
-    plan = Work(tmp_path / "work", options, 3)
+    plan = Work(Exchange(tmp_path / "work"), options, 3)
     steps.store_rows(plan, source)
     queue_here(plan, tmp_path / "in tasks")
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
@@ -147,7 +201,7 @@ def test_graphs_in_tasks_write_the_same_bytes(
         (2, command._queued),
     ):
         folder = tmp_path / f"{parts} {every_step.__name__}"
-        plan = Work(folder / "work", options, parts)
+        plan = Work(Exchange(folder / "work"), options, parts)
         steps.store_rows(plan, source)
         drawn.asked = []
         run_all(every_step(plan, folder / "out", False))
@@ -175,7 +229,7 @@ def test_a_delta_in_tasks_is_the_same(
     curate(memory_source(first), parents[1], options, against=parents[:1], jobs=1)
     source = memory_source([*new, *base[:9]], 20)
     curate(source, tmp_path / "at once", options, against=parents, jobs=1)
-    plan = Work(tmp_path / "work", options, parts, parents)
+    plan = Work(Exchange(tmp_path / "work"), options, parts, parents)
     steps.store_rows(plan, source)
     run_all(command._watched(plan, tmp_path / "in tasks", False))
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
@@ -191,7 +245,7 @@ def test_graphs_decide_as_in_one_process(graph: Any, memory_source: Any, tmp_pat
     source = memory_source(graph_rows())
     curate(source, tmp_path / "at once", options, jobs=1)
     assert pq.read_table(tmp_path / "at once" / "decisions.parquet")["stage"].to_pylist().count("graph") == 1
-    plan = Work(tmp_path / "work", options, 2)
+    plan = Work(Exchange(tmp_path / "work"), options, 2)
     steps.store_rows(plan, source)
     queue_here(plan, tmp_path / "in tasks")
     assert tables(tmp_path / "in tasks") == tables(tmp_path / "at once")
@@ -202,7 +256,7 @@ def test_a_work_folder_of_another_run_is_refused(
 ) -> None:
     options = asdict(CurateOptions(graph="off"))
     asked = {"sources": [str(file)], "options": options, "tasks": 2, "versions": package_versions(), "against": []}
-    begin(tmp_path / "work", asked)
+    begin(Exchange(tmp_path / "work"), asked)
     given = ("curate", file, "--graph", "off", "--out", "out", "--executor", "local", "--work", "work")
     for further, differs in ((("--tasks", 2, "--seed", 1), "options"), (("--tasks", 3), "tasks")):
         done = lemur_here(*given, *further, cwd=tmp_path)
@@ -212,9 +266,10 @@ def test_a_work_folder_of_another_run_is_refused(
         )
     done = lemur_here("curate", file, "--out", "out", "--tasks", 2, cwd=tmp_path)
     assert (done.returncode, "without --executor" in done.stderr) == (2, True)
-    done = lemur_here("curate", file, "--out", "out", "--executor", "local", "--work", "s3://bucket/a", cwd=tmp_path)
-    assert (done.returncode, "--work s3://...: must be a folder" in done.stderr) == (2, True)
-    assert not (tmp_path / "s3:").exists()
+    for address, why in (("memory://a", "OSError: it is of one process alone"), ("no://a", "Protocol not known: no")):
+        done = lemur_here("curate", file, "--out", "out", "--executor", "local", "--work", address, cwd=tmp_path)
+        told = done.stderr.splitlines()[-1]
+        assert (done.returncode, told.startswith(f"lemur: --work {address}: cannot be"), why in told) == (1, True, True)
     done = lemur_here("curate", file, "--out", "out", "--executor", "local", "--profile", "nn-dup", cwd=tmp_path)
     assert (done.returncode, "only profile strict" in done.stderr) == (2, True)
 
@@ -227,10 +282,10 @@ def file(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(file: Path, folder: Path) -> "subprocess.Popen[str]":
+def start(file: Path, work: str, folder: Path) -> "subprocess.Popen[str]":
     arguments = ["curate", str(file), "--graph", "off", "--out", "out", "--executor", "local", "--tasks", "3"]
     return subprocess.Popen(
-        [LEMUR, *arguments, "--workers", "2", "--work", "work"],
+        [LEMUR, *arguments, "--workers", "2", "--work", work],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -249,7 +304,12 @@ def lines_until(process: "subprocess.Popen[str]", step: str) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["features", "round-01", "witnesses"])
 def test_a_killed_task_ends_the_run_and_the_next_one_goes_on(step: str, file: Path, tmp_path: Path) -> None:
-    process = start(file, tmp_path)
+    kill_and_go_on(file, "work", step, tmp_path)
+
+
+def kill_and_go_on(file: Path, work: str, step: str, tmp_path: Path) -> None:
+    """Run in tasks through a work folder, kill one after a step, run again, compare with the in-process way."""
+    process = start(file, work, tmp_path)
     list(lines_until(process, step))
     workers = [one for one in psutil.Process(process.pid).children() if "spawn_main" in " ".join(one.cmdline())]
     random.choice(workers).kill()
@@ -265,7 +325,7 @@ def test_a_killed_task_ends_the_run_and_the_next_one_goes_on(step: str, file: Pa
     assert line.endswith("start again to go on")
     assert not psutil.pid_exists(process.pid)
     assert not any(one.is_running() for one in workers)
-    again = start(file, tmp_path)
+    again = start(file, work, tmp_path)
     _, told = again.communicate(timeout=300)
     assert again.returncode == 0, told
     assert "features: done before" in told
