@@ -153,6 +153,7 @@ def curate(
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes."""
     from curate.options import CurateOptions, parse_upweight
+    from curate.sources import open_sources
     from lemur_core.files.atomic import check_free
     from manifests.licenses import stated_expression
 
@@ -185,19 +186,18 @@ def curate(
         topup_lexical_max=topup_lexical_max,
         topup_structural_max=topup_structural_max,
     )
-    check_free(out, force=force)
-
-    from curate.pipeline import curate as run
-    from curate.sources import open_sources
-
     division = divided(out, executor, tasks, workers, work)
+    opened = open_sources(source)
+    check_free(out, force=force)
     if division is None:
-        manifest = run(open_sources(source), out, options, against=against or (), jobs=jobs, force=force)
+        from curate.pipeline import curate as run
+
+        manifest = run(opened, out, options, against=against or (), jobs=jobs, force=force)
     else:
         from curate.cluster.command import curate_in_tasks
 
         made = curate_in_tasks(
-            open_sources(source),
+            opened,
             source,
             out,
             options,
@@ -279,10 +279,6 @@ def sensitivity(
     as_json: JsonOption = False,
 ) -> None:
     """Kept counts over a grid of lexical and structural thresholds."""
-    from lemur_core.files.atomic import check_free
-
-    check_free(out, force=force)
-
     from curate.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
     from curate.sensitivity import sensitivity as run
     from curate.sources import open_source

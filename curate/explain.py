@@ -239,6 +239,9 @@ def draw_graph(explanation: Explanation, path: Path) -> str:
 
     Raises: UserError if that is not known; UsageError if the file is no `.svg`.
     """
+    from lemur_core.graphs.picture import check_picture, draw
+
+    check_picture(path)
     facts = explanation.facts
     row, name = facts["graph"], f"{facts['name']} {(facts['id'] or '')[:16]}"
     if row is None:
@@ -249,8 +252,6 @@ def draw_graph(explanation: Explanation, path: Path) -> str:
         graph = Graph.from_json(json.loads(row["eval"]))
     except ValueError as error:
         raise UserError(f"{name}: its graph cannot be read: {error}; make the snapshot anew") from error
-    from lemur_core.graphs.picture import draw
-
     return f"{path}: {plural(draw(graph, path, name), 'box', 'boxes')}, what it computes in eval mode"
 
 

@@ -68,6 +68,11 @@ class CurateOptions:
             )
         if self.profile == "nn-dup" and self.graphs != "off":
             raise UsageError(f"--graph {self.graph}: profile nn-dup compares no graphs; leave it out or switch")
+        if self.keep_per_family < 1:
+            raise UsageError(f"--keep-per-family {self.keep_per_family}: must be at least 1")
+        for name in ("fractal_threshold", "topup_lexical_max", "topup_structural_max"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
         if self.chat_max_tokens < 1:
             raise UsageError(f"--chat-max-tokens {self.chat_max_tokens}: must be at least 1")
         if self.chat_max_tokens != CHAT_MAX_TOKENS and not self.chat:

@@ -313,6 +313,9 @@ def draw_block(folder: Path, wanted: str, path: Path) -> str:
     Raises: UserError as `find_block` does, or if what it computes is not in the folder; UsageError if the file is no
         `.svg`.
     """
+    from lemur_core.graphs.picture import check_picture, draw
+
+    check_picture(path)
     block = find_block(folder, wanted).row.block
     try:
         with (folder / SPECS).open(encoding="utf-8") as lines:
@@ -326,8 +329,6 @@ def draw_block(folder: Path, wanted: str, path: Path) -> str:
         graph = at(from_notation(algorithm["eval"], algorithm["sizes"]))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{block}: its graph cannot be read: {error}; extract it again") from error
-    from lemur_core.graphs.picture import draw
-
     return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"
 
 

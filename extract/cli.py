@@ -126,6 +126,7 @@ def extract(
 
     if include_code and not chat:
         raise UsageError("--include-code: no conversations are made without --chat; add it, or leave this out")
+    division = divided(out, executor, tasks, workers, work)
     check_free(out, force=force)
     wanted = (*(names or ()), *(read_names(names_file) if names_file else ()))
     selection = Selection(
@@ -150,7 +151,6 @@ def extract(
         seed=seed,
         chat=ChatOptions(seed, chat_max_tokens, include_code) if chat else None,
     )
-    division = divided(out, executor, tasks, workers, work)
     if division is None:
         _print_summary(extract_to(out, options, force=force), out, as_json)
         return

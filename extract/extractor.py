@@ -453,7 +453,9 @@ def read_names(path: Path) -> tuple[str, ...]:
     """
     try:
         names = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; give a JSON list of class names") from error
+    except ValueError as error:
         raise UserError(f"{path}: not a JSON list of class names: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise UserError(

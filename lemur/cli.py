@@ -9,7 +9,7 @@ import stat
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _EXTRACT = "Extract: repositories in, validated blocks out"
 _FILTERS = "Filters"
+
+#: What Typer raises for a line that it cannot read: click's class, or since 0.26 its own copy of it.
+_WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
     name="lemur",
@@ -290,16 +293,23 @@ class _Interrupted(BaseException):
 
 
 def main() -> NoReturn:
-    """Run the command line.
+    """Run the command line. Whatever goes wrong is one line on stderr.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not novel (`novel` alone), 129, 130 or 143 ended by a signal.
+    Exit codes: 0 done, 1 failed, 2 wrong usage (`UsageError`: no files could make the line right), 3 not novel (`novel`
+    alone), 129, 130 or 143 ended by a signal.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, _hang_up)
     try:
-        app()
+        status = app(prog_name="lemur", standalone_mode=False)
+    except _WrongLine as error:
+        said = " ".join(error.format_message().split())
+        if not said:  # no command is given: the help has been printed
+            sys.exit(2)
+        where = error.ctx.command_path if error.ctx is not None else "lemur"
+        _fail(f"{said}{'' if said.endswith(('.', '?')) else '.'} See {where} --help", 2)
     except _Interrupted as interrupted:
         _fail(
             "interrupted; nothing half done is in place, what was worked out so far is kept: run again",
@@ -317,7 +327,7 @@ def main() -> NoReturn:
             raise
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another place", 1)
-    sys.exit(0)
+    sys.exit(status or 0)
 
 
 def _fail(message: str, status: int) -> NoReturn:

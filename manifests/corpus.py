@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from manifests.records import Record, Sha256, first_fault
 
 FOLDER = Path(__file__).with_name("corpora")
@@ -96,14 +96,15 @@ def corpus_names() -> list[str]:
 def load_corpus(name: str) -> Corpus:
     """A corpus that is shipped, or that a JSON file describes.
 
-    Raises: UserError if there is no such corpus or file, or the file is not a corpus.
+    Raises: UsageError if there is no such corpus; UserError if there is no such file, or it is not a corpus.
     """
     shipped = FOLDER / f"{name}.json"
     path = shipped if name in corpus_names() else Path(name)
     try:
         return Corpus.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{name}: no such corpus; there are {', '.join(corpus_names())}, or name a JSON file") from None
+        kind = UserError if path.suffix else UsageError
+        raise kind(f"{name}: no such corpus; there are {', '.join(corpus_names())}, or name a JSON file") from None
     except OSError as error:
         raise UserError(f"{name}: cannot be read: {error.strerror}; name a corpus or a JSON file") from error
     except ValidationError as error:

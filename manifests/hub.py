@@ -255,11 +255,11 @@ _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.l
 def parse_dataset(spec: str) -> tuple[str, str | None]:
     """Repository and revision of a dataset named `hf://datasets/OWNER/NAME`, `@REVISION` after it or not.
 
-    Raises: UserError if it is no such name.
+    Raises: UsageError if it is no such name.
     """
     match = _SPEC.fullmatch(spec)
     if match is None:
-        raise UserError(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
+        raise UsageError(f"{spec}: not a dataset on the Hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
     return match["repo"], match["revision"]
 
 

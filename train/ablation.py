@@ -107,10 +107,10 @@ def ablate(
     """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; give different ones, for example 0,1,2")
+    recipes = variants(recipe, written)
     check_study(out)  # this and the next before its networks are assembled
     trained = count_images(data, held_out, images)
     watch = Stopwatch()
-    recipes = variants(recipe, written)
     with Prober(unsafe=resources.unsafe) as prober:
         nets = {name: assemble(changed, folder, prober=prober) for name, changed in recipes.items()}
     plan = {

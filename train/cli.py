@@ -1,6 +1,7 @@
 """The commands of training: they parse, call and print. Heavy imports wait for the command that needs them."""
 
 import json
+import math
 import sys
 from dataclasses import asdict
 from enum import StrEnum
@@ -53,8 +54,14 @@ OutDir = Annotated[
 Library = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)]
 
 
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no amount")
+    return value
+
+
 def _resource(*names: str, **settings: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Resources and walls", **settings)
+    return typer.Option(*names, rich_help_panel="Resources and walls", callback=_finite, **settings)
 
 
 Jobs = Annotated[int, _resource(metavar="N", min=1, help="Runs at the same time.")]
@@ -224,9 +231,10 @@ def run_(
     from train.run_folder import run_text
 
     resources = Resources(threads, device.value, memory, time_limit, step_limit, unsafe=unsafe_no_sandbox)
+    read = network_in(Path(network), prm) if is_file else None
     cifar10 = load_cifar10(data)
     count_images(cifar10, held_out, images)  # before the seconds that assembling takes
-    net = network_in(Path(network), prm) if is_file else assemble(recipe, folder, unsafe=unsafe_no_sandbox)
+    net = read or assemble(recipe, folder, unsafe=unsafe_no_sandbox)
     run = TrainingRun(net, recipe, seed, cifar10, held_out, images)
     record = train_once(run, out, resources=resources, force=force, library=None if is_file else folder)
     if as_json:
@@ -338,7 +346,7 @@ def register_(
     result = register(db, folders)
     if as_json:
         _print_json({"added": result.added, "present": result.present, "failed": list(result.failed)})
-    else:
+    elif result.added or result.present:
         print(f"{db}: {plural(result.added, 'trial')} added, {result.present} there already")
     for line in result.failed:
         print(f"lemur: {line}", file=sys.stderr)

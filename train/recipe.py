@@ -183,7 +183,7 @@ class Network:
 def find_recipe(name: str) -> Recipe:
     """The recipe in a file, or the shipped one of that name.
 
-    Raises: UserError if there is neither; the near names are told.
+    Raises: UsageError if none is called so, with the near names; UserError if the file cannot be read.
     """
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
@@ -193,7 +193,7 @@ def find_recipe(name: str) -> Recipe:
         return load_recipe(SHIPPED / f"{name}.toml")
     near = difflib.get_close_matches(name, shipped, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(shipped)}"
-    raise UserError(f"{name}: no such recipe; {hint} (a file of your own ends in .toml)")
+    raise UsageError(f"{name}: no such recipe; {hint} (a file of your own ends in .toml)")
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -282,9 +282,8 @@ def read_prm(text: str) -> dict[str, object]:
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"--prm {text}: neither a JSON object nor a file of one; write '{{\"lr\": 0.01}}'"
-            ) from error
+            kind = UserError if Path(text).suffix else UsageError
+            raise kind(f"--prm {text}: neither a JSON object nor a file of one; write '{{\"lr\": 0.01}}'") from error
     try:
         found = json.loads(text)
     except ValueError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import Job, Limits, Sandbox
@@ -166,14 +166,14 @@ def check_task(
 
 
 def _task(task: str, metric: str | None) -> Task:
-    """The task with this metric. Raises: UserError saying why it cannot be checked."""
+    """The task with this metric. Raises: UsageError if LEMUR has neither; UserError saying why it cannot be checked."""
     if task in REFUSED:
         raise UserError(f"--task {task}: {REFUSED[task]}")
     if task not in TASKS:
-        raise UserError(f"--task {task}: not one of LEMUR's; there are {', '.join(TASKS)}")
+        raise UsageError(f"--task {task}: not one of LEMUR's; there are {', '.join(TASKS)}")
     known = TASKS[task]
     if metric is not None and metric not in known.metrics:
-        raise UserError(f"--metric {metric}: {task} is measured by {' or '.join(known.metrics)}")
+        raise UsageError(f"--metric {metric}: {task} is measured by {' or '.join(known.metrics)}")
     missing = [name for name in known.needs if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"--task {task}: its metric {known.metrics[0]} needs {missing[0]}: pip install {missing[0]}")

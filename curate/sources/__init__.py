@@ -11,7 +11,7 @@ from curate.sources.files import CsvFile, JsonlFile, ParquetFile
 from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.services import HubDataset, InstalledLemur
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
 from manifests.licenses import all_of
 from manifests.manifest import FILE_NAME, Input, Parent, parent_of, read_manifest
@@ -52,7 +52,7 @@ def join_sources(parts: Sequence[Source]) -> Source:
     names = [part.name for part in parts]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
-        raise UserError(f"{twice}: two sources have this name; leave one out, or give its file or folder another name")
+        raise UsageError(f"{twice}: two sources have this name; leave one out, or give its file or folder another name")
     return parts[0] if len(parts) == 1 else SeveralSources(parts)
 
 

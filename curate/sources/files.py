@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from curate.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import shown
 from manifests.manifest import Input
 
 #: What a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
@@ -36,7 +37,7 @@ def check_columns(where: str, columns: Collection[str]) -> None:
     Raises: UserError if a required column is not there, or one that would be read is there twice.
     """
     known = list(columns)
-    there = ", ".join(map(str, known[:30])) + (", …" if len(known) > 30 else "") if known else "none"
+    there = ", ".join(shown(str(name), 40) for name in known[:30]) + (", …" if len(known) > 30 else "") or "none"
     for name in REQUIRED:
         if name not in known:
             raise UserError(f"{where}: no column {name!r}; it has {there}; rename the column that holds it to {name!r}")

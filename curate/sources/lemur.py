@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release, with_codes
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
@@ -240,4 +240,4 @@ def _safe(version: str) -> str:
     try:
         return str(Version(version))
     except InvalidVersion as error:
-        raise UserError(f"lemur@{version}: not a version; for example lemur@{DEFAULT_VERSION}") from error
+        raise UsageError(f"lemur@{version}: not a version; for example lemur@{DEFAULT_VERSION}") from error

@@ -20,7 +20,7 @@ from curate.rows import RowSource
 from curate.sources.database import read_database, unpack
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 from manifests.hub import Hub
 from manifests.licenses import NOASSERTION, license_of_fields
@@ -181,5 +181,5 @@ def _is_version(text: str) -> bool:
 
 def _checked(version: str) -> str:
     if not _is_version(version):
-        raise UserError(f"lemur-db@{version}: not a version; for example lemur-db@2.2.11, or lemur-db for the newest")
+        raise UsageError(f"lemur-db@{version}: not a version; for example lemur-db@2.2.11, or lemur-db for the newest")
     return str(Version(version))

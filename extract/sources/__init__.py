@@ -22,7 +22,7 @@ from extract.sources.contents import (
 )
 from extract.sources.git import find_commit
 from extract.sources.package import PACKAGE_RE, find_package
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow take longer to load than most sources
@@ -53,8 +53,8 @@ def open_source(
     Args:
         name: what stands before `@VERSION` in the source's name, instead of the package's or repository's own.
         digest: of the files (`Source.digest`), if they are pinned; several where builds for platforms differ.
-    Raises: UserError if there is no such source, or its files differ from the pinned digest; RetryableError if the
-        index or repository cannot be reached.
+    Raises: UsageError if `spec` is none of the forms; UserError if there is no such source, or its files differ from
+        the pinned digest; RetryableError if the index or repository cannot be reached.
     """
     digests = () if digest is None else (digest,) if isinstance(digest, str) else tuple(digest)
     if spec.startswith("git+"):
@@ -68,7 +68,7 @@ def open_source(
             note(f"{spec}: taken for the package of that name; for the folder that is here, write ./{spec}")
         source = find_package(spec, digests)
     else:
-        raise UserError(f"{spec!r}: not a source; {_FORMS}")
+        raise UsageError(f"{spec!r}: not a source; {_FORMS}")
     if name is not None:
         source = replace(source, name=f"{name}@{source.version}" if source.version else name)
     return replace(source, priority=priority, paths=tuple(paths), exclude=tuple(exclude))

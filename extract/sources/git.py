@@ -14,7 +14,7 @@ from pathlib import Path
 
 from extract.sources.contents import Contents, Source, check_bounds, is_safe, is_text, keep_paths, read_facts
 from extract.sources.store import keep_source, read_record, read_source, record, store_folder, workspace
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -56,7 +56,7 @@ class GitSpec:
 def parse_git(spec: str) -> GitSpec:
     """The parts of `git+URL[@REVISION]`.
 
-    Raises: UserError if it is not of that form.
+    Raises: UsageError if it is not of that form.
     """
     url = spec.removeprefix("git+")
     scheme, _, rest = url.partition("://")
@@ -64,9 +64,9 @@ def parse_git(spec: str) -> GitSpec:
     path, at, revision = path.partition("@")
     plain = url.isprintable() and " " not in url and "#" not in url
     if scheme not in ("https", "http", "ssh", "git", "file") or not path.strip("/") or not plain or host[:1] == "-":
-        raise UserError(f"{spec}: not a repository; write git+https://HOST/OWNER/NAME or …/NAME@REVISION")
+        raise UsageError(f"{spec}: not a repository; write git+https://HOST/OWNER/NAME or …/NAME@REVISION")
     if revision.startswith("-") or bool(at) != bool(revision):
-        raise UserError(f"{spec}: {revision!r} is not a revision; write a branch, a tag or a commit of 40 digits")
+        raise UsageError(f"{spec}: {revision!r} is not a revision; write a branch, a tag or a commit of 40 digits")
     return GitSpec(f"{scheme}://{host}{slash}{path}", revision)
 
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from lemur.folders import STATE
 from lemur_core.files.atomic import own, sha256_file, write_text
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from manifests.manifest import package_versions
 from manifests.records import Record, Sha256
@@ -129,8 +129,7 @@ def run_stages(stages: Sequence[Stage], out: Path, *, force: bool = False) -> li
 
 def in_stage(name: str, error: UserError, more: str = "") -> UserError:
     """The same error, with the stage that it comes from."""
-    kind = RetryableError if isinstance(error, RetryableError) else UserError
-    return kind(f"stage {name}: {error}{more}")
+    return type(error)(f"stage {name}: {error}{more}")
 
 
 def _make(stage: Stage, out: Path) -> str:

@@ -63,7 +63,7 @@ def synthesize_(
         int, typer.Option(metavar="N", min=0, rich_help_panel=_MODEL, help="Further requests after passing trouble.")
     ] = 5,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, rich_help_panel=_MODEL, help="Of one request.")
+        float, typer.Option(metavar="SECONDS", min=1, max=86_400, rich_help_panel=_MODEL, help="Of one request.")
     ] = 600.0,
     ask_again: Annotated[
         bool, typer.Option("--ask-again", rich_help_panel=_MODEL, help="Also what an earlier run was answered.")
@@ -139,6 +139,7 @@ def synthesize_(
     from lemur.synthesis.command import Ask, Service, Training, print_synthesis, run_synthesis
     from lemur.synthesis.model import Sampling
     from lemur.synthesis.plan import Choice
+    from manifests.licenses import NOASSERTION, stated_expression
 
     counts = run_synthesis(
         library,
@@ -150,7 +151,7 @@ def synthesize_(
         Service(base_url, key_env, concurrency, retries, timeout, token_budget, time_budget, ask_again),
         against=against or (),
         training=Training(data, train, limit, register) if train is not None else None,
-        license_=license_,
+        license_=license_ if license_ == NOASSERTION else stated_expression(license_),
         jobs=jobs,
         unsafe=unsafe_no_sandbox,
         force=force,

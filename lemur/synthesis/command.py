@@ -87,8 +87,8 @@ def run_synthesis(
     Returns: the counts by model.
     Raises: UserError if something cannot be read, asked or written; UsageError if options contradict each other.
     """
-    check_free(out, force=force)
     places = _places(models, service)
+    check_free(out, force=force)
     watch = Stopwatch()
     cifar10 = load_cifar10(training.data) if training is not None else None
     if training is not None and training.db is not None and cifar10 is not None:

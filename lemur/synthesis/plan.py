@@ -73,13 +73,17 @@ class Choice:
     query: str | None = None
     count: int = 1
 
+    def __post_init__(self) -> None:
+        if self.spec is not None and self.query is not None:
+            raise UsageError("--spec and --search: both name the blocks; leave one out")
+
 
 def draw(
     library: Path, choice: Choice, *, goal: str, parents: Path | None, attempts: int, seed: int
 ) -> tuple[list[Attempt], int]:
     """The attempts, and how many blocks they were drawn from. Blocks come round before one comes twice.
 
-    Raises: UserError if no block can be asked for, or there is no parent; UsageError if `choice` contradicts itself.
+    Raises: UserError if no block can be asked for, or there is no parent.
     """
     pool = _pool(library, choice) if choice.count else []
     if choice.count and not pool:
@@ -113,8 +117,6 @@ def _pool(library: Path, choice: Choice) -> list[Asked]:
     manifest = read_manifest(library)
     if manifest.kind != "extraction":
         raise UserError(f"{library}: holds {article(manifest.kind)}; give a folder that `lemur extract` wrote")
-    if choice.spec is not None and choice.query is not None:
-        raise UsageError("--spec and --search: both name the blocks; leave one out")
     wanted = None
     if choice.spec is not None:
         wanted = set(named_in(choice.spec))

@@ -50,6 +50,12 @@ class Box:
     kind: str
 
 
+def check_picture(path: Path) -> None:
+    """Nothing, if a picture may be called so. Raises: UsageError if it is no `.svg`."""
+    if path.suffix != ".svg":
+        raise UsageError(f"{path}: pictures of graphs are SVG; give a name that ends in .svg")
+
+
 def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
     """Draw a graph into an SVG file, the same bytes for the same graph.
 
@@ -58,10 +64,9 @@ def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
         limit: boxes, beside inputs and outputs.
 
     Returns: the number of boxes, inputs and outputs included.
-    Raises: UsageError if the file is not called so.
+    Raises: UsageError as `check_picture` does.
     """
-    if path.suffix != ".svg":
-        raise UsageError(f"{path}: pictures of graphs are SVG; give a name that ends in .svg")
+    check_picture(path)
     made = boxes(graph, limit)
     save_figure(path, lambda figure: _Picture(made).draw(figure, title))
     return len(made)

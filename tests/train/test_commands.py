@@ -135,7 +135,7 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (("run", "plain", "--data", "nowhere", "--out", "x"), 1, "nowhere: No such file or directory"),
-        (("run", "plane", "--out", "x"), 1, "plane: no such recipe; did you mean 'plain'?"),
+        (("run", "plane", "--out", "x"), 2, "plane: no such recipe; did you mean 'plain'?"),
         (("run", "plain", "--out", "x", "--set", "training.epohs=3"), 2, "no key training.epohs; did you mean 'epochs'?"),
         (("run", "plain", "--data", "synthetic:200", "--images", "300", "--held-out", "50", "--out", "x"), 1, "images: 300, but 150 are left to train on"),
         (("run", "plain", "--out", "x", "--epohs", "3"), 2, "No such option"),
