@@ -115,7 +115,9 @@ def _read(snapshot: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rid = {decision["id"]: decision["rid"] for decision in decisions if decision["kept"]}
     columns = ["id", "nn", "nn_code", "accuracy", "family", "split", "weight"]
     tables = [pq.read_table(path, columns=columns) for path in record_files(snapshot)]
-    records = [record | {"rid": rid[record["id"]]} for table in tables for record in table.to_pylist()]
+    records = [
+        record | {"rid": rid[record["id"]]} for table in tables for record in table.to_pylist() if record["nn_code"]
+    ]
     return sorted(records, key=lambda record: str(record["rid"])), decisions
 
 

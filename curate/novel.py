@@ -304,7 +304,7 @@ class _Library:
         columns = ["id", "graph", "graph_widths", "eval", "torch", "form"]
         few = list(ids) if len(ids) < len(self.known) else None
         for row in _graph_rows(self.folder, columns, few):
-            if row["graph"] is not None:
+            if row["eval"] is not None:
                 yield row["id"], _computed(row, Graph.from_json(json.loads(row["eval"])))
 
 
@@ -366,7 +366,8 @@ def _records(folder: Path, files: Sequence[_File]) -> Iterator[tuple[_Known, str
             for batch in file.iter_batches(batch_size=500, columns=["id", "nn", "nn_code", "prm"]):
                 for row in batch.to_pylist():
                     names[row["id"]] = row["nn"]
-                    yield _Known(row["nn"], row["id"], row["prm"]), row["nn_code"]
+                    if row["nn_code"]:  # not withheld from a published copy
+                        yield _Known(row["nn"], row["id"], row["prm"]), row["nn_code"]
     wanted = {one.id for one in files}
     graphs = {one.traced.graph for one in files} - {None}
     wanted |= {row["id"] for row in _graph_rows(folder, ["id", "graph", "torch", "form"]) if row["graph"] in graphs}
@@ -376,7 +377,7 @@ def _records(folder: Path, files: Sequence[_File]) -> Iterator[tuple[_Known, str
     stands = {row["id"]: row["canonical"] for row in decisions if row["stage"] in DUPLICATE_STAGES}
     removed = pq.read_table(folder / "removed.parquet", columns=["id", "nn", "nn_code"], filters=[("id", "in", wanted)])
     for row in removed.to_pylist():
-        if row["id"] in stands:
+        if row["id"] in stands and row["nn_code"]:
             kept = names.get(stands[row["id"]], stands[row["id"]][:16])
             yield _Known(row["nn"], row["id"], None, kept), row["nn_code"]
 

@@ -8,9 +8,11 @@ from typing import Any
 from curate.corpus import Corpus
 from curate.graphs import Traced
 from curate.options import prefix_of
+from curate.rights import Rights
 from curate.runs import RunResult, category_left_out
 from lemur_core.similarity.selection import Verdict
 from manifests.conversations.conversation import Chat
+from manifests.licenses import NOASSERTION
 from manifests.records import SPLITS
 
 
@@ -53,6 +55,7 @@ class Outcome:
     graphs: dict[int, Traced] | None = None  # code -> what it computes, of those that were traced; None: of none
     published: dict[int, Published] = field(default_factory=dict)  # of a delta, by number: those that canonicals name
     further: frozenset[int] = frozenset()  # codes that are published already
+    rights: Rights = field(default_factory=lambda: Rights(NOASSERTION))  # to kept and removed codes
     chat: Chat | None = None  # the conversations; None where they were not asked for
     notes: list[str] = field(default_factory=list)  # what could not be done as asked
     details: dict[str, Any] = field(default_factory=dict)  # for the manifest

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.rights import stays
 from curate.union import record_files
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
@@ -54,6 +55,7 @@ _COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity", "agreement")
 _COUNTED = ("id", "split", "cluster")
 _SHOWN = (
     *("id", "nn", "prefix", "family", "split", "cluster", "score", "task", "dataset", "metric", "epoch", "accuracy"),
+    *("license", "origin", "origin_similarity", "origin_license"),
     *("weight", "pretrained", "runs", "runs_error", "dead_classes", "unused_parameters", "graph"),
 )
 
@@ -81,7 +83,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> Page:
         facets=("split", "prefix", "family", "graph", "pretrained"),
         numbers=("stands for", "score"),
         entries=[_entry(row, *standing[row["id"]]) for row in listed],
-        views=_views(folder, listed, standing),
+        views=_views(folder, listed, standing, str(manifest.details.get("license"))),
         total=kept,
         elsewhere="data/records",
         order="stands for",
@@ -225,12 +227,16 @@ def _entry(row: Mapping[str, Any], number: int, removed: Sequence[Mapping[str, A
 
 
 def _views(
-    folder: Path, listed: Sequence[Mapping[str, Any]], standing: Mapping[str, tuple[int, list[dict[str, Any]]]]
+    folder: Path,
+    listed: Sequence[Mapping[str, Any]],
+    standing: Mapping[str, tuple[int, list[dict[str, Any]]]],
+    shared: str,
 ) -> Iterator[list[View]]:
+    """Of each record. Code that is kept back where the folder is published is in none. Args: shared: its licence."""
     wanted = {row["id"] for row in listed}
     others = {one["id"] for _, removed in standing.values() for one in removed}
-    texts = _codes(record_files(folder), wanted) | _codes([folder / "removed.parquet"], others)
-    graphs = _graphs(folder, wanted)
+    texts = _codes(record_files(folder), wanted, shared) | _codes([folder / "removed.parquet"], others, shared)
+    graphs = _graphs(folder, wanted & texts.keys())
     for row in listed:
         number, removed = standing[row["id"]]
         drawn, text = graphs.get(row["id"]), _text(texts, row["id"])
@@ -247,6 +253,7 @@ def _views(
 def _record(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
     measured = ", ".join(str(row[name]) for name in ("task", "dataset", "metric") if row[name])
     accuracy = None if row["accuracy"] is None else f"{row['accuracy']:.4f} after {row['epoch']} epochs ({measured})"
+    origin = row.get("origin")
     runs = {True: "yes", False: f"no: {row.get('runs_error')}", None: None}[row.get("runs")]
     return [
         ("id (SHA-256)", row["id"]),
@@ -255,6 +262,8 @@ def _record(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("best result", accuracy),
         ("score", None if row["score"] is None else f"{row['score']:.4f}, its percentile within that benchmark"),
         ("runs", runs),
+        ("licence", row.get("license")),
+        ("from", origin and f"{origin} ({row['origin_license']}), similarity {ratio(row['origin_similarity'])}"),
         ("pretrained", "loads trained weights" if row["pretrained"] else None),
         ("dead classes", ", ".join(row.get("dead_classes") or ())),
         ("unused parameters", ", ".join(row.get("unused_parameters") or ())),
@@ -267,12 +276,13 @@ def _told(row: Mapping[str, Any]) -> str:
     return f"{row['stage']}{similarity}{f', {agrees}' if agrees else ''}"
 
 
-def _codes(files: Sequence[Path], wanted: set[str]) -> dict[str, bytes]:
-    """The codes of some ids, compressed: they may be many."""
+def _codes(files: Sequence[Path], wanted: set[str], shared: str) -> dict[str, bytes]:
+    """The codes of some ids that are not kept back, compressed: they may be many."""
     found: dict[str, bytes] = {}
     for path in files:
-        for row in _read(path, ("id", "nn_code"), wanted):
-            found[row["id"]] = zlib.compress(row["nn_code"].encode("utf-8", "surrogatepass"), 1)
+        for row in _read(path, ("id", "nn_code", "license"), wanted):
+            if not stays(row.get("license") or shared, shared):
+                found[row["id"]] = zlib.compress(row["nn_code"].encode("utf-8", "surrogatepass"), 1)
     return found
 
 

@@ -16,9 +16,10 @@ from curate.page import snapshot_page
 from curate.prepared import Prepared
 from curate.published import check_parents
 from curate.report import write_report
+from curate.rights import read_rights
 from curate.rows import Source
 from curate.runs import Check, RunChecker
-from curate.snapshot import describe_snapshot, snapshot_card, write_snapshot_tables
+from curate.snapshot import describe_snapshot, removed_rows, snapshot_card, write_snapshot_tables
 from curate.sources import parents_of
 from curate.strict import curate_strict
 from lemur_core.files.atomic import atomic_folder
@@ -64,21 +65,24 @@ def curate(
                 _check_some_left(corpus, outcome)
             watch.lap("decide")
             license_ = source.license(options.license)
+            removed = [int(corpus.code_of_row[row]) for row in removed_rows(corpus, outcome)]
+            codes_told = sorted({*outcome.kept, *removed})
+            outcome.rights = read_rights(corpus, codes_told, license_, options.license, None)
             if options.chat:
                 from curate.chat.build import build_chat  # LibCST is imported only where code is rewritten
 
-                outcome.chat = build_chat(corpus, outcome, options, license_, jobs=jobs)
+                outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
             rows = write_snapshot_tables(folder, corpus, outcome)
             watch.lap("write tables")
-            counts = count_decisions(corpus, outcome)
+            counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
             if outcome.chat is not None:
                 counts["chat"] = outcome.chat.counts("records")
             write_report(folder, corpus, outcome, counts, options, source.name)
             watch.lap("report")
         card = snapshot_card(source.name, outcome, rows)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        describe_snapshot(folder, source.name, license_, outcome, rows)
+        describe_snapshot(folder, source.name, outcome, rows)
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),

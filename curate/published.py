@@ -338,6 +338,10 @@ def _codes_of(folder: Path, ids: set[str]) -> Iterator[tuple[bytes, str]]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=1_000, columns=["id", "nn_code"]):
                 for row in batch.to_pylist():
+                    if row["id"] in ids and not row["nn_code"]:
+                        raise UserError(
+                            f"{folder}: is a copy without the codes that were not published; give the original"
+                        )
                     if row["id"] in ids:
                         yield bytes.fromhex(row["id"]), row["nn_code"]
 

@@ -97,11 +97,11 @@ decisions = load_dataset("path/to/this/folder", "decisions")  # one row for ever
 `report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
 `lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
 comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
-{_delta_note(outcome)}{_graphs_note(outcome)}{_runs_note(outcome)}{_chat_note(outcome)}"""
+{_delta_note(outcome)}{_graphs_note(outcome)}{_runs_note(outcome)}{_rights_note(outcome)}{_chat_note(outcome)}"""
     )
 
 
-def describe_snapshot(folder: Path, name: str, license_: str, outcome: Outcome, rows: Mapping[str, int]) -> None:
+def describe_snapshot(folder: Path, name: str, outcome: Outcome, rows: Mapping[str, int]) -> None:
     """Write `croissant.json`: the tables that the card offers, their columns and the digests of their files."""
     from manifests.croissant import About, write_croissant
 
@@ -110,7 +110,7 @@ def describe_snapshot(folder: Path, name: str, license_: str, outcome: Outcome, 
         description=f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
         f" {name}. Every row that is not among them has a reason in the table of decisions.",
         version=package_versions()["lemur-curator"],
-        licenses=[license_],
+        licenses=outcome.rights.told,
     )
     write_croissant(folder, offered_tables(CONFIGS, rows), about)
 
@@ -143,6 +143,16 @@ def _runs_note(outcome: Outcome) -> str:
 {found.count(True):,} of these networks were constructed and run forward, as LEMUR calls them, on a CPU without their
 trained weights (column `runs`). {found.count(False):,} do not run and {found.count(None):,} could not be tried;
 `runs_error` says why.
+"""
+
+
+def _rights_note(outcome: Outcome) -> str:
+    barred = sum(outcome.rights.barred(code) for code in outcome.kept)
+    if not barred:
+        return ""
+    return f"""
+The code of {plural(barred, "network")} is under a licence that does not let it be passed on (column `license`): a
+published copy has its row, and an empty `nn_code`.
 """
 
 
@@ -182,6 +192,7 @@ def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dic
             "score": outcome.scores[code],
             "pretrained": code in corpus.features.pretrained,
             **_computed(outcome, code),
+            **outcome.rights.columns(code),
         }
 
 
@@ -240,12 +251,14 @@ def _removed(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Iterator[dict
             "nn": corpus.rows.column("nn")[row].as_py() or "",
             "nn_code": corpus.codes[code],
             "score": outcome.scores.get(code),
+            **outcome.rights.columns(code),
         }
 
 
 #: What each reason of a drop means.
 REASONS = {
     "not_python": "the code does not parse",
+    "license": "the licence of the code does not let it be passed on, as the others are",
     "does_not_run": "the network does not run here, or what LEMUR hands it cannot be told",
     "residue": "the file holds a line that is no part of the network",
     "too_long": "longer than the limit of tokens",

@@ -19,6 +19,7 @@ from curate.features import FeatureStore, FeatureTable
 from curate.options import LEAK_THRESHOLD
 from curate.outcome import DUPLICATE_STAGES, count_runs
 from curate.published import find_parents
+from curate.rights import check_rights
 from curate.runs import RunResult
 from curate.snapshot import CONFIGS
 from curate.strict import assign_splits, group_names, leak_groups
@@ -76,7 +77,8 @@ def _verify(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int
     checks += check_description(folder, manifest, CONFIGS)
     snapshot = _read(folder, manifest, parents, jobs)
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
-    checks += [_check_counts(snapshot), *sound]
+    codes = {"kept": record_files(folder), "removed": [folder / "removed.parquet"]}
+    checks += [_check_counts(snapshot), *sound, check_rights(manifest, codes, snapshot.withheld)]
     if manifest.parameters.get("check_runs"):
         checks.append(_check_runs(snapshot))
     if chat:
@@ -86,6 +88,9 @@ def _verify(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int
     if not all(check.ok for check in sound):
         return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
     graphs = [_check_graphs(snapshot)] if snapshot.graphs else []
+    if snapshot.withheld:
+        told = f"not proved again: what is compared needs {len(snapshot.withheld):,} codes that were not published"
+        return [*checks, Check("guarantees 1 to 5", ok=True, detail=told), *graphs]
     return [
         *checks,
         _check_no_near_duplicates(snapshot),
@@ -104,6 +109,7 @@ class _Snapshot:
     decisions: list[dict[str, Any]]
     stats: int  # rows of the table
     wrong_ids: list[str]
+    withheld: set[str]  # ids of codes that were left out when the folder, or what it was made against, was published
     graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty where graphs were not compared
     code_of: dict[str, int]  # id -> number in `features`; kept records first
     features: FeatureTable
@@ -139,6 +145,8 @@ def _read(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int |
     digests: list[bytes] = []
     stated: list[str] = []
     wrong: list[str] = []
+    withheld: set[str] = set()
+    stays_out = any(read_manifest(place).details.get("withheld") for place in (folder, *parents))
     records: list[dict[str, Any]] = []
     for path in record_files(folder):
         there = {*pq.read_schema(path).names} & {*LemurRecord.model_fields} - {"nn_code"}
@@ -151,6 +159,10 @@ def _read(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int |
                 for batch in file.iter_batches(batch_size=1_000, columns=["id", "nn", "nn_code"]):
                     for row in batch.to_pylist():
                         digest = hashlib.sha256(row["nn_code"].encode()).digest()
+                        if stays_out and not row["nn_code"]:
+                            withheld.add(row["id"])
+                            stated.append(row["id"])
+                            continue
                         if digest.hex() != row["id"]:
                             wrong.append(f"{row['nn']}: id is not the SHA-256 of its code")
                         digests.append(digest)
@@ -159,7 +171,7 @@ def _read(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int |
                             yield digest, row["nn_code"]
 
     fill_store(store, codes(), manifest.parameters["tokens"], jobs)
-    features, published = store.table(digests), Parents(parents)
+    features, published = store.table([] if withheld else digests), Parents(parents)
     decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
     code_of: dict[str, int] = {}
     for number, id_ in enumerate(stated):
@@ -170,11 +182,12 @@ def _read(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int |
         decisions=decisions,
         stats=sum(pq.read_metadata(path).num_rows for path in folder.glob("data/stats/*.parquet")),
         wrong_ids=wrong,
+        withheld=withheld,
         graphs=_read_graphs(folder),
         code_of=code_of,
         features=features,
         published=published,
-        union=Union(published, manifest, records, decisions, features, code_of) if parents else None,
+        union=Union(published, manifest, records, decisions, features, code_of) if parents and not withheld else None,
     )
 
 
@@ -328,6 +341,8 @@ def _check_graphs(snapshot: _Snapshot) -> Check:
     """Guarantee 7: identities follow from the stored graphs, no two kept records share one, columns say the same."""
     wrong, known, distinct = [], 0, set(snapshot.published.graph_of.values()) - {None}
     for id_, row in snapshot.graphs.items():
+        if id_ in snapshot.withheld:
+            continue
         try:
             wrong += [f"{id_[:12]}: {name} is not that of its graph" for name in _wrong_identities(row)]
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -431,7 +446,21 @@ _ONE_CODE = frozenset({"design", "complete", "repair", "change"})
 def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
     """The checks of a snapshot with conversations; its tables have the right columns already."""
     facts = "chat code", ", the code in their answers parses and fits their records"
-    return check_rows(folder, manifest, "record", _splits(folder), CHAT_KINDS, _faults, facts)
+    licenses = _licenses(folder)
+
+    def faults(row: Row) -> Iterator[str]:
+        if licenses.get(row["record"], row["license"]) != row["license"]:
+            yield f"its licence is {row['license']}, that of its record {licenses[row['record']]}"
+        yield from _faults(row)
+
+    return check_rows(folder, manifest, "record", _splits(folder), CHAT_KINDS, faults, facts)
+
+
+def _licenses(folder: Path) -> dict[str, str | None]:
+    """The licence of each kept record; none of an older snapshot."""
+    paths = [path for path in record_files(folder) if "license" in pq.read_schema(path).names]
+    tables = [pq.read_table(path, columns=["id", "license"]).to_pylist() for path in paths]
+    return {row["id"]: row["license"] for rows in tables for row in rows}
 
 
 def _splits(folder: Path) -> dict[str, str]:

@@ -97,7 +97,11 @@ _PERMISSIVE = frozenset(
 _PERMISSIVE_EXCEPTIONS = frozenset({None, "LLVM-exception"})
 _LICENSE = re.compile(r"\b(?!(?:AND|OR)\b)([\w.+:-]+)(?: WITH ([\w.-]+))?")
 
-_IDENTIFIER = re.compile(r"^[ \t]*#[ \t]*SPDX-License-Identifier:[ \t]*(\S.*)$", re.MULTILINE)
+#: On a line of its own, in a comment or a docstring.
+_IDENTIFIER = re.compile(
+    r"""^[ \t]*(?:\#|[rR]?"{3}|[rR]?'{3})?[ \t]*SPDX-License-Identifier:[ \t]*(\S.*?)(?:"{3}|'{3})?[ \t]*$""",
+    re.MULTILINE,
+)
 
 
 def is_permissive(expression: str) -> bool:
@@ -145,11 +149,24 @@ def stated_expression(text: str) -> str:
 
 
 def licenses_of_code(code: str) -> list[str]:
-    """The licences that a file's own `SPDX-License-Identifier` comments state, in their order.
+    """The licences that a file's own `SPDX-License-Identifier` lines state, in their order.
 
     Source: https://spdx.github.io/spdx-spec/v2.3/using-SPDX-short-identifiers-in-source-files/
     """
-    return [found.strip() for found in _IDENTIFIER.findall(code)]
+    if "SPDX-License-Identifier" not in code:
+        return []
+    return [found.strip() for found in _IDENTIFIER.findall(code.replace("\r", "\n"))]
+
+
+def license_of_code(code: str, source: str, stated: str | None = None) -> str | None:
+    """The licence of a code that states one itself: that, and the one of its source; None of a code that states none.
+
+    Args:
+        source: what is said of all codes of the source.
+        stated: what a user has said of those that state none: not of this one.
+    """
+    own = licenses_of_code(code)
+    return all_of({*own, *({source} - {stated, NOASSERTION})}) if own else None
 
 
 #: Trove classifiers that name one licence; "BSD License" and the like do not.

@@ -60,6 +60,12 @@ def first_fault(error: ValidationError) -> str:
     return f"{where + ': ' if where else ''}{said_of(first)}"
 
 
+_LICENSE = "SPDX expression of the code: by its own word, its source's, its origin's; NOASSERTION where one is unknown"
+_ORIGIN = "block of an extracted repository that a class of the code is the text of; null where none was found"
+_ORIGIN_SIMILARITY = "Jaccard of the two classes"
+_ORIGIN_LICENSE = "SPDX expression of the repository, or NOASSERTION"
+
+
 class LemurRecord(Record):
     """One distinct network code, shown by its best row; the first nine columns are those of the LEMUR API."""
 
@@ -97,6 +103,10 @@ class LemurRecord(Record):
     arch_uid: str | None = Field(
         default=None, description="LEMUR's own certificate of the architecture; null where the source states none"
     )
+    license: str | None = Field(default=None, description=_LICENSE)
+    origin: str | None = Field(default=None, description=_ORIGIN)
+    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
+    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
 class Decision(Record):
@@ -160,6 +170,10 @@ class Removed(Record):
     nn: str
     nn_code: str
     score: Ratio | None = Field(description="as of the kept records, for comparison with the canonical's")
+    license: str | None = Field(default=None, description=_LICENSE)
+    origin: str | None = Field(default=None, description=_ORIGIN)
+    origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
+    origin_license: str | None = Field(default=None, description=_ORIGIN_LICENSE)
 
 
 ChatRole = Literal["system", "user", "assistant"]
@@ -190,7 +204,7 @@ class ChatRow(Record):
     variant: str = Field(min_length=1, description="what was cut out, broken or changed; file for the whole file")
     nn: str = Field(description="name of the record's network")
     record: Sha256 = Field(description="id of the record")
-    license: str = Field(description="SPDX expression that the source of the records states, or NOASSERTION")
+    license: str = Field(description="SPDX expression of the record's code, or NOASSERTION")
     n_tokens: int = Field(ge=1, description="words, numbers and single signs of all contents; white space not counted")
 
 

@@ -22,32 +22,27 @@ from manifests.records import CHAT_KINDS, ChatKind
 COMPARISON = Comparison(lambda draft: draft.user, "prompts", "its request is nearly that about {label} in {split}")
 
 
-def build_chat(
-    corpus: Corpus, outcome: Outcome, options: CurateOptions, license_: str, *, jobs: int | None = None
-) -> Chat:
-    """The conversations of all kept records, in their order.
-
-    Args:
-        license_: what the source states of its records.
+def build_chat(corpus: Corpus, outcome: Outcome, options: CurateOptions, *, jobs: int | None = None) -> Chat:
+    """The conversations of all kept records, in their order; none of code that stays here where others are published.
 
     Raises: UserError if no sandbox can be had.
     """
-    broken = corpus.features.problems  # profile nn-dup keeps also code that is no Python
-    codes = [code for code in outcome.kept if code not in broken]
+    rights = outcome.rights
+    none = {code: Skipped("license", rights.of(code)) for code in outcome.kept if rights.barred(code)}
+    # profile nn-dup keeps also code that is no Python
+    none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
+    codes = [code for code in outcome.kept if code not in none]
     with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox) as lab:
         networks = _networks(corpus, outcome, codes, lab)
         drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
     names = corpus.rows.column("nn")
     subjects = {
-        code: _subject(corpus.ids[code], names[outcome.shown[code]].as_py() or "", outcome.splits[code], license_)
+        code: _subject(
+            corpus.ids[code], names[outcome.shown[code]].as_py() or "", outcome.splits[code], rights.of(code)
+        )
         for code in outcome.kept
     }
-    unread = [
-        (subjects[code], kind, Skipped("not_python", broken[code]))
-        for code in outcome.kept
-        if code in broken
-        for kind in CHAT_KINDS
-    ]
+    unread = [(subjects[code], kind, none[code]) for code in outcome.kept if code in none for kind in CHAT_KINDS]
     read = [(subjects[code], kind, drafts[kind][place]) for place, code in enumerate(codes) for kind in CHAT_KINDS]
     return finish([*unread, *read], CHAT_KINDS, COMPARISON, options.chat_max_tokens)
 

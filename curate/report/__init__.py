@@ -62,7 +62,7 @@ def write_report(
         *records.best(facts, corpus),
         *figure("best"),
         *records.rescued(facts),
-        *records.pretrained(facts, corpus),
+        *records.pretrained(facts, corpus, outcome.rights),
         *sections.graphs(facts, outcome, counts),
         *(line for key in graphs for line in figure(key)),
         *arch_uids(facts, corpus, outcome),

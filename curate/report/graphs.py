@@ -34,7 +34,8 @@ def draw_graphs(folder: Path, corpus: Corpus, facts: Facts, outcome: Outcome) ->
 
 def _chosen(corpus: Corpus, facts: Facts, outcome: Outcome) -> Iterator[tuple[str, int, str, str]]:
     """Name, code, title and caption of each picture."""
-    graphs = {code: traced.graph for code, traced in (outcome.graphs or {}).items() if traced.graph is not None}
+    shown = {code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.barred(code)}
+    graphs = {code: traced.graph for code, traced in shown.items() if traced.graph is not None}
     kept = [code for code in outcome.kept if code in graphs]
     twins = [code for code in facts.removed("graph") if code in graphs]
     if twins:

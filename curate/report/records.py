@@ -10,6 +10,7 @@ from curate.options import prefix_of
 from curate.outcome import Outcome
 from curate.report.facts import Facts
 from curate.report.sections import LONG_TABLE, folded
+from curate.rights import Rights
 from curate.runs import RunResult
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, ratio, table
 
@@ -68,8 +69,8 @@ def best(facts: Facts, corpus: Corpus) -> list[str]:
     ]
 
 
-def pretrained(facts: Facts, corpus: Corpus) -> list[str]:
-    """Every code that loads trained weights, and the lines that say so."""
+def pretrained(facts: Facts, corpus: Corpus, rights: Rights) -> list[str]:
+    """Every code that loads trained weights, and the lines that say so, of what is not kept from publishing."""
     found = corpus.features.pretrained
     codes = [code for code in facts.verdicts if code in found]
     if not codes:
@@ -85,7 +86,10 @@ def pretrained(facts: Facts, corpus: Corpus) -> list[str]:
     ]
     rows = []
     for code in codes:
-        evidence = "<br>".join(f"{item.line}: {code_span(item.text, 110)}" for item in found[code])
+        lines_of = [
+            (item.line, "" if rights.barred(code) else f": {code_span(item.text, 110)}") for item in found[code]
+        ]
+        evidence = "<br>".join(f"{line}{text}" for line, text in lines_of)
         rows.append([code_span(facts.names[code]), f"`{facts.ids[code][:12]}`", _what_became(code, facts), evidence])
     return lines + table(["name", "id", "outcome", "line: code"], folded(rows, WHOLE_TABLE), 4)
 

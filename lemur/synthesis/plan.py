@@ -197,7 +197,7 @@ def _parents(snapshot: Path) -> Iterator[Parent]:
     for path in record_files(snapshot):
         for row in pq.read_table(path, columns=columns).to_pylist():
             few = row["nn_code"].count("\n") < _PARENT_LINES
-            if few and not row["pretrained"] and row["task"] == "img-classification":
+            if few and row["nn_code"] and not row["pretrained"] and row["task"] == "img-classification":
                 yield Parent(row["nn"], row["id"], row["nn_code"])
 
 

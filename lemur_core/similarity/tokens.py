@@ -10,6 +10,7 @@ Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 import hashlib
 import re
 import sys
+from collections.abc import Sequence
 from itertools import accumulate
 from keyword import iskeyword
 from typing import Literal
@@ -92,9 +93,21 @@ def region_lines(outline: Outline) -> list[tuple[int, int]]:
 
 def region_tokens(code: str, outline: Outline) -> tuple[list[str], frozenset[str]]:
     """Tokens of the model region as written (comments and docstrings dropped), and the names declared in it."""
+    spans = region_lines(outline) or [(1, code.count("\n") + code.count("\r") + 1)]
+    tokens = span_tokens(code, outline, spans)
+    declared = {item.name for item in outline.classes if any(first <= item.first <= last for first, last in spans)}
+    declared |= {name for name, line, _ in outline.functions if any(first <= line <= last for first, last in spans)}
+    return tokens, frozenset(declared)
+
+
+def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """Tokens of some lines as written, comments and docstrings dropped.
+
+    Args: spans: first and last line of each stretch, from 1; beyond the last line nothing is read.
+    """
     code = code.replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
     starts = _line_starts(code)
-    spans = region_lines(outline) or [(1, len(starts) - 1)]
+    spans = [(first, min(last, len(starts) - 1)) for first, last in spans]
     docstrings = _docstring_spans(code, starts, outline.docstrings)
     tokens: list[str] = []
     plain = True
@@ -113,9 +126,7 @@ def region_tokens(code: str, outline: Outline) -> tuple[list[str], frozenset[str
         tokens += _lex(rest)
     if not plain and outline.parts:  # quotes nested in an f-string could be read as the start of a text over many lines
         tokens = _lex("\n".join(_without(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
-    declared = {item.name for item in outline.classes if any(first <= item.first <= last for first, last in spans)}
-    declared |= {name for name, line, _ in outline.functions if any(first <= line <= last for first, last in spans)}
-    return tokens, frozenset(declared)
+    return tokens
 
 
 def _part_tokens(text: str, part: Part) -> list[str] | None:

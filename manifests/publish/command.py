@@ -70,7 +70,8 @@ def _told(plan: Published) -> Iterator[str]:
     if plan.tag is not None:
         yield f"make      tag {plan.tag}"
     for item in plan.withheld:
-        yield f"withheld  the code of {plural(item.blocks, 'block')} of {item.source} ({item.license})"
+        what = f"the code of {plural(item.blocks, 'block')}" if item.noun == "block" else plural(item.blocks, "code")
+        yield f"withheld  {what} of {item.source} ({item.license})"
     yield from (f"note      {text}" for text in plan.notes)
 
 
@@ -94,7 +95,7 @@ def _summary(done: Published) -> dict[str, object]:
         "tag_made": done.tag,
         **asdict(done.changes),
         "same": len(done.changes.same),
-        "withheld": [asdict(item) for item in done.withheld],
+        "withheld": [item.told for item in done.withheld],
         "notes": done.notes,
     }
 

@@ -1,17 +1,19 @@
 """What of a finished folder may be published: all of it, but for code whose licence does not allow that.
 
 An extraction folder loses the code of blocks from sources that are not permissively licensed, and what they compute;
-their rows, the other facts of their specs and everything else stay. Files that do not change are taken from the folder
-itself, changed ones from a temporary one. A network without one of its blocks is none, so a training run with such a
-block in it stays here as a whole, and so does a snapshot of which the codes have such a licence.
+their rows, the other facts of their specs and everything else stay. A snapshot loses the code of networks whose
+licence, by column `license`, is another than that of the others and not permissive, and their graphs; it stays here as
+a whole where the licence that they share does not allow it. So does a training run with such a block in it: a network
+without one of its blocks is none. Files that do not change are taken from the folder itself, changed ones from a
+temporary one.
 """
 
 import contextlib
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,12 @@ class Withheld:
     source: str
     license: str
     blocks: int
+    noun: str = "block"
+
+    @property
+    def told(self) -> dict[str, object]:
+        """As the manifest has it."""
+        return {"source": self.source, "license": self.license, f"{self.noun}s": self.blocks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +90,10 @@ def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     for name in sorted(files):
         if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
             raise UserError(f"{folder}: the Hub takes no file named {name}; make the folder anew without it")
-    _refuse_barred_codes(folder, manifest)
     _refuse_barred_networks(folder, manifest)
     without = barred_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
+    if manifest.kind == "snapshot":
+        without = _barred_codes(folder, manifest)
     if not without:
         yield Staged(manifest.kind, files, ())
         return
@@ -131,31 +140,86 @@ def _licenses_of(network: Path) -> tuple[dict[str, set[str]], set[str]]:
     return dict(sorted(found.items())), own if own or assembled else {NOASSERTION}
 
 
-def _refuse_barred_codes(folder: Path, manifest: Manifest) -> None:
-    """Nothing, if the codes of a snapshot may be passed on."""
-    licence = str(manifest.details.get("license", NOASSERTION))
-    if manifest.kind == "snapshot" and not is_permissive(licence):
+#: The tables of a snapshot that hold networks, and of these what is emptied where a network stays here.
+_CODES = ("data/records/*.parquet", "removed.parquet")
+_EMPTIED: Mapping[str, Mapping[str, str | None]] = {
+    **{pattern: {"nn_code": ""} for pattern in _CODES},
+    "graphs.parquet": {"eval": None, "train": None},
+}
+
+
+def _barred_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str, str]]:
+    """Source and licence of each code of a snapshot that may not be passed on, by id.
+
+    Raises: UserError if none of them may.
+    """
+    shared = str(manifest.details.get("license", NOASSERTION))
+    found: dict[str, tuple[str, str]] = {}
+    told: list[bool] = []
+    for path in (path for pattern in _CODES for path in sorted(folder.glob(pattern))):
+        there = [name for name in ("id", "license", "origin") if name in pq.read_schema(path).names]
+        told.append("license" in there)
+        for row in pq.read_table(path, columns=there).to_pylist():
+            licence = row.get("license") or shared
+            if not is_permissive(licence):
+                source = (row.get("origin") or "").partition("::")[0]
+                found[row["id"]] = (source or str(manifest.parameters.get("source", folder.name)), licence)
+    if not is_permissive(shared) and (found or not told or not all(told)):
         raise UserError(
-            f"{folder}: the licence of its codes ({licence}) is not known to let them be passed on; nothing was"
+            f"{folder}: the licence of its codes ({shared}) is not known to let them be passed on; nothing was"
             " published: where their source states none and you know it, `lemur curate --license SPDX` does"
         )
+    return found
+
+
+def _empty_codes(folder: Path, scratch: Path, without: Collection[str]) -> list[str]:
+    """Write the tables of a snapshot that change without some codes. Returns: their names."""
+    changed = []
+    ids = pa.array(sorted(without), pa.string())
+    for pattern, columns in _EMPTIED.items():
+        for path in sorted(folder.glob(pattern)):
+            name = path.relative_to(folder).as_posix()
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            with pq.ParquetFile(path) as file:
+                schema, emptied = file.schema_arrow, 0
+                with pq.ParquetWriter(scratch / name, schema, compression="zstd") as writer:
+                    for batch in file.iter_batches(batch_size=_ROWS):
+                        table = pa.Table.from_batches([batch])
+                        out = pc.is_in(table["id"], value_set=ids)
+                        for column, value in columns.items():
+                            place = schema.get_field_index(column)
+                            held = pc.and_(out, pc.fill_null(pc.not_equal(table[column], value or ""), False))
+                            emptied += pc.sum(held).as_py() or 0
+                            bare = pc.if_else(out, pa.scalar(value, schema.field(place).type), table[column])
+                            table = table.set_column(place, schema.field(place), bare)
+                        writer.write_table(table)
+            if emptied:
+                changed.append(name)
+    return changed
 
 
 def _without_code(
     folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], without: dict[str, tuple[str, str]]
 ) -> Staged:
-    gone = _write_table(folder / TABLE, scratch / TABLE, without)
+    gone: set[str] = set()
+    if manifest.kind == "snapshot":
+        changed_tables = _empty_codes(folder, scratch, without)
+        if not changed_tables:  # of what was staged already
+            return Staged(manifest.kind, files, ())
+    else:
+        changed_tables = [TABLE]
+        gone = _write_table(folder / TABLE, scratch / TABLE, without)
     kept = {name: path for name, path in files.items() if name not in gone} | {
-        TABLE: scratch / TABLE,
-        FILE_NAME: scratch / FILE_NAME,
+        name: scratch / name for name in (*changed_tables, FILE_NAME)
     }
     for name in [name for name in kept if name == SPECS or name.startswith(SPEC_TABLES)]:
         (scratch / name).parent.mkdir(parents=True, exist_ok=True)
         if (_write_lines if name == SPECS else _write_spec_table)(folder / name, scratch / name, without):
             kept[name] = scratch / name
     counts = sorted(Counter(without.values()).items())
-    withheld = tuple(Withheld(source, licence, number) for (source, licence), number in counts)
-    told = [asdict(item) for item in withheld]
+    noun = "code" if manifest.kind == "snapshot" else "block"
+    withheld = tuple(Withheld(source, licence, number, noun) for (source, licence), number in counts)
+    told = [item.told for item in withheld]
     changed = {
         item.path: item.model_copy(
             update={"sha256": sha256_file(kept[item.path]), "bytes": kept[item.path].stat().st_size}

@@ -99,6 +99,8 @@ def test_what_a_file_states_of_itself() -> None:
     code = '# SPDX-License-Identifier: MIT\nx = 1\n    #SPDX-License-Identifier:  GPL-3.0-only \ny = "SPDX-License-Identifier: Z"'
     assert licenses_of_code(code) == ["MIT", "GPL-3.0-only"]
     assert licenses_of_code("x = 1") == []
+    assert licenses_of_code('"""A net.\r\n\r\nSPDX-License-Identifier: MIT\r\n"""\r\n') == ["MIT"]
+    assert licenses_of_code("'''SPDX-License-Identifier: AGPL-3.0-only'''\n") == ["AGPL-3.0-only"]
 
 
 def test_what_a_user_states() -> None:

@@ -1,0 +1,150 @@
+"""Under which licence codes are: their own word counts, and no published table has code under a licence weaker."""
+
+import base64
+import json
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.rights import Origin, Rights, stays
+from curate.verify import verify
+from lemur_core.files.errors import UserError
+from manifests.licenses import NOASSERTION, all_of, is_permissive, license_of_code
+from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.publish.staged import Staged, staged
+
+GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"
+APACHE = '"""A network.\n\nSPDX-License-Identifier: Apache-2.0\n"""\n'
+
+Snapshot = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def snapshot(
+    tmp_path_factory: pytest.TempPathFactory, memory_source: Any, warm: Callable[..., None], network: Callable[..., str]
+) -> Snapshot:
+    """A snapshot of a free code, one under GPL, a copy of that, and one under Apache-2.0, by the files' own words."""
+    codes = {
+        "free": network([0, 1, 2, 3]),
+        "copyleft": GPL + network([4, 5, 6, 7]),
+        "copy": GPL + network([4, 5, 6, 7], variable="z"),
+        "other": APACHE + network([8, 9, 10, 11, 0, 2]),
+    }
+    warm(codes.values())
+
+    def make(**options: Any) -> Path:
+        rows = [{"nn": nn, "nn_code": code, "task": "t", "accuracy": 0.5} for nn, code in codes.items()]
+        out = tmp_path_factory.mktemp("rights") / "snapshot"
+        curate(memory_source(rows), out, CurateOptions(graph="off", **options), jobs=1)
+        return out
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def mit(snapshot: Snapshot) -> Path:
+    return snapshot(license="MIT")
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Kept and removed rows by name."""
+    paths = [*folder.glob("data/records/*.parquet"), folder / "removed.parquet"]
+    return {row["nn"]: row for path in paths for row in pq.read_table(path).to_pylist()}
+
+
+def copied(ready: Staged, out: Path) -> Path:
+    for name, path in ready.files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, out / name)
+    return out
+
+
+def test_a_code_says_its_own_licence(mit: Path) -> None:
+    found = {nn: row["license"] for nn, row in rows_of(mit).items()}
+    assert found == {"free": "MIT", "copyleft": "GPL-3.0-only", "copy": "GPL-3.0-only", "other": "Apache-2.0"}
+    kept = {"Apache-2.0": 1, "GPL-3.0-only": 1, "MIT": 1}
+    assert read_manifest(mit).counts["licenses"] == {"kept": kept, "removed": {"GPL-3.0-only": 1}}
+    licenses = json.loads((mit / "croissant.json").read_text())["license"]
+    assert [name.rpartition("/")[2] for name in licenses] == ["Apache-2.0", "MIT"]
+
+
+def test_what_is_published(mit: Path, tmp_path: Path) -> None:
+    with staged(mit, page=True) as ready:
+        out = copied(ready, tmp_path / "out")
+    assert [item.told for item in ready.withheld] == [{"source": "memory", "license": "GPL-3.0-only", "codes": 2}]
+    assert read_manifest(out).details["withheld"] == [item.told for item in ready.withheld]
+    before, after = rows_of(mit), rows_of(out)
+    for nn, row in before.items():
+        assert after[nn] == (row if is_permissive(row["license"]) else {**row, "nn_code": ""})
+    assert sum(not row["nn_code"] for row in after.values()) == 2
+    shown = "".join(
+        zlib.decompress(base64.b64decode(packed)).decode()
+        for path in (out / "page").glob("*.js")
+        for packed in re.findall(r'"([A-Za-z0-9+/=]+)"', path.read_text(encoding="ascii"))
+    )
+    assert ("MultiheadAttention" in shown, "SqueezeExcite" in shown) == (False, True)
+    assert [check.name for check in verify(out) if not check.ok] == []
+    with staged(out) as again:
+        assert (
+            copied(again, tmp_path / "again").joinpath("manifest.json").read_bytes()
+            == (out / "manifest.json").read_bytes()
+        ), "of what was staged already, nothing more goes"
+
+
+def test_verify_sees_what_is_wrong(mit: Path, tmp_path: Path) -> None:
+    with staged(mit) as ready:
+        published = copied(ready, tmp_path / "published")
+    (kept,) = (row for row in rows_of(mit).values() if "split" in row and row["license"] == "GPL-3.0-only")
+    for folder, faults in (
+        (mit, {"license": "MIT"}),
+        (mit, {"origin": "a@1::a.B"}),
+        (mit, {"nn_code": ""}),
+        (published, {"nn_code": kept["nn_code"]}),
+        (published, {"license": "MIT"}),
+    ):
+        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        (path,) = copy.glob("data/records/train-*.parquet")
+        table = pq.read_table(path)
+        changed = [row | faults if row["license"] == "GPL-3.0-only" else row for row in table.to_pylist()]
+        pq.write_table(table.from_pylist(changed, table.schema), path)
+        manifest = read_manifest(copy)
+        rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
+        write_manifest(copy, manifest.model_copy(update={"outputs": list_outputs(copy, rows)}))
+        assert {check.name for check in verify(copy) if not check.ok} & {"licences", "ids"}, faults
+        shutil.rmtree(copy)
+
+
+def test_without_any_word_all_stays(snapshot: Snapshot) -> None:
+    folder = snapshot()
+    assert {row["license"] for row in rows_of(folder).values()} == {NOASSERTION, "GPL-3.0-only", "Apache-2.0"}
+    with pytest.raises(UserError, match=r"the licence of its codes \(NOASSERTION\)"):
+        staged(folder).__enter__()
+
+
+LICENSES = st.sampled_from(["MIT", "Apache-2.0", "BSD-3-Clause", "GPL-3.0-only", "AGPL-3.0", NOASSERTION])
+
+
+@given(own=st.lists(LICENSES, max_size=2), source=LICENSES, stated=st.none() | LICENSES, origin=st.none() | LICENSES)
+def test_no_licence_is_weaker_than_what_is_known(
+    own: list[str], source: str, stated: str | None, origin: str | None
+) -> None:
+    """What is not permissive by a word of its own, or by where it is from, is never told as permissive."""
+    code = "".join(f"# SPDX-License-Identifier: {name}\n" for name in own) + "x = 1\n"
+    told = license_of_code(code, source, stated)
+    assert (told is None) == (not own)
+    found = Rights(
+        source, {} if told is None else {0: told}, None if origin is None else {0: Origin("a::B", 1.0, origin, "B")}
+    ).of(0)
+    known = [*own, *([origin] if origin else []), *([] if own and source in (stated, NOASSERTION) else [source])]
+    assert is_permissive(found) == all(map(is_permissive, known)) == is_permissive(all_of(known))
+    assert stays(found, "MIT") == (not is_permissive(found))
