@@ -1,54 +1,144 @@
-"""What the README and the docs name exists: commands, options, make targets, benchmarks, files."""
+"""What the README and the docs name exists: commands with their options, make targets, benchmarks, files, imports.
 
+Every command of a console block is read by the command's own parser, without running it; `test_tutorials.py` and
+`test_examples.py` run what can be run.
+"""
+
+import ast
+import importlib.util
+import json
 import re
-from functools import cache
+import runpy
+import shlex
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from lemur.cli import app
+from manifests.corpus import Corpus
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+TREE: dict[str, Any] = runpy.run_path(str(ROOT / "tests" / "fixtures" / "commands.py"))["TREE"]
+
+OURS = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
+
+_FENCE = re.compile(r'^```(\w*)(?: title="[^"]+")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*(?![\w-])")
 
 
-TRAIN = ("assemble", "candidates", "search", "run", "ablate", "check", "register")
-COMMANDS = (
-    *("extract", "show", "search", "curate", "explain", "novel", "verify", "sensitivity", "publish", "pull"),
-    *("run", "trace", "migrate", "synthesize", "cache", "doctor", "rebuild", "open", ""),
-    *(f"train {command}" for command in TRAIN),
-)
+def blocks(page: Path, *kinds: str) -> Iterator[str]:
+    """The fenced blocks of a page."""
+    for kind, body in _FENCE.findall(page.read_text(encoding="utf-8")):
+        if kind in kinds:
+            yield body
 
 
-@cache
-def help_of(command: str) -> str:
-    done = CliRunner().invoke(app, [*command.split(), "--help"], prog_name="lemur", env={"COLUMNS": "200"})
-    assert done.exit_code == 0, done.output
-    return done.output
+def typed(page: Path) -> Iterator[tuple[str, str]]:
+    """Each command of a page's console blocks, and the comments after it and on lines of their own below it."""
+    for body in blocks(page, "console", ""):
+        for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            lines = part.replace("\\\n", " ").splitlines()
+            below = [line for line in lines[1:] if re.match(r" +#", line)]
+            command, _, comment = lines[0].partition(" #")
+            yield command.strip(), " ".join([comment, *below])
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"lemur ([a-z]+) ", TEXT))))
-def test_commands_exist(command: str) -> None:
-    assert "Usage: lemur" in help_of(command)
+def variants(command: str) -> Iterator[list[str]]:
+    """The words of a command line, once for each of the commands that it names as `a|b`, the first of other choices."""
+    words = [word for word in shlex.split(command)[1:] if word.strip(".…")]
+    words = [re.sub(r"[\[\]]|\.\.\.$", "", word) for word in words]
+    words = ["3" if word in ("N", "K") else word for word in words]
+    at = next((place for place, word in enumerate(words[:2]) if "|" in word), None)
+    for choice in words[at].split("|") if at is not None else [""]:
+        yield [choice if place == at else word.split("|")[0] for place, word in enumerate(words)]
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"lemur train ([a-z]+)\b", TEXT))))
-def test_train_commands_exist(command: str) -> None:
-    assert command in TRAIN
-    assert "Usage: lemur train" in help_of(f"train {command}")
+def leaf(words: list[str]) -> tuple[str, list[str]]:
+    """The command that words begin with, and the others."""
+    for length in (2, 1):
+        if " ".join(words[:length]) in TREE:
+            return " ".join(words[:length]), words[length:]
+    raise AssertionError(f"no command lemur {' '.join(words[:2])}")
 
 
-_OPTION = r"(?<![\w-])--[a-z][a-z-]+"
+def options_of(command: str) -> set[str]:
+    return {option for one in TREE[command].params for option in (*one.opts, *one.secondary_opts)} | {"--help", "-h"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_can_be_read(page: Path) -> None:
+    for command, comment in typed(page):
+        if not command.startswith("lemur "):
+            continue
+        for words in variants(command):
+            name, arguments = leaf(words)
+            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", comment)) <= options_of(name), (command, comment)
+            if arguments and "..." not in command.split():  # else the command is only named, or its options
+                TREE[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_within_a_sentence_exist(page: Path) -> None:
+    prose = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for span in re.findall(r"`(lemur(?: [^`\n]+)?)`", prose):
+        words = span.split()[1:]
+        if words and re.fullmatch(r"[a-z]+", words[0]) and words[0] != "train":
+            name, arguments = leaf(words)
+            named = {word for word in arguments if _OPTION.fullmatch(word)}
+            assert named <= options_of(name), span
+        elif len(words) > 1 and words[0] == "train":
+            assert " ".join(words[:2]) in TREE, span
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_other_commands_exist(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for command, _ in typed(page):
+        words = shlex.split(command)
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        elif words[:2] == ["python", "-m"]:
+            code = (ROOT / f"{words[2].replace('.', '/')}.py").read_text(encoding="utf-8")
+            assert all(f'"{option}"' in code for option in words[3:] if option.startswith("--"))
+        elif words[:2] == ["pip", "install"]:
+            for extra in re.findall(r"lemur-curator\[(\w+)\]", command):
+                assert extra in extras
+        else:
+            assert words[0] in ("lemur", "export", "squeue", "tail"), f"{command}: cannot be checked here"
+
+
+def test_pieces_of_other_languages_can_be_read() -> None:
+    for page in PAGES:
+        for body in blocks(page, "json"):
+            Corpus.model_validate(json.loads(body))
+        for body in blocks(page, "toml"):
+            tomllib.loads(body)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "tutorial" not in page.name], ids=lambda page: page.name)
+def test_python_is_python_and_imports_what_is_there(page: Path) -> None:
+    for body in blocks(page, "python"):
+        for node in ast.walk(ast.parse(body)):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert importlib.util.find_spec(node.module or "") is not None
+                for alias in node.names if (node.module or "").partition(".")[0] in OURS else ():
+                    module = importlib.import_module(node.module or "")
+                    assert hasattr(module, alias.name), f"{page.name}: {node.module}.{alias.name}"
+
+
+ALL_OPTIONS = set().union(*map(options_of, TREE))
 MODULES = sorted({module for module in re.findall(r"python -m ([\w.]+)", TEXT) if module.startswith("benchmarks")})
 
 
-@pytest.mark.parametrize("option", sorted(set(re.findall(_OPTION, TEXT))))
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))))
 def test_options_exist(option: str) -> None:
     quoted = re.compile(f'"(--)?{option.removeprefix("--")}"')
     benchmarks = (ROOT / f"{module.replace('.', '/')}.py" for module in MODULES)
-    assert any(f"{option} " in help_of(command) for command in COMMANDS) or any(
+    assert option in ALL_OPTIONS | {"--version", "--quiet"} or any(
         quoted.search(path.read_text(encoding="utf-8")) for path in benchmarks
     )
 
@@ -58,7 +148,7 @@ def test_benchmarks_exist(module: str) -> None:
     assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z-]+)\b", TEXT))))
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`make ([a-z-]+)`", TEXT))))
 def test_make_targets_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 

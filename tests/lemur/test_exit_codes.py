@@ -13,9 +13,6 @@ from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
-import typer
-
-from lemur.cli import app
 
 NET = """import torch.nn as nn
 
@@ -38,21 +35,10 @@ class Net(nn.Module):
         return x
 """
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "extract"
-made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "results.py")))
-
-
-def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command by its words."""
-    if hasattr(command, "commands"):
-        for name, inner in command.commands.items():
-            yield from leaves(inner, (*path, name))
-    else:
-        yield " ".join(path), command
-
-
-ROOT = typer.main.get_command(app)
-TREE = dict(leaves(ROOT))
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "extract" / "results.py")))
+commands = SimpleNamespace(**runpy.run_path(str(FIXTURES / "commands.py")))
+ROOT, TREE = commands.ROOT, commands.TREE
 
 #: What is wrong by itself, whatever lies there.
 WRONG = """
