@@ -8,15 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from extract.discover import Found, class_of
+from extract.configurations import SUFFIX
+from extract.discover import Found
 from extract.graph import Graph, Links, kept_blocks
 from extract.modules import Definition, Module
 from extract.order import NodeKey, Order, Unit
-from extract.standins import AUTO_MODEL, MODULES, SOURCE_NAME
+from extract.standins import AUTO_CLASS, MODULES, SOURCE_NAME, auto_models
 from extract.strings import Known, Scope, Strings
 from extract.symbols import Entry, Finder, Imported, Namespace, Node, Problem, Reason, Registered, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import Sought, pattern_of
+from lemur_core.source.facts import CLASS
 
 MOST_STATEMENTS = 3_000
 _SURE_LETTERS = 3  # letters and digits that a computed string has for sure, when all names that it fits are meant
@@ -140,17 +142,36 @@ class _Growth:
                     self._fill(symbol)
 
     def find_by_configurations(self) -> None:
-        """Take in the models that configurations in annotations are named after, where one looks its model up."""
-        graph = self._graph
-        if graph.ours(AUTO_MODEL) not in self.closure.symbols or self.closure.problems:
+        """Take in the configurations that one names by their types, and the models that are looked up by theirs."""
+        nodes, seen = list(self.nodes.values()), 0
+        while len(self.nodes) > seen and not self.closure.problems:
+            fresh, seen = list(self.nodes.values())[seen:], len(self.nodes)
+            for config in [config for node in fresh for config in self._configurations_inside(node)]:
+                self._try([config])
+        looking = [endings for kind, endings in auto_models().items() if self._graph.ours(kind) in self.closure.symbols]
+        if not looking or self.closure.problems:
             return
-        notes = [(node, links.notes) for node in self.nodes.values() for links in graph.links_of(node)]
-        for node, (_, target) in [(node, note) for node, noted in notes for note in noted]:
-            if isinstance(target, Definition) and target.name.endswith("Config") and class_of(target) is not None:
-                name = target.name.removesuffix("Config") + "Model"
-                model = graph.library.lookup(node.module, name)
-                if isinstance(model, Definition) and not self._try([graph.symbol(model)]):
-                    self.closure.found[graph.symbol(model)] = name
+        noted = [target for node in nodes for links in self._graph.links_of(node) for _, target in links.notes]
+        waiting = [target for target in noted if isinstance(target, Definition)]
+        known: set[Definition] = set()
+        while waiting:
+            config = waiting.pop(0)
+            if config not in known and config.name.endswith(SUFFIX):
+                known.add(config)
+                waiting += [one for node in self._graph.members(config) for one in self._configurations_inside(node)]
+                for endings in looking:
+                    model = self._graph.configurations.model_of(config, endings, self.closure.root.module)
+                    if model is not None and not self._try([self._graph.symbol(model)]):
+                        self.closure.found[self._graph.symbol(model)] = model.name
+
+    def _configurations_inside(self, node: Node) -> Iterator[Definition]:
+        """The configurations that a class names, those too whose types it names where it looks others up by them."""
+        links = [link.symbol for links in self._graph.links_of(node) for link in links.links]
+        if node.statement.kind == CLASS:
+            yield from (one for one in links if isinstance(one, Definition) and one.name.endswith(SUFFIX))
+            if self._graph.ours(AUTO_CLASS) in links:
+                known = self._graph.configurations.by_type(node.module.source)
+                yield from (known[word] for word in dict.fromkeys(self._graph.words(node)) if word in known)
 
     def find_by_strings(self) -> None:
         """Take in what strings name, as far as they are known: by their values, else by the closure's own words."""

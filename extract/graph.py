@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from extract.configurations import Configurations
 from extract.discover import class_of, follow
 from extract.fillings import Fillings
 from extract.index import RUNTIME_NAMES
@@ -92,6 +93,7 @@ class Graph:
         self.library = library
         self.registries = registries
         self.fillings = Fillings(library)
+        self.configurations = Configurations(library)
         self._links: dict[tuple[int, int, frozenset[int]], Links] = {}
         self._block_links: dict[tuple[int, int], Links] = {}
         self._members: dict[Symbol, tuple[Node, ...]] = {}

@@ -92,16 +92,29 @@ REGISTRY = StandIn("frameworks.py", "Registry")
 NOT_INSTALLED = StandIn("frameworks.py", "NotInstalled")
 NOT_DEFINED = StandIn("frameworks.py", "NotDefined")
 MODULES = StandIn("frameworks.py", "Modules")
-AUTO_MODEL = StandIn("frameworks.py", "AutoModel")
-_AUTO_CLASS = StandIn("frameworks.py", "AutoClass")
+AUTO_CLASS = StandIn("frameworks.py", "AutoClass")
 _AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # look other classes up by name
 
 
 def find_definition(name: str, bases: Collection[str]) -> StandIn | None:
     """What takes the place of a definition of this name, if that has what it must have; `bases` by their last names."""
     if not _AUTO_BASES.isdisjoint(bases):
-        return AUTO_MODEL if name == AUTO_MODEL.name else _AUTO_CLASS
+        made = StandIn("frameworks.py", name)
+        return made if made in auto_models() else AUTO_CLASS
     return (_compiled()[1] if "Function" in bases else DEFINITIONS).get(name)
+
+
+@functools.cache
+def auto_models() -> Mapping[StandIn, tuple[str, ...]]:
+    """What looks models up by their configurations, and how the names of such models end, the likeliest first."""
+    file = _HERE / AUTO_CLASS.file
+    classes = [item for item in ast.parse(file.read_text()).body if isinstance(item, ast.ClassDef)]
+    values = [(kind.name, item) for kind in classes for item in kind.body if isinstance(item, ast.Assign)]
+    return {
+        StandIn(file.name, name): ast.literal_eval(item.value)
+        for name, item in values
+        if ast.unparse(item.targets[0]) == "endings"
+    }
 
 
 def find_operator(name: str) -> StandIn | None:

@@ -88,20 +88,44 @@ class AutoClass:
 class AutoModel(AutoClass):
     """Makes the model that a configuration is named after, `GateModel` of a `GateConfig`, where this file has it."""
 
+    endings = ("Model", "Encoder", "")
+
     @classmethod
     def from_config(cls, config, **kwargs):
         """The model; fails where this file has none of that name."""
         kind = type(config)
-        try:
-            kind = globals()[kind.__name__.removesuffix("Config") + "Model" if kind.model_type else ""]
-        except (AttributeError, KeyError):
-            return super().from_config(config)
-        return kind._from_config(config, **kwargs)
+        stem = kind.__name__.removesuffix("Config") if getattr(kind, "model_type", "") else "?"
+        made = next((globals()[stem + ending] for ending in cls.endings if stem + ending in globals()), None)
+        return super().from_config(config) if made is None else made._from_config(config, **kwargs)
+
+
+class AutoModelForCausalLM(AutoModel):
+    """As `AutoModel`, for a model that writes text on."""
+
+    endings = ("ForCausalLM", "LMHeadModel")
+
+
+class AutoModelForSeq2SeqLM(AutoModel):
+    """As `AutoModel`, for a model that writes a text of another."""
+
+    endings = ("ForConditionalGeneration",)
+
+
+class AutoModelForKeypointDetection(AutoModel):
+    """As `AutoModel`, for a detector of key points."""
+
+    endings = ("ForKeypointDetection",)
+
+
+class AutoBackbone(AutoModel):
+    """As `AutoModel`, for a backbone that gives features of several stages."""
+
+    endings = ("Backbone",)
 
 
 def load_backbone(config):
-    """Fail: the backbone that a configuration names is not part of this file."""
-    raise NotImplementedError("the backbone that a configuration names is not part of this block: pass the module in")
+    """The backbone that a configuration names, by a configuration of its own or by this one."""
+    return AutoBackbone.from_config(getattr(config, "backbone_config", None) or config)
 
 
 def requires(*_, **__):

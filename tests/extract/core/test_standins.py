@@ -7,6 +7,7 @@ import pytest
 import torch
 import torchvision
 
+from extract.discover import Found
 from extract.emit import Emitted, Unresolved
 from extract.verify_code import import_faults
 
@@ -307,3 +308,63 @@ def test_a_model_that_is_looked_up_by_its_configuration_comes_along(corpus: Any,
 
 def test_another_class_than_the_bare_model_is_not_looked_up(corpus: Any, closed: Any) -> None:
     assert "class GateModel" not in closed(corpus(LOOKED_UP % "AutoModelForSpeech").emit("GateHead"))
+
+
+INSIDE = """
+--- p/configuration_utils.py
+class PreTrainedConfig:
+    model_type = ""
+    @classmethod
+    def from_pretrained(cls, name): pass
+    def to_dict(self): pass
+class SubConfigSpec:
+    def __init__(self, config_class, model_type=None): self.config_class, self.model_type = config_class, model_type
+    def create_subconfig(self, key, value): pass
+--- p/auto.py
+class _BaseAutoModelClass:
+    @classmethod
+    def from_config(cls, config): return cls.mapping[type(config)](config)
+class AutoModel(_BaseAutoModelClass): pass
+class AutoConfig:
+    @classmethod
+    def from_pretrained(cls, name): pass
+--- p/gate/settings.py
+from p.configuration_utils import PreTrainedConfig
+class GateConfig(PreTrainedConfig):
+    model_type = "gate"
+    width: int = 4
+--- p/gate/modeling.py
+from torch import nn
+class GateModel(nn.Module):
+    @classmethod
+    def _from_config(cls, config): return cls(config)
+    def __init__(self, config):
+        super().__init__()
+        self.linear = nn.Linear(config.width, config.width)
+    def forward(self, x): return self.linear(x)
+--- p/wall/settings.py
+from p.auto import AutoConfig
+from p.configuration_utils import PreTrainedConfig, SubConfigSpec
+class WallConfig(PreTrainedConfig):
+    model_type = "wall"
+    sub_configs_defaults = {"gate": SubConfigSpec(config_class=AutoConfig, model_type="gate")}
+    gate: dict | None = None
+--- p/wall/modeling.py
+from torch import nn
+from p.auto import AutoModel
+from p.wall.settings import WallConfig
+class Wall(nn.Module):
+    def __init__(self, config: WallConfig):
+        super().__init__()
+        self.gate = AutoModel.from_config(config.gate)
+    def forward(self, x): return self.gate(x)
+"""
+
+
+def test_configurations_inside_one_come_along_and_their_models(corpus: Any, closed: Any, run: Any) -> None:
+    made = corpus(INSIDE)
+    found = Found(made.library.by_path["src", "p/wall/settings.py"], "WallConfig", own_forward=False)
+    config = run(closed(made.emitter().emit(found)))["WallConfig"](gate={"width": 8})
+    assert type(config.gate).__name__ == "GateConfig"
+    wall = run(closed(made.emit("Wall")))["Wall"](config)
+    assert wall(torch.zeros(2, 8)).shape == (2, 8)
