@@ -23,6 +23,7 @@ from extract.probing.attempts import (
     size_of,
     unset_is_nan,
 )
+from extract.probing.configured import with_one_more
 from extract.probing.inputs import is_variadic, required
 from extract.probing.values import (
     BLOCK,
@@ -255,6 +256,8 @@ class Constructor:
             yield dict(picks), {**extra, **wide}
         words = [word for line in reversed(failure.lines) for word in _WORD.findall(line)]
         words += _WORD.findall(str(failure.cause))
+        for name, text in with_one_more(failure, {**texts, **extra}, self.names, words):
+            yield dict(picks), {**extra, name: text}
         lacking = re.findall(r"'(\w+)'", str(failure.cause)) if _LACKING.search(str(failure.cause)) else []
         if lacking and any(
             p.kind is p.VAR_KEYWORD for p in self.parameters.values()
