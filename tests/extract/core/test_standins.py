@@ -310,6 +310,26 @@ def test_another_class_than_the_bare_model_is_not_looked_up(corpus: Any, closed:
     assert "class GateModel" not in closed(corpus(LOOKED_UP % "AutoModelForSpeech").emit("GateHead"))
 
 
+KINDS = {
+    "AutoModel": ("AutoModel.from_config(config)", "GateEncoder"),
+    "AutoModelForCausalLM": ("AutoModelForCausalLM.from_config(config)", "GateForCausalLM"),
+    "AutoBackbone": ("load_backbone(config)", "GateBackbone"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kind_of_model_that_is_asked_for_is_looked_up(corpus: Any, closed: Any, run: Any, kind: str) -> None:
+    asked, name = KINDS[kind]
+    text = (LOOKED_UP % kind).replace("AutoModelForSpeech", kind).replace(f"{kind}.from_config(config)", asked)
+    text = text.replace("GateModel", name).replace(
+        "--- p/settings.py", "def load_backbone(config): pass\n--- p/settings.py"
+    )
+    names = run(closed(corpus(text.replace(f"import AutoModel, {kind}", "import *")).emit("GateHead")))
+    settings: dict[str, Any] = {}
+    exec(text.partition("p/settings.py")[2].partition("---")[0], settings)
+    assert isinstance(names["GateHead"](settings["GateConfig"]()).inner, names[name])
+
+
 INSIDE = """
 --- p/configuration_utils.py
 class PreTrainedConfig:
