@@ -156,7 +156,8 @@ def _stored(value: Any) -> Any:
 
 
 #: Part of the cached tables' name: a change of how a wheel is read must not meet tables read in an older way.
-_TABLES_FORMAT = 1
+_TABLES_FORMAT = 2
+_METADATA = b"METADATA"  # of the schema
 
 
 class LemurRelease(Source):
@@ -202,30 +203,34 @@ class LemurRelease(Source):
 
         Source: https://packaging.python.org/specifications/core-metadata/
         """
-        with zipfile.ZipFile(self._wheel()) as archive:
-            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-            fields = email.message_from_bytes(archive.read(name))
+        fields = email.message_from_bytes(pq.read_schema(self._files()[0]).metadata[_METADATA])
         texts = (fields.get("License-Expression") or "", fields.get("License") or "")
         return license_of_fields(*texts, fields.get_all("Classifier") or [])
 
     def _tables(self) -> tuple[pa.Table, pa.LargeStringArray]:
+        codes, rows = self._files()
+        return pq.read_table(rows), pq.read_table(codes).column("code").combine_chunks()
+
+    def _files(self) -> tuple[Path, Path]:
+        """The tables of codes, with the distribution's metadata in its schema, and of rows; made where they are not."""
         wheel = self._wheel()
         assert self._input is not None
         key = f"{self._input.sha256[:16]}-v{_TABLES_FORMAT}"
-        rows_file, codes_file = self._folder / f"rows-{key}.parquet", self._folder / f"codes-{key}.parquet"
+        codes_file, rows_file = self._folder / f"codes-{key}.parquet", self._folder / f"rows-{key}.parquet"
         if not (rows_file.is_file() and codes_file.is_file()):
-            with zipfile.ZipFile(wheel) as archive:
+            with zipfile.ZipFile(wheel) as archive:  # its directory alone takes half a second to read
                 codes, files = read_codes(archive), stat_files(archive)
+                (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+                metadata = archive.read(name)
             if not codes:
                 raise UserError(
                     f"nn-dataset {self.version} carries no network codes; releases that do: {', '.join(with_codes())}"
                 )
             rows, texts = read_stats(wheel, files, codes)
-            for file, table in ((codes_file, texts), (rows_file, rows)):
+            for file, table in ((codes_file, texts.replace_schema_metadata({_METADATA: metadata})), (rows_file, rows)):
                 with atomic_file(file) as part:
                     pq.write_table(table, part, compression="zstd")
-        table = pq.read_table(codes_file)
-        return pq.read_table(rows_file), table.column("code").combine_chunks()
+        return codes_file, rows_file
 
     def _wheel(self) -> Path:
         if self._input is None:
