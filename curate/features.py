@@ -26,7 +26,7 @@ from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.progress import note
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray
-from lemur_core.similarity.parts import outline_code
+from lemur_core.similarity.parts import of_another_python, outline_code
 from lemur_core.similarity.tokens import Detail
 from lemur_core.similarity.views import Views, views_of
 
@@ -276,7 +276,7 @@ class FeatureStore:
 
     def _open(self, path: Path) -> None:
         try:
-            index = pq.read_table(path, columns=["id", "shingles_at", "shingles_count"])
+            index = pq.read_table(path, columns=["id", "problem", "shingles_at", "shingles_count"])
             ends = pc.add(index["shingles_at"], pc.multiply(index["shingles_count"].cast(pa.int64()), 8))
             complete = path.with_suffix(".shingles").stat().st_size == (pc.max(ends).as_py() or 0)
         except (OSError, pa.ArrowInvalid, KeyError):
@@ -289,8 +289,10 @@ class FeatureStore:
         self._shards.append(path)
         columns = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
         self._places.append((next(columns), next(columns)))
+        problems = index["problem"].to_pylist()
         for row, digest in enumerate(index["id"].to_pylist()):
-            self._known.setdefault(digest, (shard, row))
+            if problems[row] is None or not of_another_python(problems[row]):
+                self._known.setdefault(digest, (shard, row))
 
 
 def _write_shard(rows: list[dict[str, Any]], path: Path) -> None:

@@ -9,6 +9,7 @@ that of the whole code, and where the name is not found as a statement, the whol
 
 import ast
 import re
+import sys
 from itertools import pairwise
 
 from lemur_core.similarity.outline import Cut, Outline, Part, outline_tree
@@ -26,6 +27,19 @@ _BEGIN = re.compile(r"\n(?<!\\\n)(?:(?: {4})?@[^\n]*\n)*(?:(?: {4})?(?:def|class
 _DEFINITION = re.compile(r" {4}|@|def |class |async def ")
 _HOLE = "_left_out_"
 
+#: Beginnings of lines that a Python since then may read: PEP 695 and 701; 696; 750 and 758.
+_LATER = tuple(
+    (since, re.compile(text))
+    for since, text in (
+        ((3, 12), r"\s*type\s+\w+\s*(?:\[.*\])?\s*="),
+        ((3, 12), r".*\b(?:[fF][rR]?|[rR][fF])['\"]"),
+        ((3, 13), r"\s*(?:class|(?:async\s+)?def)\s+\w+\s*\["),
+        ((3, 14), r".*\b(?:[tT][rR]?|[rR][tT])['\"]"),
+        ((3, 14), r"\s*except\*?\s[^:(]+,"),
+    )
+)
+_NEWER = f"not Python {sys.version_info.major}.{sys.version_info.minor}, but perhaps a newer one"
+
 
 def outline_code(code: str) -> Outline | str:
     """The outline of a code, or the reason (a short text) why it has none; never an error, whatever the text."""
@@ -39,11 +53,23 @@ def outline_code(code: str) -> Outline | str:
     try:
         return _outline(code)
     except SyntaxError as error:
-        return f"not Python: line {error.lineno or 1}: {error.msg}"[:200]
+        line = error.lineno or 1
+        newer = any(since > sys.version_info[:2] and found.match(_line(code, line)) for since, found in _LATER)
+        return f"{_NEWER if newer else 'not Python'}: line {line}: {error.msg}"[:200]
     except ValueError as error:
         return f"not Python: {error}"[:200]
     except (RecursionError, MemoryError):
         return "nested too deeply for Python's parser"
+
+
+def _line(code: str, number: int) -> str:
+    """A line of a code, counted from 1; the beginning of a long one."""
+    return next(iter(code.splitlines()[number - 1 : number]), "")[:1_000]
+
+
+def of_another_python(reason: str) -> bool:
+    """Whether a reason why a code has no outline is that of another Python, which this one need not share."""
+    return reason.startswith("not Python ") and not reason.startswith(_NEWER)
 
 
 def _outline(code: str) -> Outline:

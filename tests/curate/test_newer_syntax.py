@@ -1,0 +1,79 @@
+"""Syntax that this Python does not know: the code is invalid, and the reason says that a newer one may read it."""
+
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from curate.features import FeatureStore
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.sources import open_source
+from lemur_core.similarity.parts import outline_code
+
+#: By the Python that brought it, PEP 695, 701, 696, 750 and 758.
+NEWER = {
+    (3, 12): "class Net[T]:\n    def forward(self, x: T) -> T:\n        return x\n",
+    (3, 13): "class Net[T = int]:\n    pass\n",
+    (3, 14): "text = t'{3}'\n",
+    (3, 12, 1): "type Shape = tuple[int, ...]\n",
+    (3, 12, 2): "text = f'{'a'}'\n",
+    (3, 14, 1): "try:\n    pass\nexcept TypeError, ValueError:\n    pass\n",
+}
+OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.mark.parametrize("since", NEWER)
+def test_newer_syntax_is_named(since: tuple[int, ...]) -> None:
+    told = outline_code(NEWER[since])
+    if sys.version_info[:2] >= since[:2]:
+        assert not isinstance(told, str)
+    else:
+        assert str(told).startswith(f"not Python {OURS}, but perhaps a newer one: line ")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def (:\n",
+        "print 'x'\n",
+        "x = (\n",
+        "1 = x\n",
+        "not code at all!\n",
+        "   x = 1\n",
+        "type x\n",
+        "class Net(:\n",
+        "(" * 90_000,
+    ],
+)
+def test_what_no_python_reads(code: str) -> None:
+    assert str(outline_code(code)).startswith("not Python: line 1: ")
+
+
+def test_the_decision_says_so(tmp_path: Path) -> None:
+    codes = tmp_path / "codes"
+    codes.mkdir()
+    (codes / "plain.py").write_text("x = 3\n")
+    (codes / "later.py").write_text(NEWER[(3, 14)])
+    curate(open_source(str(codes)), tmp_path / "out", CurateOptions(graph="off", license="MIT"), jobs=1)
+    rows = {row["nn"]: row for row in pq.read_table(tmp_path / "out" / "decisions.parquet").to_pylist()}
+    assert rows["plain"]["kept"]
+    if sys.version_info < (3, 14):
+        assert rows["later"]["stage"] == "invalid"
+        assert rows["later"]["reason"].startswith(f"not Python {OURS}, but perhaps a newer one: line 1: ")
+
+
+def test_another_python_reads_it_anew(tmp_path: Path) -> None:
+    """What is kept of a code between runs is not what an older Python made of it."""
+    older, same, broken = b"o" * 32, b"s" * 32, b"b" * 32
+    store = FeatureStore("abstract", tmp_path)
+    store.add(older, "not Python 3.10, but perhaps a newer one: line 1: invalid syntax")
+    store.add(same, f"not Python {OURS}, but perhaps a newer one: line 1: invalid syntax")
+    store.add(broken, "not Python: line 1: invalid syntax")
+    store.flush()
+    again = FeatureStore("abstract", tmp_path)
+    assert [digest in again for digest in (older, same, broken)] == [False, True, True]
+    again.add(older, "not Python: line 1: invalid syntax")
+    again.flush()
+    assert older in FeatureStore("abstract", tmp_path)
