@@ -8,7 +8,6 @@ itself among them.
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,28 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
-from curate.corpus import fill_store
-from curate.features import Features, FeatureStore, FeatureTable, code_features
+from curate.features import Features, code_features
 from curate.graphs import DATASETS, NetworkTracer, Traced, given_of
-from curate.options import CurateOptions
-from curate.outcome import DUPLICATE_STAGES
+from curate.known import Compared, Computed, Library, computed, has_graphs, library_manifest, rules_of
 from curate.runs import read_parameters
-from curate.union import record_files
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
-from lemur_core.files.markdown import article, plural, ratio, shown
-from lemur_core.graphs.graph import FORM, TORCH, Graph, unpack
-from lemur_core.graphs.identity import identities_of, similarity, subtrees
-from lemur_core.graphs.notation import forms_of
+from lemur_core.files.markdown import plural, ratio, shown
+from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.parts import parts
-from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.tokens import Detail
-from manifests.manifest import Manifest, read_manifest
-from manifests.provenance import SPECS, TABLE
 from manifests.records import Agreement
 
 #: Hyperparameters where none are given: those that LEMUR's trainer hands over, at their most frequent values.
@@ -71,33 +59,6 @@ class Neighbour:
         return (not self.known, self.agreement not in ("same", "widths"), *order)
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    """A computation: its identities, and what its similarity to others goes by."""
-
-    traced: Traced
-    labels: Counter[str]
-    operations: int
-    part: str = ""
-
-    def beside(self, other: "_Computed") -> "_Compared | None":
-        """How it compares with another one; None where that cannot be told."""
-        agreement = self.traced.agrees(other.traced)
-        if agreement is None:
-            return None
-        return _Compared(similarity(self.labels, other.labels), agreement, self.part, self.operations)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """How two computations compare: the share of the subtrees in common, and whether they agree."""
-
-    share: float
-    agreement: Agreement
-    part: str
-    operations: int
-
-
 @dataclass(slots=True)
 class _File:
     """A network in question."""
@@ -106,7 +67,7 @@ class _File:
     code: str
     id: str
     traced: Traced
-    computed: list[_Computed] = field(default_factory=list)  # the network, then its modules; none without a graph
+    computed: list[Computed] = field(default_factory=list)  # the network, then its modules; none without a graph
     features: dict[Detail, Features] = field(default_factory=dict)
 
 
@@ -146,16 +107,17 @@ def novel(
         raise UsageError(f"--task {task}: not known; one of {', '.join(DATASETS)}")
     given = PRM if prm is None else PRM | _parameters(prm)
     files = [_read(path) for path in paths]
-    manifests = {folder: _manifest(folder) for folder in folders}
-    for detail in {_rules(manifest)["tokens"] for manifest in manifests.values()}:
+    manifests = {folder: library_manifest(folder) for folder in folders}
+    for detail in {rules_of(manifest)["tokens"] for manifest in manifests.values()}:
         for file in files:
             _features(file, detail)  # first: what is no Python is refused before anything runs
-    graphs_in = [folder for folder, manifest in manifests.items() if _has_graphs(folder, manifest)]
+    graphs_in = [folder for folder, manifest in manifests.items() if has_graphs(folder, manifest)]
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe) as tracer:
         if graphs_in:
             _trace(tracer, files, task, given, notes)
-        libraries = [_Library.of(folder, manifest, files, jobs) for folder, manifest in manifests.items()]
+        ids, graphs = {file.id for file in files}, {file.traced.graph for file in files if file.traced.graph}
+        libraries = [Library.of(folder, manifest, ids, graphs, jobs) for folder, manifest in manifests.items()]
         found = _nearest(files, libraries)
         if prm is None:
             found = [
@@ -216,14 +178,10 @@ def _take(file: _File, traced: Traced) -> None:
         forms = {
             mode: Graph.from_json(unpack(traced.answer[mode])) for mode in ("eval", "train") if mode in traced.answer
         }
-        file.computed = [_computed(traced.answer, forms["eval"]), *_modules(forms)]
+        file.computed = [computed(traced.answer, forms["eval"]), *_modules(forms)]
 
 
-def _computed(identities: Mapping[str, Any], form: Graph, part: str = "") -> _Computed:
-    return _Computed(Traced(identities), subtrees(form), len(form.nodes), part)
-
-
-def _modules(forms: Mapping[str, Graph]) -> Iterator[_Computed]:
+def _modules(forms: Mapping[str, Graph]) -> Iterator[Computed]:
     """What the modules of a network compute, of those that compute the same the first."""
     by_mode = {mode: parts(form) for mode, form in forms.items()}
     seen = set()
@@ -232,169 +190,13 @@ def _modules(forms: Mapping[str, Graph]) -> Iterator[_Computed]:
         identities = identities_of(own)
         if identities["graph"] not in seen:
             seen.add(identities["graph"])
-            yield _computed(identities, part, path)
-
-
-# --- what they are compared with ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A record or block by name. `prm` of the row that shows it; `removed_for`: the record that stands for it."""
-
-    name: str
-    id: str
-    prm: str | None = None
-    removed_for: str | None = None
-
-
-class _Library:
-    """The records or blocks of one folder with their features, and the rows of its graphs."""
-
-    def __init__(self, folder: Path, manifest: Manifest, codes: Sequence[tuple[_Known, str]]) -> None:
-        parameters = _rules(manifest)
-        self.folder, self.of_blocks = folder, manifest.kind == "extraction"
-        self.detail: Detail = parameters["tokens"]
-        self.lexical, self.structural = parameters["lexical_threshold"], parameters["structural_threshold"]
-        self.keeps_different = parameters.get("graph") == "keep-different"
-        self.known = [known for known, _ in codes]
-        self._codes = codes
-
-    @classmethod
-    def of(cls, folder: Path, manifest: Manifest, files: Sequence[_File], jobs: int | None) -> "_Library":
-        """What a finished folder holds.
-
-        Raises: UserError if the folder cannot be read, or its graphs are of another torch.
-        """
-        try:
-            codes = _records(folder, files) if manifest.kind == "snapshot" else _blocks(folder)
-            made = cls(folder, manifest, list(codes))
-            made.read_features(jobs)
-        except (OSError, KeyError, pa.ArrowException) as error:
-            detail = str(error).splitlines()[0]
-            raise UserError(f"{folder}: damaged: {detail}; run `lemur verify`, or make it anew") from error
-        return made
-
-    def read_features(self, jobs: int | None) -> None:
-        """Have the features of all codes; those without any are left out."""
-        store = FeatureStore(self.detail)
-        digests = [bytes.fromhex(known.id) for known in self.known]
-        new = {digest: code for digest, (_, code) in zip(digests, self._codes, strict=True) if digest not in store}
-        if new:
-            fill_store(store, new.items(), self.detail, jobs)
-        self.features: FeatureTable = store.table(digests)
-        self._codes = ()
-
-    def similar(self, measure: str, features: Features) -> npt.NDArray[np.float64]:
-        """The Jaccard of all records to this file, shape (records,), by text (`lexical`) or by structure."""
-        table = self.features
-        if measure == "lexical":
-            classes = table.shingle_set
-            found = [jaccard(features.shingles, table.shingles(number)) for number in range(len(table.set_sizes))]
-        else:
-            classes = table.fingerprint
-            found = [jaccard(features.elements, elements) for elements in table.elements]
-        return np.array([*found, 0.0])[classes]  # -1, without features: the last
-
-    def graphs(self, ids: Collection[str]) -> Iterator[tuple[str, _Computed]]:
-        """What these codes compute, by id, of those that have a graph. Raises: UserError if that cannot be compared."""
-        if self.of_blocks:
-            yield from _block_graphs(self.folder)
-            return
-        columns = ["id", "graph", "graph_widths", "eval", "torch", "form"]
-        few = list(ids) if len(ids) < len(self.known) else None
-        for row in _graph_rows(self.folder, columns, few):
-            if row["eval"] is not None:
-                yield row["id"], _computed(row, Graph.from_json(json.loads(row["eval"])))
-
-
-def _manifest(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
-    if manifest.kind not in ("snapshot", "extraction"):
-        raise UserError(f"{folder}: holds {article(manifest.kind)}; give a snapshot or an extraction")
-    return manifest
-
-
-def _rules(manifest: Manifest) -> Mapping[str, Any]:
-    """By which parameters two codes are near: of a snapshot its own, else the defaults of curation."""
-    if manifest.kind == "snapshot":
-        return manifest.parameters
-    options = CurateOptions()
-    return asdict(options) | {"structural_threshold": options.structural}
-
-
-def _has_graphs(folder: Path, manifest: Manifest) -> bool:
-    if manifest.kind == "snapshot":
-        return (folder / "graphs.parquet").exists()
-    return bool(manifest.counts.get("graphs", {}).get("blocks"))
-
-
-def _block_graphs(folder: Path) -> Iterator[tuple[str, _Computed]]:
-    """What blocks compute, by the SHA-256 of their code, each with the arguments that it was traced with."""
-    with (folder / SPECS).open(encoding="utf-8") as lines:
-        for line in lines:
-            spec = json.loads(line)
-            if spec.get("algorithm") is None:
-                continue
-            try:
-                forms = forms_of(spec["algorithm"])
-            except ValueError as error:
-                raise UserError(f"{folder}: {spec['block']}: {error}; extract anew, or use that torch") from error
-            yield spec["code_sha256"], _computed(identities_of(forms), forms["eval"])
-
-
-def _graph_rows(folder: Path, columns: list[str], ids: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    path = folder / "graphs.parquet"
-    if not path.exists():
-        return
-    chosen = None if ids is None else ds.field("id").isin(ids)
-    for batch in ds.dataset(path).to_batches(columns=columns, filter=chosen, batch_size=100):
-        for row in batch.to_pylist():
-            if row["graph"] is not None and (row["torch"], row["form"]) != (TORCH, FORM):
-                raise UserError(
-                    f"{folder}: its graphs are form {row['form']} of torch {row['torch']}, here is form {FORM} of"
-                    f" torch {TORCH}; make the snapshot anew, or use that torch"
-                )
-            yield row
-
-
-def _records(folder: Path, files: Sequence[_File]) -> Iterator[tuple[_Known, str]]:
-    """The kept records; of those removed for one of them the ones that are a file, or compute the same."""
-    names: dict[str, str] = {}
-    for path in record_files(folder):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=500, columns=["id", "nn", "nn_code", "prm"]):
-                for row in batch.to_pylist():
-                    names[row["id"]] = row["nn"]
-                    if row["nn_code"]:  # not withheld from a published copy
-                        yield _Known(row["nn"], row["id"], row["prm"]), row["nn_code"]
-    wanted = {one.id for one in files}
-    graphs = {one.traced.graph for one in files} - {None}
-    wanted |= {row["id"] for row in _graph_rows(folder, ["id", "graph", "torch", "form"]) if row["graph"] in graphs}
-    if wanted <= names.keys():
-        return
-    decisions = pq.read_table(folder / "decisions.parquet", columns=["id", "stage", "canonical"]).to_pylist()
-    stands = {row["id"]: row["canonical"] for row in decisions if row["stage"] in DUPLICATE_STAGES}
-    removed = pq.read_table(folder / "removed.parquet", columns=["id", "nn", "nn_code"], filters=[("id", "in", wanted)])
-    for row in removed.to_pylist():
-        if row["id"] in stands and row["nn_code"]:
-            kept = names.get(stands[row["id"]], stands[row["id"]][:16])
-            yield _Known(row["nn"], row["id"], None, kept), row["nn_code"]
-
-
-def _blocks(folder: Path) -> Iterator[tuple[_Known, str]]:
-    """The blocks whose code is in the folder."""
-    with pq.ParquetFile(folder / TABLE) as file:
-        for batch in file.iter_batches(batch_size=500, columns=["block", "code_sha256", "code"]):
-            for row in batch.to_pylist():
-                if row["code"] is not None:
-                    yield _Known(row["block"], row["code_sha256"]), row["code"]
+            yield computed(identities, part, path)
 
 
 # --- comparing ----------------------------------------------------------------------------------------------------
 
 
-def _nearest(files: Sequence[_File], libraries: Sequence[_Library]) -> list[list[Neighbour]]:
+def _nearest(files: Sequence[_File], libraries: Sequence[Library]) -> list[list[Neighbour]]:
     """Of each file the nearest by each measure in each folder, and all that make it known; the nearest first."""
     found: list[list[Neighbour]] = [[] for _ in files]
     for library in libraries:
@@ -404,7 +206,7 @@ def _nearest(files: Sequence[_File], libraries: Sequence[_Library]) -> list[list
     return [sorted(near, key=lambda one: (*one.nearness, one.folder)) for near in found]
 
 
-def _nearest_in(file: _File, library: _Library, graphs: Mapping[str, _Compared]) -> list[Neighbour]:
+def _nearest_in(file: _File, library: Library, graphs: Mapping[str, Compared]) -> list[Neighbour]:
     features = _features(file, library.detail)
     lexical, structural = (library.similar(measure, features) for measure in ("lexical", "structural"))
     compared = [graphs.get(known.id) for known in library.known]
@@ -434,14 +236,14 @@ def _nearest_in(file: _File, library: _Library, graphs: Mapping[str, _Compared])
     return made
 
 
-def _with_graph(near: Neighbour, found: _Compared | None) -> Neighbour:
+def _with_graph(near: Neighbour, found: Compared | None) -> Neighbour:
     """A neighbour with how it compares by graph."""
     if found is None:
         return replace(near, graph=None, agreement=None)
     return replace(near, graph=found.share, agreement=found.agreement, part=found.part, operations=found.operations)
 
 
-def _judged(file: _File, one: Neighbour, library: _Library) -> Neighbour:
+def _judged(file: _File, one: Neighbour, library: Library) -> Neighbour:
     """A neighbour with the stages by which it makes the file known."""
     stages = ["exact"] if one.id == file.id else []
     if not (library.keeps_different and one.agreement == "different"):
@@ -451,9 +253,9 @@ def _judged(file: _File, one: Neighbour, library: _Library) -> Neighbour:
     return replace(one, known=tuple(stages))
 
 
-def _compared(files: Sequence[_File], library: _Library, ids: Collection[str]) -> list[dict[str, _Compared]]:
+def _compared(files: Sequence[_File], library: Library, ids: Collection[str]) -> list[dict[str, Compared]]:
     """Of each file how it compares with those of these codes that have a graph, by id; each graph is read once."""
-    found: list[dict[str, _Compared]] = [{} for _ in files]
+    found: list[dict[str, Compared]] = [{} for _ in files]
     if not any(file.computed for file in files):
         return found
     for id_, other in library.graphs(ids):
@@ -468,17 +270,17 @@ def _compared(files: Sequence[_File], library: _Library, ids: Collection[str]) -
     return found
 
 
-def _may_be_near(one: _Computed, other: _Computed) -> bool:
+def _may_be_near(one: Computed, other: Computed) -> bool:
     """Whether the sizes of two computations allow that they have half of their subtrees in common."""
     return not one.part or 2 * min(one.operations, other.operations) >= max(one.operations, other.operations)
 
 
-def _closeness(found: _Compared) -> tuple[bool, bool, float, int]:
+def _closeness(found: Compared) -> tuple[bool, bool, float, int]:
     return found.agreement == "same", found.agreement == "widths", found.share, found.operations
 
 
 def _with_their_parameters(
-    tracer: NetworkTracer, file: _File, task: str, near: list[Neighbour], libraries: Sequence[_Library]
+    tracer: NetworkTracer, file: _File, task: str, near: list[Neighbour], libraries: Sequence[Library]
 ) -> list[Neighbour]:
     """The neighbours again, those nearest by graph compared with the file as it is with their hyperparameters."""
     prms = {(str(library.folder), known.id): known.prm for library in libraries for known in library.known}
