@@ -140,6 +140,14 @@ def curate(
             metavar="SNAPSHOT", help="Write a delta: only what is new beside it (repeatable).", show_default=False
         ),
     ] = None,
+    origins: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="An extraction: say which codes are from its repositories, and under which licences (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     executor: ExecutorOption = None,
     tasks: TasksOption = None,
     workers: WorkersOption = None,
@@ -192,7 +200,7 @@ def curate(
     if division is None:
         from curate.pipeline import curate as run
 
-        manifest = run(opened, out, options, against=against or (), jobs=jobs, force=force)
+        manifest = run(opened, out, options, against=against or (), origins=origins or (), jobs=jobs, force=force)
     else:
         from curate.cluster.command import curate_in_tasks
 
@@ -203,6 +211,7 @@ def curate(
             options,
             division.executor.value,
             against=against or (),
+            origins=origins or (),
             tasks=division.tasks,
             workers=division.workers,
             work=division.work,
@@ -330,6 +339,10 @@ def _print_summary(out: Path, manifest: "Manifest", *, as_json: bool) -> None:
         runs = counts["runs"]
         text = f"of the kept run; {runs['fails']:,} do not, {runs['not_tried']:,} could not be tried"
         print(f"  {'runs':<10} {runs['runs']:>9,}  {text}")
+    if "origins" in counts:
+        found = counts["origins"]["kept"]
+        licenses = ", ".join(f"{count:,} {name}" for name, count in found["licenses"].items())
+        print(f"  {'origins':<10} {found['codes']:>9,}  of the kept are from a repository: {licenses or 'none'}")
     if "chat" in counts:
         chat = counts["chat"]
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in chat["kinds"].items())

@@ -11,6 +11,7 @@ from curate.corpus import CodeFile, Corpus, read_corpus
 from curate.delta import Against, open_against
 from curate.graphs import GraphTracer
 from curate.options import CurateOptions, prefix_of
+from curate.origins import Origins, check_origins
 from curate.outcome import Outcome, count_decisions
 from curate.page import snapshot_page
 from curate.prepared import Prepared
@@ -27,7 +28,7 @@ from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
-from manifests.manifest import Manifest, Stopwatch, list_outputs, package_versions
+from manifests.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
 from manifests.page.frame import finish
 
 
@@ -37,6 +38,7 @@ def curate(
     options: CurateOptions,
     *,
     against: Sequence[Path] = (),
+    origins: Sequence[Path] = (),
     jobs: int | None = None,
     force: bool = False,
     prepared: Prepared | None = None,
@@ -45,6 +47,7 @@ def curate(
 
     Args:
         against: finished snapshots and deltas; `out` becomes a delta to them.
+        origins: extractions; each code is told which of their blocks it is from.
         prepared: what was worked out elsewhere already.
 
     Returns: the manifest that was written.
@@ -52,6 +55,7 @@ def curate(
     """
     watch = Stopwatch()
     check_parents(against)
+    repositories = check_origins(origins)
     with atomic_folder(out, force=force) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
             corpus = read_corpus(source, codes, options.tokens, jobs, None if prepared is None else prepared.features)
@@ -66,8 +70,13 @@ def curate(
             watch.lap("decide")
             license_ = source.license(options.license)
             removed = [int(corpus.code_of_row[row]) for row in removed_rows(corpus, outcome)]
-            codes_told = sorted({*outcome.kept, *removed})
-            outcome.rights = read_rights(corpus, codes_told, license_, options.license, None)
+            told = sorted({*outcome.kept, *removed})
+            of_codes = None
+            if origins:
+                library = Origins(origins, jobs)
+                of_codes, outcome.details["origins"] = library.of_codes(corpus, told), library.facts
+                watch.lap("origins")
+            outcome.rights = read_rights(corpus, told, license_, options.license, of_codes)
             if options.chat:
                 from curate.chat.build import build_chat  # LibCST is imported only where code is rewritten
 
@@ -86,9 +95,11 @@ def curate(
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),
-            parameters=_parameters(source, options, outcome, published),
+            parameters=_parameters(source, options, outcome, published) | _digests(repositories),
             inputs=source.inputs(),
-            parents=list(dict.fromkeys([*parents_of(source), *(published.parents if published else ())])),
+            parents=list(
+                dict.fromkeys([*parents_of(source), *(published.parents if published else ()), *repositories])
+            ),
             counts=counts,
             details=_details(outcome, license_),
             outputs=list_outputs(folder, rows),
@@ -153,6 +164,10 @@ def _decide(
     from curate.nndup.profile import curate_like_nndup
 
     return curate_like_nndup(corpus, options, jobs)
+
+
+def _digests(repositories: Sequence[Parent]) -> dict[str, Any]:
+    return {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
 
 
 def _details(outcome: Outcome, license_: str) -> dict[str, Any]:

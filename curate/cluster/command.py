@@ -10,6 +10,7 @@ from pathlib import Path
 from curate.cluster import steps
 from curate.cluster.work import Work
 from curate.options import CurateOptions
+from curate.origins import check_origins
 from curate.published import check_parents
 from curate.rows import Source
 from curate.strict import raises_support
@@ -37,6 +38,7 @@ def curate_in_tasks(
     executor: Executor,
     *,
     against: Sequence[Path] = (),
+    origins: Sequence[Path] = (),
     tasks: int,
     workers: int,
     work: str,
@@ -47,6 +49,7 @@ def curate_in_tasks(
     Args:
         names: of the source, as it was asked for.
         against: finished snapshots and deltas, which all tasks see; `out` becomes a delta to them.
+        origins: extractions, which the last task sees.
         tasks: ranges into which codes are divided. workers: tasks at a time.
         work: a folder that all tasks see, or an address; a run that was cut short goes on there.
 
@@ -56,10 +59,13 @@ def curate_in_tasks(
     if options.profile != "strict":
         raise UsageError("--executor: only profile strict is divided among tasks; leave it out or switch")
     check_parents(against)
-    out, *parents = (Path(os.path.abspath(path)) for path in (out, *against))  # noqa: PTH100
-    plan = Work(Exchange(work), options, tasks, tuple(parents))
+    repositories = check_origins(origins)
+    out, *seen = (Path(os.path.abspath(path)) for path in (out, *against, *origins))  # noqa: PTH100
+    parents = seen[: len(against)]
+    plan = Work(Exchange(work), options, tasks, tuple(parents), tuple(seen[len(against) :]))
     with plan.files.begun("another run works there"):
         asked = {"sources": names, "options": asdict(options), "tasks": tasks, "versions": package_versions()}
+        asked |= {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
         begin(plan.files, asked | {"against": [sha256_file(parent / FILE_NAME) for parent in parents]})
         steps.store_rows(plan, source)
         forget(plan.files, "write")

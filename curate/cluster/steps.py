@@ -243,7 +243,15 @@ def write_snapshot(work: Work, passes: int, out: Path, force: bool, _rank: int, 
     verdicts = work.read_all("verdicts").sort_by("place") if passes else _VERDICTS.empty_table()
     known = {work.ids[place].hex() for place in work.known(work.last_pass(passes))}
     prepared = Prepared(work.features, work.ids if passes else [], verdicts, known, work.answers(passes))
-    curate(StoredRows(work), out, work.options, against=work.against, force=force, prepared=prepared)
+    curate(
+        StoredRows(work),
+        out,
+        work.options,
+        against=work.against,
+        origins=work.origins,
+        force=force,
+        prepared=prepared,
+    )
 
 
 def count_open(work: Work, at: int, rounds: int) -> int:

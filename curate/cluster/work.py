@@ -52,6 +52,7 @@ class Work:
     options: CurateOptions
     parts: int
     against: tuple[Path, ...] = ()  # of a delta: the folders that it appends to
+    origins: tuple[Path, ...] = ()  # extractions that codes may be from
 
     def part_of(self, ids: list[bytes]) -> IntArray:
         """The range in which each id lies, which is the task whose own it is."""

@@ -67,6 +67,7 @@ def write_report(
         *(line for key in graphs for line in figure(key)),
         *arch_uids(facts, corpus, outcome),
         *records.runs(facts, corpus, outcome, counts),
+        *records.origins(facts, outcome),
         *chat_section(outcome.chat),
         *records.largest_groups(facts),
         *records.invalid(facts),

@@ -119,6 +119,46 @@ def invalid(facts: Facts) -> list[str]:
     return ["## Invalid rows", "", *table(["reason", "row: name", "rows"], folded(rows, LONG_TABLE), 2)]
 
 
+def origins(facts: Facts, outcome: Outcome) -> list[str]:
+    """Which codes are from repositories, by licence and source, with examples; nothing where that was not asked."""
+    rights = outcome.rights
+    if rights.origins is None:
+        return []
+    kept = set(outcome.kept)
+    found = {code: rights.origins[code] for code in sorted(rights.origins, key=lambda one: facts.ids[one])}
+    stated = outcome.details["origins"]
+    barred = sum(rights.barred(code) for code in found if code in kept)
+    lines = [
+        "## Where codes are from",
+        "",
+        f"Compared with {plural(stated['blocks'], 'block')} of {', '.join(map(code_span, stated['folders']))}, class by"
+        f" class: {plural(len(found.keys() & kept), 'kept record')} of {count(len(kept))} and"
+        f" {plural(len(found.keys() - kept), 'removed code')} have a class of one of them (Jaccard ≥"
+        f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more). For {count(barred)} of the"
+        " records the licence does not let the code be passed on: publishing leaves it out.",
+        "",
+    ]
+    for title, named in (
+        ("licence", {code: one.license for code, one in found.items()}),
+        ("source", {code: one.source for code, one in found.items()}),
+    ):
+        of_kept = Counter(name for code, name in named.items() if code in kept)
+        rows = [[code_span(name, 60), count(of_kept[name]), count(n)] for name, n in _most(Counter(named.values()))]
+        lines += table([title, "kept records", "codes"], folded(rows, LONG_TABLE)) if rows else []
+    shown = sorted(found.items(), key=lambda item: (item[0] not in kept, not rights.barred(item[0])))[:LONG_TABLE]
+    rows = [
+        [
+            code_span(facts.names[code]),
+            code_span(one.name, 40),
+            code_span(one.block),
+            code_span(one.license, 40),
+            ratio(one.similarity),
+        ]
+        for code, one in shown
+    ]
+    return lines + table(["record", "its class", "is from", "licence", "similarity"], rows, 4) if rows else lines
+
+
 LARGEST_GROUPS = 10
 _MEMBERS_SHOWN = 3
 

@@ -33,6 +33,7 @@ from lemur_core.files.executors import Step, begin
 from lemur_core.graphs.graph import FORM, TORCH
 from manifests.manifest import package_versions
 from tests.curate.test_graphs import rows as graph_rows
+from tests.curate.test_origins import extraction
 
 Row = dict[str, Any]
 LEMUR = str(Path(sys.executable).with_name("lemur"))
@@ -93,11 +94,13 @@ def same_in_tasks(
 ) -> None:
     """Curate at once, and in tasks with each of these numbers of rounds through its work folder; compare."""
     options = CurateOptions(graph="off")
-    curate(source, tmp_path / "at once", options, jobs=1)
+    codes = [("a@1::a.Net", "AGPL-3.0", next(source.batches())["nn_code"][0].as_py())]
+    origins = (extraction(tmp_path / "library", codes),)
+    curate(source, tmp_path / "at once", options, origins=origins, jobs=1)
     expected = tables(tmp_path / "at once")
     for rounds, work in works.items():
         monkeypatch.setattr(command, "QUEUED_ROUNDS", rounds)
-        plan = Work(Exchange(work), options, parts)
+        plan = Work(Exchange(work), options, parts, (), origins)
         steps.store_rows(plan, source)
         queue_here(plan, tmp_path / f"in tasks {rounds}")
         assert tables(tmp_path / f"in tasks {rounds}") == expected
