@@ -15,6 +15,7 @@ import typer
 
 import curate.cli
 import extract.cli
+import lemur.experts.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
@@ -44,6 +45,9 @@ app.add_typer(extract.cli.app)
 app.add_typer(curate.cli.app)
 app.add_typer(train.cli.app)
 app.add_typer(lemur.synthesis.cli.app)
+app.add_typer(
+    lemur.experts.cli.app, name="experts", rich_help_panel="Knowledge: facts about blocks for a frozen language model"
+)
 
 
 @app.callback(invoke_without_command=True)

@@ -28,7 +28,7 @@ _EXTRAS = {
     "datatrove": ("cluster", "--executor local|slurm"),
     "duckdb": ("cluster", "--executor"),
     "ray": ("cluster", "--executor ray"),
-    "transformers": ("synthesis", "lemur synthesize without --base-url"),
+    "transformers": ("synthesis", "lemur experts, and lemur synthesize without --base-url"),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import curate.trace
 import curate.verify
 import extract.verify
+import lemur.experts.folder
 import lemur.synthesis.kinds
 import train.trace
 from lemur_core.files.atomic import sha256_file
@@ -31,6 +32,7 @@ KINDS: Mapping[str, FolderKind] = {
     **curate.trace.KINDS,
     **train.trace.KINDS,
     **lemur.synthesis.kinds.KINDS,
+    **lemur.experts.folder.KINDS,
 }
 
 

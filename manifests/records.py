@@ -589,10 +589,43 @@ class Synthesized(Record):
     license: str = Field(description="SPDX expression that the user stated, NOASSERTION else")
 
 
+class ExpertFact(Record):
+    """One fact about a block that a domain expert is asked for."""
+
+    id: str = Field(min_length=1, description="BLOCK#RELATION")
+    domain: str = Field(description="or general")
+    block: str = Field(min_length=1, description="as in the table of blocks")
+    name: str = Field(description="of the class, as questions name it")
+    package: str = Field(description="that they say it is of")
+    relation: str
+    answer: str = Field(description="the mark of the relation's scale that is nearest to the value")
+    value: int = Field(ge=0, description="the fact itself")
+    asked: bool = Field(description="false where its answer is too frequent in the domain: only told, never asked for")
+    held: bool = Field(description="of a block that no projector sees")
+    code_sha256: Sha256
+
+
+class ExpertAnswer(Record):
+    """What was answered to one question in one way."""
+
+    id: str = Field(min_length=1, description="of the fact")
+    arm: str = Field(description="the way, as in the report")
+    domain: str = Field(description="that the question is of, or general")
+    block: str
+    relation: str
+    question: str
+    routed: str | None = Field(description="the domain whose token was injected; null where none was")
+    expected: str
+    answer: str
+    correct: bool
+    tokens: int = Field(ge=0, description="that the base was given: of the prompt with what was put into it")
+    code_sha256: Sha256
+
+
 RECORD_TYPES: tuple[type[Record], ...] = (
     *(LemurRecord, Decision, GraphRow, Stat, Removed, ChatRow, ChatDrop),
     *(Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
-    *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized),
+    *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
 
 

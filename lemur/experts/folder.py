@@ -1,0 +1,131 @@
+"""The folder of an evaluation, and what `lemur verify` and `lemur trace` know of it and of the stages before it."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from lemur.experts.evaluate import evaluate, majority_of, scores_of
+from lemur.experts.report import report_text
+from lemur.experts.settings import GENERAL
+from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, House, counts_of, facts_in
+from lemur_core.files.atomic import write_text
+from lemur_core.files.errors import UserError
+from manifests.checks import Check, check_files, check_table, found_check
+from manifests.kinds import FolderKind, Link, Traced
+from manifests.manifest import read_manifest
+from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
+from manifests.tables import write_table
+
+ANSWERS, EVALUATED = "answers.parquet", "experts-evaluation"
+_NEAR = 5
+
+
+def write_evaluation(house: House, domains: list[str]) -> Path:
+    """Answer in every way, and write `out/evaluation`. Raises: UserError if a stage is not made yet."""
+    real = house.settings.base.model is not None
+    parents = [house.data_folder, *([] if real else [house.base_folder]), house.tuned_folder]
+    parents += [
+        house.domain_folder(domain, stage) for domain in domains for stage in ("expert", "projector", "prototypes")
+    ]
+    parents.append(house.domain_folder(GENERAL, "prototypes"))
+
+    def fill(folder: Path, _key: str) -> dict[str, Any]:
+        made = evaluate(house, domains)
+        write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in made.answers))
+        counts = {
+            "scores": scores_of(made.answers), "majority": round(majority_of(made.answers), 6), "found": made.found,
+        }  # fmt: skip
+        write_text(folder / "report.md", report_text(counts))
+        return counts
+
+    asked = {"domains": domains, "seed": house.settings.seed, "margin": house.settings.router.margin}
+    out = house.settings.out / "evaluation"
+    house.make(out, EVALUATED, asked, parents, fill)
+    return out
+
+
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (all verifiers are called so)
+    """All checks of a finished stage, in a fixed order. Raises: UserError if it holds no valid manifest."""
+    manifest = read_manifest(folder)
+    checks = [check_files(folder, manifest)]
+    if manifest.kind == DATA:
+        checks.append(check_table(folder, FACTS, ExpertFact))
+        if all(check.ok for check in checks):
+            facts = facts_in(folder)
+            wrong = [] if counts_of(facts) == manifest.counts else ["counts are not those of the facts"]
+            checks.append(found_check("counts", wrong, f"{len(facts):,} facts as the manifest counts them"))
+            checks.append(found_check("facts", list(_fact_faults(facts)), "each once; a block is held out whole"))
+    if manifest.kind == EVALUATED:
+        checks.append(check_table(folder, ANSWERS, ExpertAnswer))
+        if all(check.ok for check in checks):
+            answers = _answers(folder)
+            counted = {"scores": scores_of(answers), "majority": round(majority_of(answers), 6)}
+            wrong = [
+                f"{key} are not those of the answers" for key, value in counted.items() if manifest.counts[key] != value
+            ]
+            wrong += [
+                f"{one.id}: is not told as it is" for one in answers if one.correct != (one.answer == one.expected)
+            ]
+            checks.append(found_check("answers", wrong, f"{len(answers):,} answers as the manifest counts them"))
+            kept = [] if manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]
+            checks.append(found_check("general", kept, "base and plain answers were the same before and after"))
+    return checks
+
+
+def _fact_faults(facts: list[ExpertFact]) -> Iterator[str]:
+    if len({fact.id for fact in facts}) != len(facts):
+        yield "a fact is there twice"
+    held = {fact.block for fact in facts if fact.held}
+    yield from (
+        f"{fact.id}: its block is held out, it is not" for fact in facts if fact.block in held and not fact.held
+    )
+
+
+def _answers(folder: Path) -> list[ExpertAnswer]:
+    return [ExpertAnswer.model_validate(row) for row in pq.read_table(folder / ANSWERS).to_pylist()]
+
+
+def find(folder: Path, wanted: str) -> Traced:
+    """A fact or an answer by its id, all of a block by its; of a model the domain that it is of.
+
+    Raises: UserError if nothing is called so, with near names.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind not in (DATA, EVALUATED):
+        domain = str(manifest.parameters.get("domain", manifest.kind.removeprefix("experts-")))
+        if wanted != domain:
+            raise UserError(f"{wanted}: {folder} is of {domain}; give that")
+        return Traced((Link(manifest.kind.removeprefix("experts-"), domain, manifest.counts),), ())
+    every: Sequence[ExpertFact | ExpertAnswer] = facts_in(folder) if manifest.kind == DATA else _answers(folder)
+    rows = [row for row in every if wanted in (row.id, row.block)]
+    if not rows:
+        names = sorted({row.id for row in every})
+        near = ", ".join(difflib.get_close_matches(wanted, names, _NEAR) or names[:_NEAR])
+        raise UserError(f"{wanted}: no fact of {folder} is called so; near names: {near}")
+    return _traced(rows)
+
+
+def find_code(folder: Path, sha256: str) -> Traced | None:
+    """The facts about the block with this code."""
+    if read_manifest(folder).kind != DATA:
+        return None
+    rows = [fact for fact in facts_in(folder) if fact.code_sha256 == sha256]
+    return _traced(rows) if rows else None
+
+
+def _traced(rows: Sequence[ExpertFact | ExpertAnswer]) -> Traced:
+    links = []
+    for row in rows:
+        if isinstance(row, ExpertFact):
+            told: dict[str, Any] = {"domain": row.domain, "value": row.value, "asked_as": row.answer, "held": row.held}
+            links.append(Link("fact", row.id, told | {"code": row.code_sha256}))
+        else:
+            told = {"question": row.question, "way": row.arm, "token_of": row.routed, "answer": row.answer}
+            links.append(Link("answer", row.id, told | {"right": row.expected}))
+    return Traced(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows)))
+
+
+KINDS = {kind: FolderKind(verify, find, find_code) for kind in (DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED, EVALUATED)}
