@@ -172,7 +172,8 @@ def _digests(repositories: Sequence[Parent]) -> dict[str, Any]:
 
 def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
     chat = {} if outcome.chat is None else {"chat": {"license": license_, "near_prompts": outcome.chat.near}}
-    return {**outcome.details, **chat, "license": license_, "notes": outcome.notes}
+    by_row = {"licensed_by_row": outcome.rights.by_row} if outcome.rights.by_row else {}
+    return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
 
 
 def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Against | None) -> dict[str, Any]:

@@ -39,13 +39,15 @@ class Rights:
 
     Attributes:
         license: of the source, which all codes share that state none and have no origin.
-        own: of codes that state one themselves, as `license_of_code` has it.
+        own: of codes with another one, by their own word (as `license_of_code` has it) or by their row of the source.
+        by_row: codes of which a row of the source says something.
         origins: of codes that are from a repository; None where that was not looked for.
     """
 
     license: str
     own: Mapping[int, str] = field(default_factory=dict)
     origins: Mapping[int, Origin] | None = None
+    by_row: int = 0
 
     def of(self, code: int) -> str:
         """The SPDX expression of all that is known of a code; NOASSERTION where any of it is not."""
@@ -119,12 +121,26 @@ def read_rights(
         license_: of the source, with what the user has stated of what states none.
         stated: this word of the user.
     """
+    by_row = _licenses_of_rows(corpus, license_)
     own = {}
     for code in codes:
-        text = license_of_code(corpus.codes[code], license_, stated)
-        if text is not None:
-            own[code] = text
-    return Rights(license_, own, origins)
+        source = by_row.get(code)
+        word = license_of_code(corpus.codes[code], source or license_, None if source else stated) or source
+        if word not in (None, license_):
+            own[code] = word
+    return Rights(license_, own, origins, len(by_row))
+
+
+def _licenses_of_rows(corpus: Corpus, license_: str) -> dict[int, str]:
+    """The licences of codes of which a row states one, all of theirs together."""
+    column = corpus.rows.column("license")
+    stated = set(corpus.code_of_row[column.is_valid().to_numpy()].tolist())
+    found: dict[int, set[str]] = {}
+    if stated:
+        for code, word in zip(corpus.code_of_row.tolist(), column.to_pylist(), strict=True):
+            if code in stated:
+                found.setdefault(code, set()).add(word or license_)
+    return {code: all_of(words) for code, words in found.items()}
 
 
 #: What a row says of its licence.
@@ -143,7 +159,7 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
     wrong: list[str] = []
     own: dict[int, str] = {}
     origins: dict[int, Origin] = {}
-    barred = 0
+    barred = by_row = 0
     numbers: dict[str, list[int]] = {part: [] for part in tables}
     rows = ((part, row) for part, paths in tables.items() for path in paths for row in _rows(path))
     for code, (part, row) in enumerate(rows):
@@ -164,7 +180,11 @@ def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withh
             own[code] = told
         expected = Rights(shared, own, origins).of(code)
         if license_ != expected:
-            wrong.append(f"{row['nn']}: its licence is {expected}, {license_} is stated")
+            covered = all_of([license_, *([told] if told is not None else []), *([under] if under else [])])
+            by_row += covered == license_  # so a row of the source may have said
+            own[code] = license_
+            if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):
+                wrong.append(f"{row['nn']}: its licence is {expected}, {license_} is stated")
         if withheld and stays(expected, shared):
             wrong.append(f"{row['nn']}: its code is here, under {expected}")
     rights = Rights(shared, own, origins if "origins" in manifest.counts else None)

@@ -24,6 +24,7 @@ ROW_SCHEMA = pa.schema(
         ("duration", pa.float64()),
         ("prm", pa.string()),
         ("arch_uid", pa.string()),
+        ("license", pa.string()),  # SPDX expression of this row's code; null where the source says it of all or none
         ("problem", pa.string()),
     ]
 )

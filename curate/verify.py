@@ -201,7 +201,9 @@ def _check_ids(snapshot: _Snapshot) -> Check:
     wrong = list(snapshot.wrong_ids)
     if len(set(ids)) != len(ids) or snapshot.published.ids & set(ids):
         wrong.append("an id occurs twice among the records")
-    return found_check("ids", wrong, f"{len(snapshot.code_of):,} ids are the SHA-256 of their code")
+    return found_check(
+        "ids", wrong, f"{len(snapshot.code_of) - len(snapshot.withheld):,} ids are the SHA-256 of their code"
+    )
 
 
 def _check_counts(snapshot: _Snapshot) -> Check:

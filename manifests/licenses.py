@@ -131,8 +131,13 @@ def all_of(expressions: Iterable[str]) -> str:
         return NOASSERTION
     if len(found) == 1:
         return found.pop()
-    parts = {part for one in found for part in ([f"({one})"] if " OR " in one else one.split(" AND "))}
-    return " AND ".join(sorted(parts))
+    return " AND ".join(sorted({part for one in found for part in _parts(one)}))
+
+
+def _parts(expression: str) -> list[str]:
+    """What must hold at once."""
+    parts = re.split(r" AND (?![^()]*\))", expression)
+    return [f"({expression})"] if any(" OR " in re.sub(r"\([^()]*\)", "", part) for part in parts) else parts
 
 
 def stated_expression(text: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.rows import Source
 from curate.sources.database import DatabaseFile, is_database
@@ -13,7 +14,7 @@ from curate.sources.services import HubDataset, InstalledLemur
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
-from manifests.licenses import all_of
+from manifests.licenses import NOASSERTION, all_of
 from manifests.manifest import FILE_NAME, Input, Parent, parent_of, read_manifest
 
 
@@ -25,9 +26,15 @@ class SeveralSources(Source):
         self._parts = tuple(parts)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches of each part, as it gives them."""
+        """The batches of each part, as it gives them, with the licence that it states."""
         for part in self._parts:
-            yield from part.batches()
+            own = part.license(None)
+            for batch in part.batches():
+                place = batch.schema.get_field_index("license")
+                told = batch["license"]
+                if own != NOASSERTION:
+                    told = pc.if_else(batch["nn_code"].is_valid(), told.fill_null(own), told)
+                yield batch.set_column(place, batch.schema.field(place), told)
 
     def inputs(self) -> list[Input]:
         """What each part has read."""
@@ -38,7 +45,7 @@ class SeveralSources(Source):
         return [file for part in self._parts for file in part.files()]
 
     def license(self, stated: str | None) -> str:
-        """All of theirs together, since a record does not say which of them it is from."""
+        """All of theirs together."""
         return all_of(part.license(stated) for part in self._parts)
 
 

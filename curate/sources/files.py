@@ -20,6 +20,7 @@ from curate.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import shown
+from manifests.licenses import license_of_fields
 from manifests.manifest import Input
 
 #: What a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
@@ -60,6 +61,7 @@ def read_row(record: Mapping[str, Any]) -> dict[str, Any]:
         "duration": read_number(record.get("duration")),
         "prm": read_text(record.get("prm")),
         "arch_uid": read_text(record.get("arch_uid")),
+        "license": read_license(record.get("license")),
         "problem": problem,
     }
 
@@ -111,6 +113,12 @@ def read_text(value: object) -> str | None:
         return json.dumps(value, sort_keys=True, default=str)
     except (TypeError, ValueError, RecursionError):  # keys that cannot be sorted, a cycle, thousands of levels
         return None
+
+
+def read_license(value: object) -> str | None:
+    """The SPDX expression that a text stands for, NOASSERTION where that is not known; None where nothing is said."""
+    text = read_text(value)
+    return license_of_fields(text, "", ()) if text and text.strip() else None
 
 
 def read_number(value: object) -> float | None:

@@ -196,7 +196,8 @@ def _row_of(block: dict[str, Any], parts: Parts) -> dict[str, Any]:
     name = f"{PREFIX}-{block['block']}"
     if problem := _problem_of(block, parts):
         return broken_row(problem, name)
-    return read_row({"nn": name, "nn_code": block["lean_code"] or block["code"]})
+    license_ = all_of(_licenses(block, parts))
+    return read_row({"nn": name, "nn_code": block["lean_code"] or block["code"], "license": license_})
 
 
 def _licenses(block: dict[str, Any], parts: Parts) -> set[str]:

@@ -186,7 +186,7 @@ class LemurRelease(Source):
                 codes.take(part.column("code").combine_chunks())
                 if field.name == "nn_code"
                 else pa.nulls(part.num_rows, field.type)
-                if field.name in ("arch_uid", "problem")
+                if field.name in ("arch_uid", "license", "problem")
                 else part.column(field.name).combine_chunks().cast(field.type)
                 for field in ROW_SCHEMA
             ]

@@ -1,5 +1,6 @@
 """The whole of LEMUR 2.1.0: one run, its numbers, its guarantees."""
 
+import ast
 import hashlib
 import json
 import random
@@ -18,17 +19,20 @@ import pytest
 
 from curate.corpus import CodeFile, read_corpus
 from curate.options import CurateOptions
+from curate.origins import Origins
 from curate.pipeline import curate
 from curate.records import build_records
 from curate.rows import BATCH_ROWS, Source
 from curate.sources.lemur import LemurRelease
 from curate.strict import curate_strict
 from curate.verify import verify
+from lemur_core.similarity.classes import class_texts
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
 from lemur_core.similarity.minhash import banding_for
 from lemur_core.similarity.rounds import select_in_rounds
 from lemur_core.similarity.selection import Standing, select
 from manifests.manifest import Input, Manifest
+from tests.curate.test_origins import extraction
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -243,3 +247,21 @@ def test_rounds_decide_as_one_after_the_other(real_rows: LemurRelease, tmp_path:
     found = select_in_rounds(order, stand(), rounds)
     assert list(found.items()) == list(select(order, stand()).items())
     assert rounds == [8_812, 1_317, 159, 33]  # of chains as long as they could be there would be thousands
+
+
+def test_what_torchvision_wrote_is_found(run: Run, tmp_path: Path) -> None:
+    """Names play no part in the comparison, and judge it: a class is called as the one that it is from."""
+    torchvision = pytest.importorskip("torchvision", reason="needs torchvision's own code")
+    blocks = [
+        (f"torchvision::{path.stem}.{item.name}", "BSD-3-Clause", path.read_text(encoding="utf-8"))
+        for path in sorted((Path(torchvision.__file__).parent / "models").glob("*.py"))
+        for item in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(item, ast.ClassDef)
+    ]
+    library = Origins([extraction(tmp_path / "torchvision", blocks)])
+    files = sorted(run.folder.glob("data/records/*.parquet"))
+    codes = [row["nn_code"] for path in files for row in pq.read_table(path, columns=["nn_code"]).to_pylist()]
+    found = [origin for code in codes if (origin := library.of_classes(class_texts(code))) is not None]
+    assert len(found) > 40
+    alike = [origin for origin in found if origin.name.strip("_") == origin.block.rpartition(".")[2].strip("_")]
+    assert len(alike) >= 0.95 * len(found), [(origin.name, origin.block) for origin in found if origin not in alike]

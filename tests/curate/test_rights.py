@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from curate.options import CurateOptions
 from curate.pipeline import curate
 from curate.rights import Origin, Rights, stays
+from curate.sources import open_source
 from curate.verify import verify
 from lemur_core.files.errors import UserError
 from manifests.licenses import NOASSERTION, all_of, is_permissive, license_of_code
@@ -127,6 +128,30 @@ def test_without_any_word_all_stays(snapshot: Snapshot) -> None:
     assert {row["license"] for row in rows_of(folder).values()} == {NOASSERTION, "GPL-3.0-only", "Apache-2.0"}
     with pytest.raises(UserError, match=r"the licence of its codes \(NOASSERTION\)"):
         staged(folder).__enter__()
+
+
+def test_rows_say_their_own_licence(
+    mit: Path, tmp_path: Path, memory_source: Any, network: Callable[..., str], warm: Callable[..., None]
+) -> None:
+    """So a snapshot that is curated again keeps what was found out, whatever is stated of the rest."""
+    codes = [network([0, 1, 2, 3]), network([4, 5, 6, 7]), network([8, 9, 10, 11])]
+    warm(codes)
+    stated = ["AGPL-3.0 AND MIT", "mit", None]
+    rows = [
+        {"nn": f"n{at}", "nn_code": code, "task": "t", "license": license_}
+        for at, (code, license_) in enumerate(zip([*codes, codes[1]], [*stated, "Apache-2.0"], strict=True))
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out"
+    curate(open_source(str(path)), out, CurateOptions(graph="off", license="BSD-3-Clause"), jobs=1)
+    found = {row["nn"]: row["license"] for row in rows_of(out).values()}
+    assert found == {"n0": "AGPL-3.0 AND MIT", "n1": "Apache-2.0 AND MIT", "n2": "BSD-3-Clause"}
+    assert [check.name for check in verify(out) if not check.ok] == []
+    (row,) = [
+        row for row in open_source(str(mit)).batches().__next__().to_pylist() if "MultiheadAttention" in row["nn_code"]
+    ]
+    assert row["license"] == "GPL-3.0-only"
 
 
 LICENSES = st.sampled_from(["MIT", "Apache-2.0", "BSD-3-Clause", "GPL-3.0-only", "AGPL-3.0", NOASSERTION])

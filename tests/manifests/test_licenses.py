@@ -88,6 +88,8 @@ def test_texts_of_several_licences_and_limited_ones(text: str, expected: str) ->
         (["Apache-2.0 AND MIT", "MIT", "BSD-3-Clause"], "Apache-2.0 AND BSD-3-Clause AND MIT"),
         (["MIT OR GPL-3.0-only", "ISC"], "(MIT OR GPL-3.0-only) AND ISC"),
         (["MIT OR GPL-3.0-only"], "MIT OR GPL-3.0-only"),
+        (["(MIT OR GPL-3.0-only) AND ISC", "ISC"], "(MIT OR GPL-3.0-only) AND ISC"),
+        (["MIT OR ISC AND X11", "0BSD"], "(MIT OR ISC AND X11) AND 0BSD"),
     ],
 )
 def test_all_at_once(expressions: list[str], expected: str) -> None:
