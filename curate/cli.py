@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _NN_DUP_ONLY = "Profile nn-dup only"
+_ROWS, _BALANCE, _TRIED = "Which rows", "More of some, and first", "Networks are run"
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
 _SOURCE = (
-    "lemur[@VERSION], lemur-db[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, a folder of .py files, or"
+    r"lemur\[@VERSION], lemur-db\[@VERSION], installed, a .parquet/.jsonl/.csv/.db/.zst file, a folder of .py files, or"
     " hf://datasets/OWNER/NAME."
 )
 _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."
 
 SourceArg = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
-SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE...", help=_SOURCES, show_default=False)]
+SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES, show_default=False)]
 FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
@@ -70,53 +71,86 @@ def curate(
     profile: Annotated[
         ProfileName, typer.Option(help="strict: the guarantees; nn-dup: the decisions of nn-dup 2.2.4.")
     ] = ProfileName.strict,
-    task: Annotated[list[str] | None, typer.Option(metavar="T", help="Only rows of this task (repeatable).")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(metavar="T", help="Only rows of this task (repeatable).", rich_help_panel=_ROWS)
+    ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(metavar="D", help="Only rows of this data set (repeatable).")
+        list[str] | None,
+        typer.Option(metavar="D", help="Only rows of this data set (repeatable).", rich_help_panel=_ROWS),
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(metavar="M", help="Only rows of this metric (repeatable).")
+        list[str] | None,
+        typer.Option(metavar="M", help="Only rows of this metric (repeatable).", rich_help_panel=_ROWS),
     ] = None,
     include: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="Only names with this prefix (repeatable).")
+        list[str] | None,
+        typer.Option(metavar="PREFIX", help="Only names with this prefix (repeatable).", rich_help_panel=_ROWS),
     ] = None,
     prefer: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="Rank this prefix before others (repeatable, in order).")
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX", help="Rank this prefix before others (repeatable, in order).", rich_help_panel=_BALANCE
+        ),
     ] = None,
     lexical_threshold: Annotated[float, typer.Option(help="Token Jaccard from which two codes are duplicates.")] = 0.90,
     structural_threshold: Annotated[
         float | None, typer.Option(help="Fingerprint Jaccard likewise; default 0.95, nn-dup 0.90.")
     ] = None,
     min_per_prefix: Annotated[
-        int | None, typer.Option(metavar="N", help="Keep at least N of each prefix; default 0, nn-dup 1.")
+        int | None,
+        typer.Option(
+            metavar="N", help="Keep at least N of each prefix; default 0, nn-dup 1.", rich_help_panel=_BALANCE
+        ),
     ] = None,
     topup_prefix: Annotated[
-        list[str] | None, typer.Option(metavar="P", help="Raise this prefix to the top-up number (repeatable).")
+        list[str] | None,
+        typer.Option(
+            metavar="P", help="Raise this prefix to the top-up number (repeatable).", rich_help_panel=_BALANCE
+        ),
     ] = None,
     topup_family: Annotated[
-        list[str] | None, typer.Option(metavar="F", help="Raise this architecture family likewise (repeatable).")
+        list[str] | None,
+        typer.Option(
+            metavar="F", help="Raise this architecture family likewise (repeatable).", rich_help_panel=_BALANCE
+        ),
     ] = None,
-    topup_per_prefix: Annotated[int, typer.Option(metavar="N", help="The top-up number.")] = 10,
+    topup_per_prefix: Annotated[
+        int, typer.Option(metavar="N", help="The top-up number.", rich_help_panel=_BALANCE)
+    ] = 10,
     upweight: Annotated[
-        list[str] | None, typer.Option(metavar="P:FACTOR", help="Sampling weight of a prefix (repeatable).")
+        list[str] | None,
+        typer.Option(metavar="P:FACTOR", help="Sampling weight of a prefix (repeatable).", rich_help_panel=_BALANCE),
     ] = None,
-    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Leave out codes that load weights.")] = False,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Leave out codes that load weights.", rich_help_panel=_ROWS)
+    ] = False,
     tokens: Annotated[
         DetailName, typer.Option(help="abstract: as published; literal: names and numbers count too.")
     ] = DetailName.abstract,
     graph: Annotated[
         GraphName | None,
-        typer.Option(help="Whose computations are compared, in a sandbox; default survivors, nn-dup off."),
+        typer.Option(
+            help="Whose computations are compared, in a sandbox; default survivors, nn-dup off.", rich_help_panel=_TRIED
+        ),
     ] = None,
     check_runs: Annotated[
-        bool, typer.Option("--check-runs", help="Run every kept network once, in a sandbox: column runs.")
+        bool,
+        typer.Option(
+            "--check-runs", help="Run every kept network once, in a sandbox: column runs.", rich_help_panel=_TRIED
+        ),
     ] = False,
-    require_runs: Annotated[bool, typer.Option("--require-runs", help="Keep only networks that run.")] = False,
+    require_runs: Annotated[
+        bool, typer.Option("--require-runs", help="Keep only networks that run.", rich_help_panel=_TRIED)
+    ] = False,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Make fine-tuning conversations; runs kept networks in a sandbox.")
+        bool,
+        typer.Option(
+            "--chat", help="Make fine-tuning conversations; runs kept networks in a sandbox.", rich_help_panel=_TRIED
+        ),
     ] = False,
     chat_max_tokens: Annotated[
-        int, typer.Option(metavar="N", help="Drop longer conversations (words, numbers and signs).")
+        int,
+        typer.Option(metavar="N", help="Drop longer conversations (words, numbers and signs).", rich_help_panel=_TRIED),
     ] = 8_192,
     license_: Annotated[
         str | None, typer.Option("--license", metavar="SPDX", help="Of codes whose source states none: MIT, ...")
@@ -154,7 +188,10 @@ def curate(
     work: WorkOption = None,
     jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
+        bool,
+        typer.Option(
+            "--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.", rich_help_panel=_TRIED
+        ),
     ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -249,7 +286,7 @@ def explain(
 def novel(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Python files, each a LEMUR network or a module.", show_default=False),
+        typer.Argument(metavar="FILE", help="Python files, each a LEMUR network or a module.", show_default=False),
     ],
     against: Annotated[
         list[Path],

@@ -9,9 +9,10 @@ import stat
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
+from typer.core import TyperGroup
 
 import curate.cli
 import extract.cli
@@ -34,8 +35,21 @@ _FILTERS = "Filters"
 #: What Typer raises for a line that it cannot read: click's class, or since 0.26 its own copy of it.
 _WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
+#: The commands in the order of a newcomer's way: as they are listed by --help.
+_ORDER = (
+    *("run", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "sensitivity"),
+    *("train", "synthesize", "verify", "open", "trace", "publish", "pull", "doctor", "cache"),
+)
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else 99)
+
+
 app = typer.Typer(
     name="lemur",
+    cls=_InOrder,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -259,7 +273,7 @@ def doctor(
 def cache(
     rooms: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ROOM]...", help="What to prune; without any, all rooms.", show_default=False),
+        typer.Argument(metavar="ROOM", help="What to prune; without any, all rooms.", show_default=False),
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove them; what is needed again is made again.")] = False,
     older_than: Annotated[

@@ -334,7 +334,7 @@ def check_(
 
 @_train.command("register")
 def register_(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that `lemur train run` wrote.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders that `lemur train run` wrote.")],
     db: Annotated[
         Path, typer.Option(metavar="FILE", help="A LEMUR SQLite database; made when missing.", show_default=False)
     ],
