@@ -38,7 +38,7 @@ _WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 #: The commands in the order of a newcomer's way: as they are listed by --help.
 _ORDER = (
     *("run", "extract", "show", "search", "rebuild", "migrate", "curate", "explain", "novel", "sensitivity"),
-    *("train", "synthesize", "verify", "open", "trace", "publish", "pull", "doctor", "cache"),
+    *("train", "synthesize", "experts", "verify", "open", "trace", "publish", "pull", "doctor", "cache"),
 )
 
 
