@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,9 @@ def open_published(
         itself is not among them.
     """
     manifests = check_parents(folders)
+    asked = asdict(options) | {"structural_threshold": options.structural, "graph": options.graphs}
     for folder, manifest in manifests.items():
-        _check_rules(folder, manifest, options)
+        check_rules(folder, manifest, asked)
     found = [PublishedFolder(folder, manifest, store, jobs) for folder, manifest in manifests.items()]
     for one in found:
         if options.graphs != "off" and any(form != [TORCH, FORM] for form in one.graphs):
@@ -267,25 +269,17 @@ def find_parents(
     return [there[parent.sha256] for parent in parents if parent.sha256 in there]
 
 
-def _check_rules(folder: Path, manifest: Manifest, options: CurateOptions) -> None:
-    """Guarantees hold over the union only where all was decided by the same rules."""
-    stated = manifest.parameters
-    asked: Mapping[str, object] = {
-        "profile": options.profile,
-        "lexical_threshold": options.lexical_threshold,
-        "structural_threshold": options.structural,
-        "tokens": options.tokens,
-        "graph": _graph_rule(options.graphs),
-    }
-    for name, value in asked.items():
-        there = _graph_rule(stated["graph"]) if name == "graph" else stated[name]
-        if there != value:
+def check_rules(folder: Path, manifest: Manifest, asked: Mapping[str, Any], by: str = "this run") -> None:
+    """Guarantees hold over the union only where all was decided by the same rules.
+
+    Args: asked: parameters as in a manifest, of what appends to the folder. by: what that is.
+    Raises: UserError if they differ from the folder's.
+    """
+    for name in ("profile", "lexical_threshold", "structural_threshold", "tokens", "graph"):
+        there, mine = manifest.parameters[name], asked[name]
+        if there != mine and not (name == "graph" and _graph_rule(there) == _graph_rule(mine)):
             flag = f"--{name.replace('_', '-')}"
-            shown = stated[name] if name == "graph" else there
-            mine = options.graphs if name == "graph" else value
-            raise UserError(
-                f"{folder}: was made with {flag} {shown}, this run has {mine}; give the same to append to it"
-            )
+            raise UserError(f"{folder}: was made with {flag} {there}, {by} has {mine}; give the same to append to it")
 
 
 def _graph_rule(graph: str) -> str:

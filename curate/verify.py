@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,20 @@ import pyarrow.parquet as pq
 
 from curate.chat.complete import MARK, put_back
 from curate.chat.network import parse
-from curate.corpus import fill_store
-from curate.features import FeatureStore, FeatureTable
+from curate.features import FeatureTable
 from curate.options import LEAK_THRESHOLD
 from curate.outcome import DUPLICATE_STAGES, count_runs
-from curate.published import find_parents
+from curate.published import check_rules, find_parents
 from curate.rights import check_rights
 from curate.runs import RunResult
 from curate.snapshot import CONFIGS
 from curate.strict import assign_splits, group_names, leak_groups
-from curate.union import Parents, Union, record_files
+from curate.union import Member, Published, Union, record_files
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import IDENTITIES, identities_of
-from lemur_core.similarity.index import StructuralIndex, set_jaccard
+from lemur_core.similarity.index import set_jaccard
 from lemur_core.similarity.join import exact_pairs, measure_recall
-from lemur_core.similarity.minhash import Banding, jaccard
+from lemur_core.similarity.minhash import Banding, IntArray, jaccard
 from manifests.checks import Check, check_description, check_files, check_table, found_check
 from manifests.conversations.conversation import fenced_codes
 from manifests.conversations.verify import Row, check_rows, contents, form_faults
@@ -50,38 +50,62 @@ def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = Non
     Args:
         against: what a delta was made against, where it does not lie beside it under its name.
 
-    Raises: UserError if it holds no valid manifest, or what it was made against is not found.
+    Raises: UserError if it holds no valid manifest, or what it was made against is not found or has other rules.
     """
     manifest = read_manifest(folder)
     parents = find_parents(folder, manifest, against)
+    manifests = {parent: read_manifest(parent) for parent in parents} | {folder: manifest}
+    made = {path: find_parents(path, own, among=parents) for path, own in manifests.items() if path != folder}
+    made[folder] = parents
+    order = sorted(manifests, key=lambda path: len(made[path]))  # each after those it was made against
+    number = {path: place for place, path in enumerate(order)}
+    members = []
+    for path in order:
+        if path != folder:
+            check_rules(path, manifests[path], manifest.parameters, by=folder.name)
+        beside = {number[parent]: place for place, parent in enumerate(made[path]) if parent in number}
+        members.append(Member(path, manifests[path], number[path], beside))
+    found = dict(zip(order, _verify(members, jobs), strict=True))
     checks = []
     for parent in parents:
-        own = read_manifest(parent)
-        found = _verify(parent, own, find_parents(parent, own, among=parents), jobs)
-        wrong = [f"{check.name}: {check.detail}" for check in found if not check.ok]
-        checks.append(found_check(f"parent {parent.name}", wrong, f"{len(found)} checks of its own hold"))
-    return checks + _verify(folder, manifest, parents, jobs)
+        wrong = [f"{check.name}: {check.detail}" for check in found[parent] if not check.ok]
+        checks.append(found_check(f"parent {parent.name}", wrong, f"{len(found[parent])} checks of its own hold"))
+    return checks + found[folder]
 
 
-def _verify(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int | None) -> list[Check]:
-    checks = [check_files(folder, manifest)]
-    if manifest.kind != "snapshot":
+def _verify(members: Sequence[Member], jobs: int | None) -> list[list[Check]]:
+    """The checks of each folder, all of which are read before any is compared."""
+    checks = [_check_form(member) for member in members]
+    if members[-1].manifest.kind != "snapshot":
         return checks
-    chat = bool(manifest.parameters.get("chat"))
-    tables = (*_TABLES, *_CHAT_TABLES) if chat else _TABLES
-    if manifest.parameters["graph"] != "off" and "graphs" in manifest.counts:
-        tables = (*tables, ("graphs.parquet", GraphRow))
-    checks += [check_table(folder, pattern, record) for pattern, record in tables]
-    if not all(check.ok for check in checks[1:]):
-        return [*checks, Check("guarantees", ok=False, detail="not checked: the tables above cannot be trusted")]
-    checks += check_description(folder, manifest, CONFIGS)
-    snapshot = _read(folder, manifest, parents, jobs)
+    for member, own in zip(members, checks, strict=True):
+        if not all(check.ok for check in own[1:]):
+            detail = f"not checked: the tables of {member.path.name} cannot be trusted"
+            return [[*each, Check("guarantees", ok=False, detail=detail)] for each in checks]
+    union = Union(members, jobs)
+    return [own + _check_content(_read(union, member)) for member, own in zip(members, checks, strict=True)]
+
+
+def _check_form(member: Member) -> list[Check]:
+    folder, manifest = member.path, member.manifest
+    checks = [check_files(folder, manifest)]
+    if manifest.kind == "snapshot":
+        tables = (*_TABLES, *_CHAT_TABLES) if manifest.parameters.get("chat") else _TABLES
+        if manifest.parameters["graph"] != "off" and "graphs" in manifest.counts:
+            tables = (*tables, ("graphs.parquet", GraphRow))
+        checks += [check_table(folder, pattern, record) for pattern, record in tables]
+    return checks
+
+
+def _check_content(snapshot: "_Snapshot") -> list[Check]:
+    manifest, folder = snapshot.manifest, snapshot.member.path
+    checks = [*check_description(folder, manifest, CONFIGS)]
     sound = [_check_ids(snapshot), _check_explained(snapshot)]
     codes = {"kept": record_files(folder), "removed": [folder / "removed.parquet"]}
     checks += [_check_counts(snapshot), *sound, check_rights(manifest, codes, snapshot.withheld)]
     if manifest.parameters.get("check_runs"):
         checks.append(_check_runs(snapshot))
-    if chat:
+    if manifest.parameters.get("chat"):
         checks += check_chat(folder, manifest)
     if manifest.parameters["profile"] != "strict":
         return checks
@@ -102,93 +126,54 @@ def _verify(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Snapshot:
-    manifest: Manifest
-    records: list[dict[str, Any]]  # without nn_code
+    member: Member
+    union: Union
+    published: Published  # nothing of a whole snapshot
     decisions: list[dict[str, Any]]
     stats: int  # rows of the table
-    wrong_ids: list[str]
     withheld: set[str]  # ids of codes that were left out when the folder, or what it was made against, was published
     graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty where graphs were not compared
-    code_of: dict[str, int]  # id -> number in `features`; kept records first
-    features: FeatureTable
-    published: Parents  # what a delta was made against; empty of a whole snapshot
-    union: Union | None
 
-    def differ(self, one: int, other: int) -> bool:
-        """Whether two kept records may be near: they compute different things, and that was to count."""
-        if self.manifest.parameters["graph"] != "keep-different":
-            return False
-        widths = [self.records[place]["graph_widths"] for place in (one, other)]
-        return None not in widths and widths[0] != widths[1]
+    @property
+    def manifest(self) -> Manifest:
+        return self.member.manifest
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return self.member.records
 
     def graph_of(self, id_: str) -> str | None:
         """What a code computes, here or published."""
-        found: str | None = self.graphs.get(id_, {}).get("graph") or self.published.graph_of.get(id_)
-        return found
+        found: list[str | None] = [self.graphs.get(id_, {}).get("graph")]
+        found += [record.get("graph") for record in self.published.records("id", id_)]
+        return next(filter(None, found), None)
 
-    @property
-    def kept(self) -> list[int]:
-        return list(range(len(self.records)))
+    @cached_property
+    def codes(self) -> IntArray:
+        """The numbers of the records in the union's features."""
+        return np.array([self.union.code_of[record["id"]] for record in self.records], np.int64)
 
-    @property
+    @cached_property
     def groups(self) -> tuple[list[int], dict[int, list[Mapping[str, Any]]]]:
         """The group of each record, and what is published that a group must be with."""
         widths = [record["graph_widths"] for record in self.records]
-        numbers = leak_groups(self.kept, self.features, widths) if self.records else []
-        return numbers, {} if self.union is None else self.union.of_groups(numbers)
+        numbers = leak_groups(self.codes.tolist(), self.union.features, widths) if self.records else []
+        return numbers, self.published.of_groups(numbers) if self.member.parents else {}
 
 
-def _read(folder: Path, manifest: Manifest, parents: Sequence[Path], jobs: int | None) -> _Snapshot:
-    store = FeatureStore(manifest.parameters["tokens"])
-    digests: list[bytes] = []
-    stated: list[str] = []
-    wrong: list[str] = []
-    withheld: set[str] = set()
-    stays_out = any(read_manifest(place).details.get("withheld") for place in (folder, *parents))
-    records: list[dict[str, Any]] = []
-    for path in record_files(folder):
-        there = {*pq.read_schema(path).names} & {*LemurRecord.model_fields} - {"nn_code"}
-        records += pq.read_table(path, columns=sorted(there)).to_pylist()
-
-    def codes() -> Iterator[tuple[bytes, str]]:
-        published = [path for parent in parents for path in record_files(parent)]
-        for path in [*record_files(folder), folder / "removed.parquet", *published]:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=1_000, columns=["id", "nn", "nn_code"]):
-                    for row in batch.to_pylist():
-                        digest = hashlib.sha256(row["nn_code"].encode()).digest()
-                        if stays_out and not row["nn_code"]:
-                            withheld.add(row["id"])
-                            stated.append(row["id"])
-                            continue
-                        if digest.hex() != row["id"]:
-                            wrong.append(f"{row['nn']}: id is not the SHA-256 of its code")
-                        digests.append(digest)
-                        stated.append(row["id"])
-                        if digest not in store:
-                            yield digest, row["nn_code"]
-
-    fill_store(store, codes(), manifest.parameters["tokens"], jobs)
-    features, published = store.table([] if withheld else digests), Parents(parents)
-    decisions = pq.read_table(folder / "decisions.parquet").to_pylist()
-    code_of: dict[str, int] = {}
-    for number, id_ in enumerate(stated):
-        code_of.setdefault(id_, number)
-    return _Snapshot(
-        manifest=manifest,
-        records=records,
-        decisions=decisions,
-        stats=sum(pq.read_metadata(path).num_rows for path in folder.glob("data/stats/*.parquet")),
-        wrong_ids=wrong,
-        withheld=withheld,
-        graphs=_read_graphs(folder),
-        code_of=code_of,
-        features=features,
-        published=published,
-        union=Union(published, manifest, records, decisions, features, code_of) if parents and not withheld else None,
-    )
+def _read(union: Union, member: Member) -> _Snapshot:
+    decisions = pq.read_table(member.path / "decisions.parquet").to_pylist()
+    union.decided(member, decisions)
+    stats = sum(pq.read_metadata(path).num_rows for path in member.path.glob("data/stats/*.parquet"))
+    withheld = member.withheld | {
+        record["id"]
+        for number in member.parents
+        for record in union.members[number].records
+        if record["id"] in union.members[number].withheld
+    }
+    return _Snapshot(member, union, Published(union, member), decisions, stats, withheld, _read_graphs(member.path))
 
 
 def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
@@ -198,12 +183,11 @@ def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _check_ids(snapshot: _Snapshot) -> Check:
     ids = [record["id"] for record in snapshot.records]
-    wrong = list(snapshot.wrong_ids)
-    if len(set(ids)) != len(ids) or snapshot.published.ids & set(ids):
+    wrong = list(snapshot.member.wrong_ids)
+    if len(set(ids)) != len(ids) or any(snapshot.published.records("id", id_) for id_ in ids):
         wrong.append("an id occurs twice among the records")
-    return found_check(
-        "ids", wrong, f"{len(snapshot.code_of) - len(snapshot.withheld):,} ids are the SHA-256 of their code"
-    )
+    known = len(snapshot.member.ids - snapshot.member.withheld)
+    return found_check("ids", wrong, f"{known:,} ids are the SHA-256 of their code")
 
 
 def _check_counts(snapshot: _Snapshot) -> Check:
@@ -227,8 +211,8 @@ def _check_counts(snapshot: _Snapshot) -> Check:
             wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
     if [decision["row"] for decision in snapshot.decisions] != list(range(len(snapshot.decisions))):
         wrong.append("decisions: rows are not numbered from 0 in order")
-    kept = {record["id"] for record in snapshot.records} | snapshot.published.ids
-    evaluations = sum(decision["id"] in kept for decision in usable)
+    kept = {record["id"] for record in snapshot.records}
+    evaluations = sum(row["id"] in kept or bool(snapshot.published.records("id", row["id"])) for row in usable)
     if snapshot.stats != evaluations:
         wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
     return found_check("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
@@ -254,7 +238,6 @@ def _check_runs(snapshot: _Snapshot) -> Check:
 def _check_explained(snapshot: _Snapshot) -> Check:
     """Guarantee 6, second half: one kept row for each record; a stage, a reason, a kept canonical for all others."""
     kept_ids = {record["id"] for record in snapshot.records}
-    canonicals = kept_ids | snapshot.published.ids
     kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
     wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
     wrong += [f"kept row of {id_[:12]}, which is no record" for id_ in sorted(kept_rows.keys() - kept_ids)]
@@ -266,11 +249,13 @@ def _check_explained(snapshot: _Snapshot) -> Check:
             wrong.append(f"row {decision['row']}: stage and kept disagree, or there is no reason")
         if (
             stage not in ("invalid", "filter")
-            and decision["canonical"] not in canonicals
+            and decision["canonical"] not in kept_ids
             and decision["id"] not in leaks
+            and not snapshot.published.records("id", decision["canonical"])
         ):
             wrong.append(f"row {decision['row']}: its canonical is not a kept record")
-        if stage != "invalid" and decision["id"] not in snapshot.code_of:
+        own = decision["id"] in snapshot.member.ids or bool(snapshot.published.records("id", decision["id"]))
+        if stage != "invalid" and not own:
             wrong.append(f"row {decision['row']}: its code is in no table")
     return found_check(
         "guarantee 6: everything is explained", wrong, "every row kept or removed for a reason by a kept record"
@@ -279,44 +264,41 @@ def _check_explained(snapshot: _Snapshot) -> Check:
 
 def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
     """Guarantee 1, by the exact joins."""
-    features, parameters = snapshot.features, snapshot.manifest.parameters
-    wrong = []
-    if snapshot.records:
-        sets = features.shingle_set[: len(snapshot.records)]
-        structures = features.fingerprint[: len(snapshot.records)]
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(sets.tolist()):
-            places.setdefault(number, []).append(place)
-        pairs = exact_pairs(features, np.unique(sets), parameters["lexical_threshold"])
-        near_sets = [(number, number, 1.0) for number in places]
-        near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
-        wrong += [
-            f"lexical Jaccard {value:.3f} between two kept records"
-            for a, b, value in near_sets
-            for one, other in itertools.product(places[a], places[b])
-            if (one < other or a != b) and not snapshot.differ(one, other)
-        ]
-        index = StructuralIndex(features.elements, parameters["structural_threshold"])
-        for place, structure in enumerate(structures.tolist()):
-            for near in index.near(structure):
-                if not snapshot.differ(place, near.place):
-                    names = snapshot.records[place]["nn"], snapshot.records[near.place]["nn"]
-                    wrong.append(f"structural Jaccard {near.similarity:.3f} between {names[0]} and {names[1]}")
-            index.keep(structure, place)
-    detail = f"{len(snapshot.records):,} records, all pairs"
-    if snapshot.union is not None:
-        wrong += snapshot.union.near_duplicates()
-        detail += f", and all with {len(snapshot.published.records):,} published"
+    union, records, codes = snapshot.union, snapshot.records, snapshot.codes
+    sets: dict[int, list[int]] = {}
+    for place, number in enumerate(union.features.shingle_set[codes].tolist()):
+        sets.setdefault(number, []).append(place)
+    pairs = exact_pairs(
+        union.features, np.array(sorted(sets), np.int64), snapshot.manifest.parameters["lexical_threshold"]
+    )
+    near_sets = [(number, number, 1.0) for number in sets]
+    near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
+    wrong = [
+        f"lexical Jaccard {value:.3f} between two kept records"
+        for a, b, value in near_sets
+        for one, other in itertools.product(sets[a], sets[b])
+        if (one < other or a != b) and not union.differ(records[one], records[other])
+    ]
+    for structure, record in zip(union.features.fingerprint[codes].tolist(), records, strict=True):
+        for near in union.structures.near(structure):
+            other = union.records[near.place]
+            if other["folder"] == record["folder"] and other["id"] < record["id"] and not union.differ(record, other):
+                names = f"{other['nn']} and {record['nn']}"
+                wrong.append(f"structural Jaccard {near.similarity:.3f} between {names}")
+    detail = f"{len(records):,} records, all pairs"
+    if snapshot.member.parents:
+        wrong += snapshot.published.near_duplicates()
+        detail += f", and all with {len(snapshot.published):,} published"
     return found_check("guarantee 1: no near-duplicate stays", wrong, detail)
 
 
 def _check_witnesses(snapshot: _Snapshot) -> Check:
     """Guarantee 2: every removal's similarity, worked out anew, is what was recorded and reaches its threshold."""
-    features, parameters = snapshot.features, snapshot.manifest.parameters
+    code_of, parameters = snapshot.union.code_of, snapshot.manifest.parameters
     wrong, checked = [], 0
     for decision in snapshot.decisions:
         stage = decision["stage"]
-        if stage not in DUPLICATE_STAGES or decision["id"] in snapshot.published.removed:
+        if stage not in DUPLICATE_STAGES or snapshot.published.removal(decision["id"]) is not None:
             continue
         if stage == "graph":
             one, other = (snapshot.graph_of(decision[name]) for name in ("id", "canonical"))
@@ -324,16 +306,17 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
             if one is None or one != other or decision["similarity"] != 1.0:
                 wrong.append(f"row {decision['row']} (graph): its graph is not that of its canonical")
             continue
-        code, canonical = snapshot.code_of[decision["id"]], snapshot.code_of[decision["canonical"]]
+        code, canonical = code_of[decision["id"]], code_of[decision["canonical"]]
         checked += 1
-        found = _similarity(features, stage, code, canonical)
+        found = _similarity(snapshot.union.features, stage, code, canonical)
         threshold = 1.0 if stage == "exact" else parameters[f"{stage}_threshold"]
         if found != decision["similarity"] or found < threshold:
             stated = f"{decision['similarity']} recorded, {found} found, {threshold} asked"
             wrong.append(f"row {decision['row']} ({stage}): {stated}")
     detail = f"{checked:,} removals, similarity as recorded"
-    if snapshot.union is not None:
-        wrong += snapshot.union.leaks({id_: row["graph_widths"] for id_, row in snapshot.graphs.items()})
+    if snapshot.member.parents:
+        widths = {id_: row["graph_widths"] for id_, row in snapshot.graphs.items()}
+        wrong += snapshot.published.leaks(snapshot.decisions, widths)
         leaks = sum(decision["stage"] == "leak" for decision in snapshot.decisions)
         detail += f"; {leaks:,} near to two published splits"
     return found_check("guarantee 2: a witness for every removal", wrong, detail)
@@ -341,7 +324,8 @@ def _check_witnesses(snapshot: _Snapshot) -> Check:
 
 def _check_graphs(snapshot: _Snapshot) -> Check:
     """Guarantee 7: identities follow from the stored graphs, no two kept records share one, columns say the same."""
-    wrong, known, distinct = [], 0, set(snapshot.published.graph_of.values()) - {None}
+    wrong, known = [], 0
+    distinct: set[str | None] = set()
     for id_, row in snapshot.graphs.items():
         if id_ in snapshot.withheld:
             continue
@@ -353,7 +337,7 @@ def _check_graphs(snapshot: _Snapshot) -> Check:
         stored = snapshot.graphs.get(record["id"], {"graph": "", "graph_widths": ""})
         if any(record[name] != stored[name] for name in ("graph", "graph_widths")):
             wrong.append(f"{record['nn']}: its graph is not the one in graphs.parquet")
-        elif record["graph"] in distinct:
+        elif record["graph"] in distinct or (record["graph"] and snapshot.published.records("graph", record["graph"])):
             wrong.append(f"{record['nn']}: another kept record computes the same")
         elif record["graph"] is not None:
             known += 1
@@ -414,7 +398,7 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
             wrong.append(f"{record['nn']}: its group is in {split} too")
     what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint, or graphs equal up to widths"
     detail = f"{len(set(numbers)):,} groups ({what}), none across splits"
-    if snapshot.union is not None:
+    if snapshot.member.parents:
         detail += f"; {len(beside):,} of them with published records"
     return found_check("guarantee 4: no leakage", wrong, detail)
 
@@ -422,11 +406,11 @@ def _check_leakage(snapshot: _Snapshot) -> Check:
 def _check_recall(snapshot: _Snapshot) -> Check:
     """Guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
     stated, threshold = snapshot.manifest.details["lsh"], snapshot.manifest.parameters["lexical_threshold"]
-    features = snapshot.features
+    features = snapshot.union.features
     judged = {d["id"] for d in snapshot.decisions if d["stage"] not in ("invalid", "filter")}
-    sets = np.unique(features.shingle_set[[snapshot.code_of[id_] for id_ in sorted(judged)]])
     if not judged:
         return found_check("guarantee 5: all pairs are found", [], "nothing to compare")
+    sets = snapshot.union.sets(judged)
     measured = measure_recall(
         features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
     )
@@ -434,8 +418,8 @@ def _check_recall(snapshot: _Snapshot) -> Check:
     if not np.isclose(stated["recall"], measured.recall):
         wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
     of = f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
-    if snapshot.union is not None:
-        found, pairs = snapshot.union.recall()
+    if snapshot.member.parents:
+        found, pairs = snapshot.published.recall(judged)
         of += f"; {found:,} of {pairs:,} with published records"
         if found != pairs:
             wrong.append(f"{pairs - found:,} pairs with published records are not proposed")

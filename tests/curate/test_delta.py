@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -387,6 +388,48 @@ def test_verify_sees_a_leak_across_the_union(pool: Pool, make: Make, split_base:
     write_manifest(forged, own.model_copy(update=changed | {"details": details}))
     failed = [check.name for check in verify(forged, jobs=1) if not check.ok]
     assert "guarantee 4: no leakage" in failed
+
+
+def test_verify_of_a_chain_reads_each_folder_once(pool: Pool, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain: list[Path] = []
+    for place in range(4):
+        chain.append(make([row(pool, 27 * place, 0.9), row(pool, 27 * place + 1, 0.2), row(pool, 0, 0.1)], *chain))
+    read: list[Path] = []
+
+    class Counted(pq.ParquetFile):
+        def __init__(self, path: Path, **further: Any) -> None:
+            read.append(path)
+            super().__init__(path, **further)
+
+    monkeypatch.setattr("curate.union.pq", SimpleNamespace(**{**vars(pq), "ParquetFile": Counted}))
+    checks = verify(chain[3], jobs=1)
+    assert all(check.ok for check in checks)
+    assert {check.name for check in checks if check.name.startswith("parent")} == {
+        f"parent {x.name}" for x in chain[:3]
+    }
+    tables = [[*folder.glob("data/records/*.parquet"), folder / "removed.parquet"] for folder in chain]
+    assert sorted(read) == sorted(itertools.chain(*tables))
+    published = {record["id"] for record in records_of(chain[0])}
+    falsify(chain[1], "decisions.parquet", lambda item: item["id"] in published and item.update(stage="lexical"))
+    failed = [check.name for check in verify(chain[1], jobs=1) if not check.ok]
+    assert any(name.startswith("guarantee 6") for name in failed)
+
+
+def test_verify_keeps_snapshots_apart_that_know_nothing_of_each_other(pool: Pool, make: Make) -> None:
+    """They share a code, and hold near-duplicates of each other."""
+    one, other = make([row(pool, 0, 0.9), row(pool, 27, 0.9)]), make([row(pool, 0, 0.9), row(pool, 28, 0.9)])
+    delta = make([row(pool, 0, 0.5), row(pool, 29, 0.5), row(pool, 54, 0.5)], one, other)
+    assert [check for check in verify(delta, jobs=1) if not check.ok] == []
+
+
+def test_verify_wants_the_same_rules(pool: Pool, make: Make, base: Path) -> None:
+    from manifests.manifest import write_manifest
+
+    delta = make([row(pool, 54, 0.5)], base)
+    manifest = read_manifest(delta)
+    write_manifest(delta, manifest.model_copy(update={"parameters": manifest.parameters | {"lexical_threshold": 0.8}}))
+    with pytest.raises(UserError, match=rf"was made with --lexical-threshold 0.9, {delta.name} has 0.8; give the same"):
+        verify(delta, jobs=1)
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
