@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.pretrained import Evidence, find_pretrained
@@ -193,14 +192,20 @@ SHARD_CODES = 20_000
 
 
 class FeatureStore:
-    """The features of all codes seen so far, for one definition of tokens; `folder` is the user's cache by default."""
+    """The features of all codes seen so far, for one definition of tokens.
 
-    def __init__(self, detail: Detail, folder: Path | None = None) -> None:
+    Args:
+        folder: the user's cache by default.
+        only: the ids that will be asked for, where they are few of many; no others are listed.
+    """
+
+    def __init__(self, detail: Detail, folder: Path | None = None, only: Iterable[bytes] | None = None) -> None:
+        self._only = None if only is None else np.sort(_heads(pa.chunked_array([pa.array(only, pa.binary(32))])))
         self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
         self._pending: list[tuple[bytes, Features | str]] = []
         self._shards: list[Path] = []
         self._known: dict[bytes, tuple[int, int]] = {}
-        self._places: list[tuple[IntArray, IntArray]] = []  # by shard: of its rows' shingles, the byte and how many
+        self._places: list[tuple[IntArray, IntArray, IntArray]] = []  # by shard: rows, their shingles' byte and count
         self._handles: dict[int, int] = {}  # shard -> its open file of shingles
         for path in sorted(self._folder.glob("*.parquet")):
             self._open(path)
@@ -233,8 +238,9 @@ class FeatureStore:
         if shard not in self._handles:
             self._handles[shard] = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
             weakref.finalize(self, os.close, self._handles[shard])
-        starts, counts = self._places[shard]
-        return np.frombuffer(os.pread(self._handles[shard], int(counts[row]) * 8, int(starts[row])), np.uint64)
+        rows, starts, counts = self._places[shard]
+        at = int(np.searchsorted(rows, row))
+        return np.frombuffer(os.pread(self._handles[shard], int(counts[at]) * 8, int(starts[at])), np.uint64)
 
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
@@ -276,9 +282,19 @@ class FeatureStore:
 
     def _open(self, path: Path) -> None:
         try:
-            index = pq.read_table(path, columns=["id", "problem", "shingles_at", "shingles_count"])
-            ends = pc.add(index["shingles_at"], pc.multiply(index["shingles_count"].cast(pa.int64()), 8))
-            complete = path.with_suffix(".shingles").stat().st_size == (pc.max(ends).as_py() or 0)
+            ids = pq.read_table(path, columns=["id"])["id"]
+            rows = np.arange(len(ids))
+            if self._only is not None:
+                heads = _heads(ids)
+                first, behind = (np.searchsorted(self._only, heads, side) for side in ("left", "right"))
+                rows = np.flatnonzero(first < behind)
+                if not len(rows):
+                    return
+            index = pq.read_table(path, columns=["problem", "shingles_at", "shingles_count"])
+            at, count = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
+            complete = path.with_suffix(".shingles").stat().st_size == int(
+                (at + 8 * count.astype(np.int64)).max(initial=0)
+            )
         except (OSError, pa.ArrowInvalid, KeyError):
             complete = False
         if not complete:
@@ -287,12 +303,17 @@ class FeatureStore:
             return
         shard = len(self._shards)
         self._shards.append(path)
-        columns = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
-        self._places.append((next(columns), next(columns)))
-        problems = index["problem"].to_pylist()
-        for row, digest in enumerate(index["id"].to_pylist()):
-            if problems[row] is None or not of_another_python(problems[row]):
+        self._places.append((rows, at[rows], count[rows]))
+        problems = index["problem"].take(rows).to_pylist()
+        for row, digest, problem in zip(rows.tolist(), ids.take(rows).to_pylist(), problems, strict=True):
+            if problem is None or not of_another_python(problem):
                 self._known.setdefault(digest, (shard, row))
+
+
+def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    """The first 64 bits of each id."""
+    parts = [np.frombuffer(one.buffers()[1], np.uint64, 4 * len(one), 32 * one.offset)[::4] for one in ids.chunks]
+    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def _write_shard(rows: list[dict[str, Any]], path: Path) -> None:

@@ -11,6 +11,7 @@ new.
 import hashlib
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,23 +69,22 @@ def store_rows(work: Work, source: Source) -> None:
 
 def work_out_features(work: Work, rank: int, _tasks: int) -> None:
     """The features of the codes of a range, new ones also into the user's cache."""
-    store = FeatureStore(work.options.tokens)
-    seen: dict[bytes, None] = {}
+    path = work.there("codes", rank)
+    own = dict.fromkeys(pq.read_table(path, columns=["id"])["id"].to_pylist())
+    store = FeatureStore(work.options.tokens, only=own)
+    new = {id_ for id_ in own if id_ not in store}
 
-    def new() -> list[tuple[bytes, str]]:
-        found = []
-        with pq.ParquetFile(work.there("codes", rank)) as file:
+    def codes() -> Iterator[tuple[bytes, str]]:
+        with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 for row in file.read_row_group(group).to_pylist():
-                    if row["id"] not in seen:
-                        seen[row["id"]] = None
-                        if row["id"] not in store:
-                            found.append((row["id"], row["code"]))
-        return found
+                    if row["id"] in new:
+                        new.remove(row["id"])
+                        yield row["id"], row["code"]
 
-    fill_store(store, new(), work.options.tokens, 1)
+    fill_store(store, codes(), work.options.tokens, 1)
     name = work.name("features", rank)
-    store.export(list(seen), work.files.path(name))
+    store.export(list(own), work.files.path(name))
     work.files.put(name, str(Path(name).with_suffix(".shingles")))
 
 

@@ -99,12 +99,16 @@ class Work:
     @cached_property
     def features(self) -> FeatureStore:
         """The features of all codes."""
+        return self._features(None)
+
+    def _features(self, only: list[bytes] | None) -> FeatureStore:
         self.all_there("features")
-        return FeatureStore(self.options.tokens, self.files.here / "features")
+        return FeatureStore(self.options.tokens, self.files.here / "features", only)
 
     def features_of(self, places: IntArray) -> FeatureTable:
         """Features of some places, whose codes are numbered by their order in `places`."""
-        return self.features.table([self.ids[place] for place in places.tolist()])
+        ids = [self.ids[place] for place in places.tolist()]
+        return self._features(ids).table(ids)
 
     @property
     def banding(self) -> Banding:
