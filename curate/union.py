@@ -132,13 +132,17 @@ class Union:
         return _by_first(pairs_between(self.features, np.unique(every[every >= 0]), kept, lowest))
 
     @cached_property
-    def structures(self) -> StructuralIndex:
-        """The fingerprints of all records, under their places in `records`."""
+    def near_structures(self) -> dict[tuple[int, str], list[tuple[Row, float]]]:
+        """For each record, by its `folder` and `id`, those before it whose fingerprints are near, with the Jaccard."""
         index = StructuralIndex(self.features.elements, self._parameters["structural_threshold"])
+        found: dict[tuple[int, str], list[tuple[Row, float]]] = defaultdict(list)
         for place, record in enumerate(self.records):
-            if record["id"] in self.code_of:
-                index.keep(self.fingerprint(record["id"]), place)
-        return index
+            if record["id"] in self.code_of:  # not withheld
+                structure = self.fingerprint(record["id"])
+                near = ((self.records[one.place], one.similarity) for one in index.near(structure))
+                found[record["folder"], record["id"]] += near
+                index.keep(structure, place)
+        return found
 
     def differ(self, one: Row, other: Row) -> bool:
         """Whether two kept records may be near: they compute different things, and that was to count."""
@@ -182,9 +186,8 @@ class Published:
         """Pairs of a kept and a published record that are near-duplicates."""
         for record in self._member.records:
             near = self._near(record["id"], self._lexical)
-            places = self._union.structures.near(self._union.fingerprint(record["id"]))
-            found = ((self._union.records[one.place], one.similarity) for one in places)
-            near += [(other, value) for other, value in found if other["folder"] in self._member.parents]
+            structural = self._union.near_structures[self._member.number, record["id"]]
+            near += [(other, value) for other, value in structural if other["folder"] in self._member.parents]
             for other, value in near:
                 if not self._union.differ(record, other):
                     yield f"{record['nn']}: Jaccard {value:.3f} to published {other['nn']}"

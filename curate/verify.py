@@ -279,12 +279,10 @@ def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
         for one, other in itertools.product(sets[a], sets[b])
         if (one < other or a != b) and not union.differ(records[one], records[other])
     ]
-    for structure, record in zip(union.features.fingerprint[codes].tolist(), records, strict=True):
-        for near in union.structures.near(structure):
-            other = union.records[near.place]
-            if other["folder"] == record["folder"] and other["id"] < record["id"] and not union.differ(record, other):
-                names = f"{other['nn']} and {record['nn']}"
-                wrong.append(f"structural Jaccard {near.similarity:.3f} between {names}")
+    for record in records:
+        for other, value in union.near_structures[snapshot.member.number, record["id"]]:
+            if other["folder"] == record["folder"] and not union.differ(record, other):
+                wrong.append(f"structural Jaccard {value:.3f} between {other['nn']} and {record['nn']}")
     detail = f"{len(records):,} records, all pairs"
     if snapshot.member.parents:
         wrong += snapshot.published.near_duplicates()
