@@ -1,0 +1,175 @@
+"""The commands and Python of the documents, run on small real input: networks of LEMUR, and blocks of timm.
+
+A page is gone through in order, in a folder of its own. Placeholders stand for what lies there, `lemur` as a source for
+60 codes of the release. What takes minutes, a cluster, a model or an account is named in `NOT_RUN`; the tutorials have
+a test of their own.
+"""
+
+import json
+import re
+import runpy
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from curate.options import CurateOptions
+from curate.pipeline import curate
+from curate.sources import open_source
+from extract.discover import Selection
+from extract.extractor import extract_to
+from extract.results import Options
+
+HERE = Path(__file__).parent
+some = SimpleNamespace(**runpy.run_path(str(HERE / "test_readme.py")))
+shown = SimpleNamespace(**runpy.run_path(str(HERE / "test_tutorials.py")))
+PAGES = [page for page in some.PAGES if not page.name.startswith("tutorial")]
+
+pytestmark = [pytest.mark.slow, pytest.mark.network, pytest.mark.filterwarnings("ignore")]  # of other packages
+
+#: Commands that are not run, and why not.
+NOT_RUN = {
+    r"make |tail |squeue|export |pip install": "of this checkout or of the shell",
+    r"lemur (publish|pull) ": "an account of the Hub; tests/manifests/publish has a Hub of its own",
+    r".* --executor (slurm|ray)": "a cluster; tests/curate has one of its own",
+    r"lemur curate (lemur-db|ab\.nn)": "0.5 GB from the Hub",
+    r"lemur synthesize ": "a language model",
+    r"lemur run ": "minutes: tests/lemur/test_run_command.py goes the way on generated images",
+    r"lemur train (run|ablate|search) ": "minutes to hours of training: docs/training.md states machine and seconds",
+    r"python -m benchmarks\.": "minutes",
+    r"lemur explain snapshot ga-667": "the snapshot of all of LEMUR, as `make run` writes it",
+    r"lemur migrate PANDecoder ": "torchseg and smp, as docs/measured.md has them",
+    r"lemur trace net ": "a training run",
+    r"lemur train check LSTM.py": "a network that LEMUR's release holds",
+}
+
+#: Names in the documents, and what they stand for here. After `--in` DIR is a library of blocks.
+STAND_FOR = {
+    "NAME_OR_ID": "ga-0", "ID": "SEModule", "BLOCK": "SEModule", "BLOCKS": "blocks", "NET.py": "net.py",
+    "NEW.py": "new.py", "FILE": "rebuilt.py", "SPEC.json": "spec.json", "PROJECT": "project",
+    "PROJECT/models/se.py": "project/models/se.py", "new.parquet": "new.jsonl", "newer.parquet": "newer.jsonl",
+}  # fmt: skip
+
+#: The network of the training tutorial.
+NET = re.findall(
+    r'^```python title="net.py"\n(.*?)^```$', (HERE.parent / "docs" / "tutorial-training.md").read_text(), re.S | re.M
+)[0]
+
+
+#: A module of the project that blocks are moved into.
+GATE = """from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x):
+        return x * self.conv(x).sigmoid()
+"""
+
+
+def reason(command: str) -> str | None:
+    """Why a command is not run."""
+    return next((why for pattern, why in NOT_RUN.items() if re.match(pattern, command)), None)
+
+
+@pytest.fixture(scope="module")
+def library(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An extraction of two of the README's blocks."""
+    out = tmp_path_factory.mktemp("library") / "blocks"
+    extract_to(out, Options(sources=("timm@1.0.30",), selection=Selection(names=("SEModule", "BlurPool2d"))))
+    return out
+
+
+def rows_of(codes: list[str], name: str) -> str:
+    """Rows of these codes as lines of JSON."""
+    rows = [
+        {"nn": f"{name}-{number}", "nn_code": code, "task": "img-segmentation" if number == 1 else "img-classification",
+         "dataset": "cifar-100" if number == 2 else "cifar-10", "metric": "acc", "accuracy": 0.5,
+         "prm": {"lr": 0.01, "momentum": 0.9, "transform": "norm_32"}}
+        for number, code in enumerate(codes)
+    ]  # fmt: skip
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture(scope="module")
+def snapshot(real_codes: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A snapshot of 60 networks of LEMUR, traced and with conversations; the rows lie beside it."""
+    folder = tmp_path_factory.mktemp("snapshot")
+    (folder / "rows.jsonl").write_text(rows_of(real_codes[:60], "ga"), encoding="utf-8")
+    curate(open_source(str(folder / "rows.jsonl")), folder / "snapshot", CurateOptions(chat=True, license="MIT"))
+    return folder / "snapshot"
+
+
+@pytest.fixture
+def place(tmp_path: Path, library: Path, snapshot: Path, real_codes: list[str]) -> Path:
+    """A folder with what the placeholders stand for."""
+    folder = tmp_path / "place"
+    shutil.copytree(snapshot.parent, folder)
+    shutil.copytree(snapshot, folder / "DIR")
+    shutil.copytree(library, folder / "blocks")
+    (folder / "new.jsonl").write_text(rows_of(real_codes[60:64], "new"), encoding="utf-8")
+    (folder / "newer.jsonl").write_text(rows_of(real_codes[64:68], "newer"), encoding="utf-8")
+    (folder / "net.py").write_text(NET)
+    (folder / "spec.json").write_text(
+        next(line for line in (library / "specs.jsonl").read_text().splitlines() if "SEModule" in line)
+    )
+    (folder / "project" / "models").mkdir(parents=True)
+    (folder / "project" / "models" / "__init__.py").touch()
+    (folder / "project" / "models" / "gate.py").write_text(GATE)
+    shutil.copy(HERE.parent / "LICENSE", folder / "project")
+    return folder
+
+
+def filled(command: str) -> list[str]:
+    """The words of a command, with what placeholders stand for here."""
+    words = [STAND_FOR.get(word, word) for word in shlex.split(command)[1:]]
+    for place, before in enumerate(words[:-1], 1):
+        if before == "curate" and words[place] == "lemur":
+            words[place] = "rows.jsonl"
+        elif before == "--in":
+            words[place] = "blocks"
+        elif before == "--out" and words[place] in ("DIR", "snapshot", "blocks"):
+            words[place] = "out"
+    return words
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "commands.md"], ids=lambda page: page.name)
+def test_commands_run(page: Path, place: Path, lemur_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webbrowser.open", lambda _: True)
+    commands = [(command, printed) for command, _, printed in some.typed(page) if reason(command) is None]
+    if not commands:
+        pytest.skip("names no commands, or none that is run here")
+    for number, (command, printed) in enumerate(commands):
+        words = filled(command)
+        shutil.rmtree(place / "out", ignore_errors=True)
+        (place / "rebuilt.py").unlink(missing_ok=True)
+        alone = shutil.copytree(place, place.parent / str(number)) if words[0] == "migrate" else place
+        done = lemur_here(*words, cwd=alone)
+        assert done.returncode in ((0, 3) if words[0] == "novel" else (0,)), f"{command}\n{done.stderr}"
+        if page.name == "README.md" and printed.strip():
+            shown.assert_shown(done.stdout.replace("out: ", "blocks: "), printed)
+
+
+def test_what_is_not_run_is_in_the_documents() -> None:
+    commands = [command for page in PAGES for command, _, _ in some.typed(page)]
+    for pattern in NOT_RUN:
+        assert any(re.match(pattern, command) for command in commands), pattern
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "sandbox.md"], ids=lambda page: page.name)
+def test_python_runs(page: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = list(some.blocks(page, "python"))
+    if not pieces:
+        pytest.skip("has no Python")
+    monkeypatch.chdir(place)
+    for piece in pieces:
+        for package in re.findall(r"^(?:import|from) (\w+)", piece, re.MULTILINE):
+            pytest.importorskip(package)
+        exec(compile(piece, page.name, "exec"), {"__name__": "example"})
