@@ -44,6 +44,10 @@ _RECORD_COLUMNS = (
     "pretrained",
     "runs",
     "runs_error",
+    "license",
+    "origin",
+    "origin_similarity",
+    "origin_license",
 )
 _DECISION_COLUMNS = ("row", "id", "nn", "kept", "stage", "rescued", "canonical", "similarity", "reason")
 #: Which row of a network speaks for it: the first of the first of these outcomes that it has.
@@ -473,6 +477,11 @@ def _record_text(facts: dict[str, Any]) -> list[tuple[str, str]]:
         entries.append(("runs", "yes: constructed and run forward once"))
     elif record["runs_error"] is not None:
         entries.append(("runs", f"{'no' if record['runs'] is False else 'not tried'}: {shown(record['runs_error'])}"))
+    if record.get("license"):  # older snapshots say none
+        entries.append(("licence", shown(record["license"])))
+    if record.get("origin"):
+        near = f"{ratio(record['origin_similarity'])} to a class of it"
+        entries.append(("from", shown(f"{record['origin']} ({record['origin_license']}), {near}")))
     return entries
 
 
