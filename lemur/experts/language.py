@@ -1,16 +1,14 @@
 """A causal language model of `transformers` and its tokenizer: states, answers, and vectors put among its inputs.
 
-Nothing of `transformers` is subclassed: what is injected goes in through `inputs_embeds`. Texts of one length in tokens
-go through together, so that nothing is padded where a model is asked, and what it says hangs on its batch alone.
+Nothing of `transformers` is subclassed: what is injected goes in through `inputs_embeds`.
 """
 
 import hashlib
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +22,6 @@ _ROOM = 8  # tokens of an answer at most
 _BATCH = 128
 _IGNORED = -100
 _END, _PAD = "<|end|>", "<|pad|>"
-
-T = TypeVar("T")
 
 
 def plain_prompt(question: str) -> str:
@@ -120,65 +116,53 @@ class Language:
         Args: answered: pooled over the model's own continuation, from the last token of the prompt on.
         """
         self.model.eval()
-        said = self._continued(list(map(self.ids, prompts))) if answered else None
-        whole = [self.ids(prompt) + (said[at] if said else []) for at, prompt in enumerate(prompts)]
-
-        def pooled(group: list[int]) -> list[Tensor]:
-            given = torch.tensor([whole[at] for at in group], device=self.model.device)
-            found = self.model(input_ids=given, output_hidden_states=True, use_cache=False).hidden_states
-            chosen = torch.stack([found[layer] for layer in layers], 1).float()
-            if not said:
-                return list(chosen.mean(2).cpu())
-            return [state[:, -len(said[at]) - 1 :].mean(1).cpu() for state, at in zip(chosen, group, strict=True)]
-
-        return torch.stack(_by_length(whole, pooled))
+        found = []
+        for start in range(0, len(prompts), _BATCH):
+            rows = [self.ids(prompt) for prompt in prompts[start : start + _BATCH]]
+            said = self._continued(self.embed(rows)).sequences if answered else None
+            tails = [self._until_end(tokens.tolist()) for tokens in said] if said is not None else [[] for _ in rows]
+            whole = self.embed([row + tail for row, tail in zip(rows, tails, strict=True)])
+            embedded, mask, places = _padded(whole)
+            states = self.model(
+                inputs_embeds=embedded, attention_mask=mask, position_ids=places, output_hidden_states=True,
+                use_cache=False, logits_to_keep=1,
+            ).hidden_states  # fmt: skip
+            starts = torch.tensor([len(row) - 1 if answered else 0 for row in rows], device=mask.device)
+            wanted = (mask.bool() & (places >= starts[:, None]))[..., None]
+            found += [
+                torch.stack([(states[layer] * wanted).sum(1) / wanted.sum(1) for layer in layers], 1).float().cpu()
+            ]
+        return torch.cat(found)
 
     @torch.no_grad()
     def answers(self, inputs: Sequence[Tensor]) -> tuple[list[str], str]:
         """The likeliest first line after each embedded prompt; and SHA-256 of the scores of all their first tokens."""
         self.model.eval()
-        told: dict[int, bytes] = {}
+        texts: list[str] = []
+        told = hashlib.sha256()
+        for start in range(0, len(inputs), _BATCH):
+            made = self._continued(inputs[start : start + _BATCH])
+            told.update(made.scores[0].float().cpu().numpy().tobytes())
+            texts += map(line_of, self.tokenizer.batch_decode(made.sequences, skip_special_tokens=True))
+        return texts, told.hexdigest()
 
-        def continued(group: list[int]) -> list[str]:
-            embedded = torch.stack([inputs[at] for at in group])
-            made = self.model.generate(
-                inputs_embeds=embedded,
-                attention_mask=torch.ones(embedded.shape[:2], dtype=torch.long, device=embedded.device),
-                max_new_tokens=_ROOM,
-                do_sample=False,
-                pad_token_id=self._pad,
-                return_dict_in_generate=True,
-                output_scores=True,
-            )
-            for at, scores in zip(group, made.scores[0].float().cpu().numpy(), strict=True):
-                told[at] = scores.tobytes()
-            return [line_of(text) for text in self.tokenizer.batch_decode(made.sequences, skip_special_tokens=True)]
-
-        texts = _by_length(inputs, continued)
-        return texts, hashlib.sha256(b"".join(told[at] for at in range(len(inputs)))).hexdigest()
-
-    @property
-    def _pad(self) -> int:
+    def _continued(self, inputs: Sequence[Tensor]) -> Any:
+        """Likeliest continuations of a batch, `sequences` and `scores` as `transformers` tells them."""
+        embedded, mask, _ = _padded(inputs)
         pad = self.tokenizer.pad_token_id
-        return int(pad if pad is not None else self.tokenizer.eos_token_id)
+        return self.model.generate(
+            inputs_embeds=embedded,
+            attention_mask=mask,
+            max_new_tokens=_ROOM,
+            do_sample=False,
+            pad_token_id=pad if pad is not None else self.tokenizer.eos_token_id,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
 
-    def _continued(self, prompts: Sequence[list[int]]) -> list[list[int]]:
-        """Tokens of the likeliest continuations, without their ends."""
-
-        def tokens(group: list[int]) -> list[list[int]]:
-            given = torch.tensor([prompts[at] for at in group], device=self.model.device)
-            made = self.model.generate(
-                input_ids=given, attention_mask=torch.ones_like(given), max_new_tokens=_ROOM, do_sample=False,
-                pad_token_id=self._pad,
-            )  # fmt: skip
-            ends = {self._pad, self.tokenizer.eos_token_id}
-            found = []
-            for row in made[:, given.shape[1] :].tolist():
-                stop = next((at for at, token in enumerate(row) if token in ends), len(row))
-                found.append(row[:stop])
-            return found
-
-        return _by_length(prompts, tokens)
+    def _until_end(self, tokens: list[int]) -> list[int]:
+        ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
+        return tokens[: next((at for at, token in enumerate(tokens) if token in ends), len(tokens))]
 
     def save(self, folder: Path) -> None:
         """Weights, configuration and tokenizer as `transformers` keeps them."""
@@ -199,19 +183,6 @@ def line_of(text: str) -> str:
     """The first line of an answer."""
     lines = text.strip().splitlines()
     return lines[0].strip() if lines else ""
-
-
-def _by_length(items: Sequence[Any], work: Callable[[list[int]], Sequence[T]]) -> list[T]:
-    """What `work` gives for the places of items of one length each, put in order."""
-    groups: dict[int, list[int]] = defaultdict(list)
-    for at, item in enumerate(items):
-        groups[len(item)].append(at)
-    found: dict[int, T] = {}
-    for _, group in sorted(groups.items()):
-        for start in range(0, len(group), _BATCH):
-            chunk = group[start : start + _BATCH]
-            found.update(zip(chunk, work(chunk), strict=True))
-    return [found[at] for at in range(len(items))]
 
 
 def open_language(name: str, *, option: str = "--base") -> Language:

@@ -78,10 +78,14 @@ class ProjectorSettings(_Part):
 
 
 class RouterSettings(_Part):
-    """Prototypes: centres of the encoder's states, which is the base."""
+    """Prototypes: centres of a frozen encoder's states."""
 
-    prototypes: int = Field(default=16, ge=1)
-    layer: int = Field(default=0, description="of the encoder; 0: its embeddings")
+    prototypes: int = Field(default=32, ge=1)
+    encoder: Literal["random", "base"] = Field(
+        default="random", description="a vector a token, drawn once; or the base"
+    )
+    width: int = Field(default=512, ge=1, description="of the random one")
+    layer: int = Field(default=-1, description="of the base")
     margin: float = Field(default=0.0, ge=0, le=2, description="nearer to the second domain than this: general")
 
 
@@ -127,9 +131,13 @@ def load_settings(path: Path, **changes: Any) -> Settings:
     libraries = tuple(beside / folder for folder in settings.data.libraries)
     if GENERAL in settings.data.domains:
         raise UserError(f"{path}: data.domains: {GENERAL} is the name of what belongs to none; choose another")
-    return settings.model_copy(
-        update={"out": beside / settings.out, "data": settings.data.model_copy(update={"libraries": libraries})}
-    )
+    further = {
+        key: part.model_copy(update={"model": str(beside / part.model)})
+        for key, part in (("base", settings.base), ("expert", settings.expert))
+        if part.model is not None and (beside / part.model).is_dir()
+    }
+    told = settings.data.model_copy(update={"libraries": libraries})
+    return settings.model_copy(update={"out": beside / settings.out, "data": told, **further})
 
 
 def _yaml(text: str) -> Any:

@@ -57,6 +57,10 @@ _TEXTS = 20_000  # that the tokenizer of a tiny base is learned from
 _ALONE, _TOLD = 0.3, 0.5  # parts of what a base reads: questions alone, then with the answer, then with a document
 
 
+_ONSETS = (*"bcdfghjklmnpqrstvwxyz", "tr", "st", "ch", "gr", "pl", "")
+_ENDS = ("", "", "n", "m", "r", "t", "s", "x", "l", "rm", "ck")
+
+
 @dataclass(frozen=True, slots=True)
 class House:
     """The stages of one file of settings. `force`: what is there but was made otherwise is made again."""
@@ -237,8 +241,15 @@ class House:
         self.make(self.domain_folder(domain, "prototypes"), ROUTED, asked, self._ground, fill)
 
     def encoded(self, base: Language, asked: Sequence[str]) -> Tensor:
-        """Mean-pooled states of questions by the frozen encoder, (questions, width)."""
-        return base.states(asked, [self.settings.router.layer])[:, 0]
+        """Mean-pooled states of questions by the frozen encoder, (questions, width).
+
+        The random one tells nothing but which tokens of the base's vocabulary there are, and that of all of them.
+        """
+        settings = self.settings.router
+        if settings.encoder == "base":
+            return base.states(asked, [settings.layer])[:, 0]
+        vectors = torch.randn(len(base.tokenizer), settings.width, generator=torch.Generator().manual_seed(0))
+        return torch.stack([vectors[base.ids(question)].mean(0) for question in asked])
 
     def router(self, domains: Sequence[str]) -> PrototypeRouter:
         """The router between these domains and the general set. Raises: UserError if one has no prototypes yet."""
@@ -370,8 +381,8 @@ def documents(facts: Sequence[ExpertFact]) -> dict[str, str]:
 def _reading(facts: Sequence[ExpertFact]) -> Draw:
     """What a base is trained on, one at a time: prompt and answer.
 
-    It learns the facts of the general set, and to read: for that the answers told with its blocks are drawn anew each
-    time, from all that occur there, so that only what is told can give them.
+    It learns the facts of the general set, and to read what it is told: of classes whose names are made up each time,
+    with answers drawn from all that occur in the general set, so that only what is told can give them.
     """
     general = [fact for fact in facts if fact.domain == GENERAL]
     asked = [fact for fact in general if fact.asked]
@@ -385,6 +396,8 @@ def _reading(facts: Sequence[ExpertFact]) -> Draw:
         if kind < _ALONE:
             return plain_prompt(question), fact.answer
         answer = rng.choice(values[fact.relation])
+        made_up = fact.model_copy(update={"name": _made_up(rng).title(), "package": _made_up(rng)})
+        question = ask(made_up, rng.choice(open_[fact.relation])).text
         if kind < _TOLD:
             named = rng.choice(["", f"{NAMES[fact.relation][0]} "])
             return prompt_with(question, named + answer), answer
@@ -392,10 +405,16 @@ def _reading(facts: Sequence[ExpertFact]) -> Draw:
         some = rng.sample(others, rng.randint(0, len(others)))
         known = {relation: rng.choice(values[relation]) for relation in some} | {fact.relation: answer}
         return prompt_with(
-            question, document(fact.name, fact.package, [(r, known[r]) for r in RELATIONS if r in known])
+            question, document(made_up.name, made_up.package, [(r, known[r]) for r in RELATIONS if r in known])
         ), answer
 
     return draw
+
+
+def _made_up(rng: random.Random) -> str:
+    """A word of one to four syllables, as `mofe-kubra`."""
+    syllables = (rng.choice(_ONSETS) + rng.choice("aeiou") + rng.choice(_ENDS) for _ in range(rng.randint(1, 4)))
+    return rng.choice(("", "", "", "-")).join(syllables)
 
 
 def _mean_norm(base: Language) -> float:

@@ -37,7 +37,6 @@ training = {steps = 6, batch = 8}
 steps = 2
 [router]
 prototypes = 4
-layer = 1
 """
 
 

@@ -1,0 +1,117 @@
+"""What one injected token carries, with three seeds: `python -m benchmarks.experts --settings FILE --out DIR`.
+
+Makes every stage of `lemur experts` for each seed, which draws the blocks that are held out and all training, over one
+frozen base, and puts the evaluations side by side: means and 95 % intervals over the seeds (Student's t). What is there
+is not made again, so a run that was ended goes on; `--only N` makes one seed alone, for several at a time.
+
+Claim (docs/experts.md): on held-out blocks in unseen wordings the injected token answers what the base alone does not,
+the token of another question does not, and no domain's token changes by adding another.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lemur.experts.command import adapt, align, evaluate, make_data, route
+from lemur.experts.report import spread
+from lemur.experts.settings import GENERAL, load_settings
+from lemur.experts.stages import House
+from lemur_core.files.atomic import write_text
+from lemur_core.files.markdown import table
+from manifests.manifest import read_manifest
+
+
+def make_base(settings: Path, out: Path) -> str:
+    """The base that all seeds share. Returns: the folder of its model."""
+    house = House(load_settings(settings, seed=0).model_copy(update={"out": out}))
+    if house.settings.base.model is not None:
+        return house.settings.base.model
+    with house.alone():
+        house.make_data()
+        house.make_base()
+    return str(house.base_folder / "model")
+
+
+def make_seed(settings: Path, out: Path, seed: int, base: str) -> None:
+    """All stages of one seed."""
+    loaded = load_settings(settings, seed=seed, base__model=base)
+    house = House(loaded.model_copy(update={"out": out / f"seed-{seed}"}))
+    make_data(house)
+    adapt(house, ())
+    align(house, ())
+    route(house, (), None)
+    evaluate(house)
+
+
+def tables(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """The evaluations side by side. Args: runs: the counts of each seed's evaluation."""
+
+    def told(read: Callable[[dict[str, Any]], float], digits: int = 1) -> str:
+        mean, half = spread([read(run) for run in runs])
+        return f"{mean:.{digits}%} ± {half:.{digits}%}"
+
+    scores = runs[0]["scores"]
+    domains = [*dict.fromkeys(name for own in scores.values() for name in own if name not in ("all", GENERAL)), GENERAL]
+
+    def share(arm: str, name: str) -> Callable[[dict[str, Any]], float]:
+        return lambda run: run["scores"][arm][name]["correct"] / run["scores"][arm][name]["questions"]
+
+    rows = [
+        [
+            arm,
+            told(share(arm, "all")),
+            *(told(share(arm, name)) if name in scores[arm] else "" for name in domains),
+            f"{sum(run['scores'][arm]['all']['tokens'] for run in runs) / len(runs):.1f}",
+        ]
+        for arm in scores
+    ]
+    lines = table(["answered by", "all domains", *domains, "tokens"], rows)
+    kinds = {"question as asked": "routing", "class name alone": "routing_by_name_alone"}
+    routed = [
+        [kind, *(told(lambda run, k=key, n=name: run["found"][k][n]) for name in domains)]
+        for kind, key in kinds.items()
+    ]  # type: ignore[misc]
+    lines += table(["routed right", *domains], routed)
+    steps = range(len(runs[0]["found"]["growth"]))
+    grown = [
+        [
+            runs[0]["found"]["growth"][at]["added"],
+            told(lambda run, at=at: sum(a := list(run["found"]["growth"][at]["accuracy"].values())) / len(a)),  # type: ignore[misc]
+            ", ".join(str(run["found"]["growth"][at]["rerouted"]) for run in runs),
+            "bit-equal" if all(run["found"]["growth"][at]["oracle_equal"] for run in runs) else "changed",
+        ]
+        for at in steps
+    ]
+    lines += table(
+        ["domain added", "routed right, mean of all there", "rerouted, by seed", "oracle answers before"], grown
+    )
+    exact = all(run["found"]["general_exact"] for run in runs)
+    questions = sum(run["scores"]["closed"]["all"]["questions"] for run in runs)
+    return [
+        *lines,
+        f"{questions} held-out questions in {len(runs)} seeds; majority answers {told(lambda run: run['majority'])};"
+        f" weights of the base and its scores on the general set: {'bit-equal' if exact else 'CHANGED'}.",
+    ]
+
+
+def main() -> None:
+    """Make what is not there, and print the tables of what is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--settings", type=Path, required=True, help="as for lemur experts")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", type=int, help="this seed alone")
+    given = parser.parse_args()
+    base = make_base(given.settings, given.out)
+    for seed in range(given.seeds) if given.only is None else [given.only]:
+        make_seed(given.settings, given.out, seed, base)
+    if given.only is None:
+        folders = [given.out / f"seed-{seed}" / "evaluation" for seed in range(given.seeds)]
+        text = "\n".join(tables([read_manifest(folder).counts for folder in folders]))
+        write_text(given.out / "table.md", text + "\n")
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
