@@ -9,7 +9,7 @@ the token of another question does not, and no domain's token changes by adding 
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +47,21 @@ def make_seed(settings: Path, out: Path, seed: int, base: str) -> None:
 def tables(runs: Sequence[dict[str, Any]]) -> list[str]:
     """The evaluations side by side. Args: runs: the counts of each seed's evaluation."""
 
-    def told(read: Callable[[dict[str, Any]], float], digits: int = 1) -> str:
-        mean, half = spread([read(run) for run in runs])
-        return f"{mean:.{digits}%} ± {half:.{digits}%}"
+    def told(values: Iterable[float]) -> str:
+        mean, half = spread(list(values))
+        return f"{mean:.1%} ± {half:.1%}"
+
+    def shares(arm: str, name: str) -> str:
+        own = [run["scores"][arm][name] for run in runs]
+        return told(one["correct"] / one["questions"] for one in own)
 
     scores = runs[0]["scores"]
     domains = [*dict.fromkeys(name for own in scores.values() for name in own if name not in ("all", GENERAL)), GENERAL]
-
-    def share(arm: str, name: str) -> Callable[[dict[str, Any]], float]:
-        return lambda run: run["scores"][arm][name]["correct"] / run["scores"][arm][name]["questions"]
-
     rows = [
         [
             arm,
-            told(share(arm, "all")),
-            *(told(share(arm, name)) if name in scores[arm] else "" for name in domains),
+            shares(arm, "all"),
+            *(shares(arm, name) if name in scores[arm] else "" for name in domains),
             f"{sum(run['scores'][arm]['all']['tokens'] for run in runs) / len(runs):.1f}",
         ]
         for arm in scores
@@ -69,29 +69,23 @@ def tables(runs: Sequence[dict[str, Any]]) -> list[str]:
     lines = table(["answered by", "all domains", *domains, "tokens"], rows)
     kinds = {"question as asked": "routing", "class name alone": "routing_by_name_alone"}
     routed = [
-        [kind, *(told(lambda run, k=key, n=name: run["found"][k][n]) for name in domains)]
-        for kind, key in kinds.items()
-    ]  # type: ignore[misc]
-    lines += table(["routed right", *domains], routed)
-    steps = range(len(runs[0]["found"]["growth"]))
-    grown = [
-        [
-            runs[0]["found"]["growth"][at]["added"],
-            told(lambda run, at=at: sum(a := list(run["found"]["growth"][at]["accuracy"].values())) / len(a)),  # type: ignore[misc]
-            ", ".join(str(run["found"]["growth"][at]["rerouted"]) for run in runs),
-            "bit-equal" if all(run["found"]["growth"][at]["oracle_equal"] for run in runs) else "changed",
-        ]
-        for at in steps
+        [kind, *(told(run["found"][key][name] for run in runs) for name in domains)] for kind, key in kinds.items()
     ]
+    lines += table(["routed right", *domains], routed)
+    grown = []
+    for steps in zip(*(run["found"]["growth"] for run in runs), strict=True):
+        means = [sum(step["accuracy"].values()) / len(step["accuracy"]) for step in steps]
+        equal = "bit-equal" if all(step["oracle_equal"] for step in steps) else "changed"
+        grown.append([steps[0]["added"], told(means), ", ".join(str(step["rerouted"]) for step in steps), equal])
     lines += table(
         ["domain added", "routed right, mean of all there", "rerouted, by seed", "oracle answers before"], grown
     )
-    exact = all(run["found"]["general_exact"] for run in runs)
+    stays = "bit-equal" if all(run["found"]["general_exact"] for run in runs) else "CHANGED"
     questions = sum(run["scores"]["closed"]["all"]["questions"] for run in runs)
     return [
         *lines,
-        f"{questions} held-out questions in {len(runs)} seeds; majority answers {told(lambda run: run['majority'])};"
-        f" weights of the base and its scores on the general set: {'bit-equal' if exact else 'CHANGED'}.",
+        f"{questions} held-out questions in {len(runs)} seeds; majority answers"
+        f" {told(run['majority'] for run in runs)}; weights of the base and its scores on the general set: {stays}.",
     ]
 
 

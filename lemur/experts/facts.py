@@ -49,7 +49,7 @@ def wordings(relation: str, *, held: bool) -> list[str]:
         frame.replace("{relation}", name)
         for i, frame in enumerate(FRAMES)
         for j, name in enumerate(NAMES[relation])
-        if ((i + j) % 3 == 2) == held
+        if (i == 4 - 2 * j) == held
     ]
 
 

@@ -22,6 +22,8 @@ class Projector(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(expert_width, settings.width), nn.GELU(), nn.Linear(settings.width, out))
         self.straight = nn.Linear(expert_width, out) if settings.gate else None
         self.gate = nn.Parameter(torch.zeros(out)) if settings.gate else None
+        if self.straight is not None:
+            nn.init.eye_(self.straight.weight)  # an expert that began as the base has its directions
         self.scale = nn.Parameter(torch.full((settings.slots, 1), norm))
 
     def forward(self, background: Tensor) -> Tensor:

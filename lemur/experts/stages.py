@@ -54,7 +54,7 @@ DATA, BASE, EXPERT, ALIGNED, ROUTED, TUNED = (
 #: One prompt and its answer, drawn.
 Draw = Callable[[random.Random], tuple[str, str]]
 _TEXTS = 20_000  # that the tokenizer of a tiny base is learned from
-_ALONE, _TOLD = 0.3, 0.5  # parts of what a base reads: questions alone, then with the answer, then with a document
+_ALONE, _TOLD = 0.25, 0.5  # parts of what a base reads: questions alone, then with the answer, then with a document
 
 
 _ONSETS = (*"bcdfghjklmnpqrstvwxyz", "tr", "st", "ch", "gr", "pl", "")
