@@ -38,6 +38,7 @@ NOT_RUN = {
     r".* --executor (slurm|ray)": "a cluster; tests/curate has one of its own",
     r"lemur curate (lemur-db|ab\.nn)": "0.5 GB from the Hub",
     r"lemur synthesize ": "a language model",
+    r"lemur experts ": "minutes of training: tests/lemur/experts goes the way with tiny models",
     r"lemur run ": "minutes: tests/lemur/test_run_command.py goes the way on generated images",
     r"lemur train (run|ablate|search) ": "minutes to hours of training: docs/training.md states machine and seconds",
     r"python -m benchmarks\.": "minutes",

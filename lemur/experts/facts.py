@@ -44,12 +44,16 @@ RELATIONS = tuple(NAMES)
 
 
 def wordings(relation: str, *, held: bool) -> list[str]:
-    """Frames with `{name}` and `{package}` open. Held are those that no training sees, made of words that it sees."""
+    """Frames with `{name}` and `{package}` open. Held are those that no training sees, made of words that it sees.
+
+    Of the three pairs that no training sees, the one that opens with the relation's name is never asked: at the start
+    of a text that is another token, which no training saw either.
+    """
     return [
         frame.replace("{relation}", name)
         for i, frame in enumerate(FRAMES)
         for j, name in enumerate(NAMES[relation])
-        if (i == 4 - 2 * j) == held
+        if (i == 4 - 2 * j > 0 if held else i != 4 - 2 * j)
     ]
 
 
