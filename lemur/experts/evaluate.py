@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from lemur.experts.facts import Asked, questions
+from lemur.experts.facts import Asked, documents, questions
 from lemur.experts.language import Language, open_language, plain_prompt, prompt_with
 from lemur.experts.retrieval import Bm25
 from lemur.experts.settings import GENERAL
-from lemur.experts.stages import House, documents
+from lemur.experts.stages import House
 from manifests.records import ExpertAnswer
 
 #: The ways to answer, and what each is.

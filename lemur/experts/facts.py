@@ -82,6 +82,33 @@ def document(name: str, package: str, known: Iterable[tuple[str, str]]) -> str:
     return f"{package} {name} " + " ".join(f"{NAMES[relation][0]} {answer}" for relation, answer in known)
 
 
+def counts_of(facts: Sequence[ExpertFact]) -> dict[str, Any]:
+    """Facts in all, and by domain and relation: those asked for, their answers, and the share of the commonest one."""
+    told: dict[str, Any] = {"facts": len(facts)}
+    for domain in dict.fromkeys(fact.domain for fact in facts):
+        own_ = [fact for fact in facts if fact.domain == domain]
+        told[domain] = {"blocks": len({fact.block for fact in own_})}
+        for relation in RELATIONS:
+            answers = [fact.answer for fact in own_ if fact.relation == relation and fact.asked]
+            if answers:
+                most = max(answers.count(answer) for answer in set(answers))
+                told[domain][relation] = {
+                    "asked": len(answers), "answers": len(set(answers)), "majority": round(most / len(answers), 4),
+                }  # fmt: skip
+    return told
+
+
+def documents(facts: Sequence[ExpertFact]) -> dict[str, str]:
+    """By block, all that is known of it as text."""
+    known: dict[str, list[ExpertFact]] = {}
+    for fact in facts:
+        known.setdefault(fact.block, []).append(fact)
+    return {
+        block: document(own_[0].name, own_[0].package, [(fact.relation, fact.answer) for fact in own_])
+        for block, own_ in known.items()
+    }
+
+
 def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
     """The facts of all domains and of the general set, by domain, block and relation.
 

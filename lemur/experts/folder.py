@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from lemur.experts.evaluate import evaluate, majority_of, scores_of
+from lemur.experts.facts import counts_of
 from lemur.experts.report import report_text
 from lemur.experts.settings import GENERAL
-from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, House, counts_of, facts_in
+from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, House, facts_in
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from manifests.checks import Check, check_files, check_table, found_check

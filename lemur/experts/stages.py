@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from lemur.experts.facts import NAMES, RELATIONS, ask, document, questions, read_facts, wordings
+from lemur.experts.facts import NAMES, RELATIONS, ask, counts_of, document, questions, read_facts, wordings
 from lemur.experts.language import (
     Language,
     draw_tiny,
@@ -349,33 +349,6 @@ def facts_in(folder: Path) -> list[ExpertFact]:
     """The facts in a folder. Raises: UserError if it is not finished."""
     read_manifest(folder)
     return [ExpertFact.model_validate(row) for row in pq.read_table(folder / FACTS).to_pylist()]
-
-
-def counts_of(facts: Sequence[ExpertFact]) -> dict[str, Any]:
-    """Facts in all, and by domain and relation: those asked for, their answers, and the share of the commonest one."""
-    told: dict[str, Any] = {"facts": len(facts)}
-    for domain in dict.fromkeys(fact.domain for fact in facts):
-        own_ = [fact for fact in facts if fact.domain == domain]
-        told[domain] = {"blocks": len({fact.block for fact in own_})}
-        for relation in RELATIONS:
-            answers = [fact.answer for fact in own_ if fact.relation == relation and fact.asked]
-            if answers:
-                most = max(answers.count(answer) for answer in set(answers))
-                told[domain][relation] = {
-                    "asked": len(answers), "answers": len(set(answers)), "majority": round(most / len(answers), 4),
-                }  # fmt: skip
-    return told
-
-
-def documents(facts: Sequence[ExpertFact]) -> dict[str, str]:
-    """By block, all that is known of it as text."""
-    known: dict[str, list[ExpertFact]] = {}
-    for fact in facts:
-        known.setdefault(fact.block, []).append(fact)
-    return {
-        block: document(own_[0].name, own_[0].package, [(fact.relation, fact.answer) for fact in own_])
-        for block, own_ in known.items()
-    }
 
 
 def _reading(facts: Sequence[ExpertFact]) -> Draw:
