@@ -248,7 +248,8 @@ class _Limit:
 
 
 _SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+#: What a commit is called by.
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
 
 
@@ -263,8 +264,8 @@ def parse_dataset(spec: str) -> tuple[str, str | None]:
     return match["repo"], match["revision"]
 
 
-def check_names(repo_id: str, branch: str, tag: str | None) -> None:
-    """Nothing, if all three can be names on the Hub.
+def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
+    """Nothing, if all that are given can be names on the Hub.
 
     Source: https://git-scm.com/docs/git-check-ref-format
     Raises: UsageError if one cannot.
@@ -275,7 +276,7 @@ def check_names(repo_id: str, branch: str, tag: str | None) -> None:
             raise UsageError(
                 f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
             )
-    if tag == branch:
+    if tag is not None and tag == branch:
         raise UsageError(f"--tag {tag}: the branch is called so; choose another --tag")
 
 
@@ -298,4 +299,4 @@ def check_repository(repo_id: str) -> None:
 
 
 def _may_be_ref(name: str) -> bool:
-    return bool(name) and not (_NO_REF.search(name) or _COMMIT.fullmatch(name) or name.startswith("refs/"))
+    return bool(name) and not (_NO_REF.search(name) or COMMIT.fullmatch(name) or name.startswith("refs/"))

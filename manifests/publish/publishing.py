@@ -10,7 +10,7 @@ from typing import Any
 from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
 from manifests.checks import check_files
-from manifests.hub import Hub, check_names
+from manifests.hub import COMMIT, Hub, check_names
 from manifests.kinds import Verifier
 from manifests.manifest import FILE_NAME, read_manifest
 from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
@@ -208,7 +208,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
         or `out` cannot be written; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
-    check_names(repo_id, revision, None)
+    check_names(repo_id, None if COMMIT.fullmatch(revision) else revision, None)
     check_free(out, force=force)
     repository, fetch = Repository(hub, repo_id, revision), hub.api().snapshot_download
     about: dict[str, Any] = {"repo_type": KIND, "ignore_patterns": [ATTRIBUTES]}

@@ -210,7 +210,7 @@ def test_show_and_verify(folder: Path, extracted: Path, lemur_here: Any) -> None
         (["extract", "Gate", "--source", "./nowhere", "--out", "x"], 1, "nowhere"),
         (["show", "Gatt", "--in", "blocks"], 1, "Gate"),
         (["extract", "Gats", "--source", "./mylib", "--out", "x"], 1, "near: Gate"),
-        (["extract", "--corpus", "papers", "--out", "x"], 1, "paper"),
+        (["extract", "--corpus", "papers", "--out", "x"], 2, "paper"),
         (["extract", "--source", "./mylib", "--symbol", "Z*", "--out", "x"], 1, "no class matches"),
         (["extract", "--source", "./mylib", "--start-from", "Gatt", "--out", "x"], 1, "near: Gate"),
         (["extract", "--source", "./mylib", "--names", "absent.json", "--out", "x"], 1, "absent.json"),

@@ -21,7 +21,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemur.pipeline.runner import STATE, Done, Stage, Summary, run_stages
-from lemur.pipeline.stages import EPOCHS, NETWORK, NETWORK_FACTS, Plan, make_run, plan_stages, quick_plan, run_pipeline
+from lemur.pipeline.stages import (
+    EPOCHS,
+    NETWORK,
+    NETWORK_FACTS,
+    WIDTHS,
+    Plan,
+    make_run,
+    plan_stages,
+    quick_plan,
+    run_pipeline,
+)
 from lemur_core.files.atomic import atomic_file, atomic_folder
 from lemur_core.files.errors import RetryableError, UserError
 from train.data import load_cifar10
@@ -397,7 +407,7 @@ def test_the_plan_has_in_scope_what_the_recipe_needs() -> None:
     assert plan.corpus == "quick"
     assert plan.sources[0].startswith("timm@")
     assert {"timm/layers", "timm/models/resnetv2.py", "segment_anything"} <= set(plan.paths)
-    assert plan.changes == {"training__epochs": EPOCHS}
+    assert plan.changes == {"training__epochs": EPOCHS, "model__widths": WIDTHS}
 
 
 def test_options_reach_only_the_stages_that_they_decide() -> None:
