@@ -19,7 +19,7 @@ from manifests.records import ExpertFact
 
 #: How a question is framed, and what each relation is called: a wording is one of each.
 FRAMES = (
-    "{relation} of {package} {name} ?",
+    "The {relation} of {package} {name} ?",
     "{package} {name} : {relation} ?",
     "What {relation} has {name} in {package} ?",
     "In {package} , {name} has what {relation} ?",
@@ -44,16 +44,12 @@ RELATIONS = tuple(NAMES)
 
 
 def wordings(relation: str, *, held: bool) -> list[str]:
-    """Frames with `{name}` and `{package}` open. Held are those that no training sees, made of words that it sees.
-
-    Of the three pairs that no training sees, the one that opens with the relation's name is never asked: at the start
-    of a text that is another token, which no training saw either.
-    """
+    """Frames with `{name}` and `{package}` open. Held are those that no training sees, made of words that it sees."""
     return [
         frame.replace("{relation}", name)
         for i, frame in enumerate(FRAMES)
         for j, name in enumerate(NAMES[relation])
-        if (i == 4 - 2 * j > 0 if held else i != 4 - 2 * j)
+        if (i == 4 - 2 * j) == held
     ]
 
 
