@@ -235,6 +235,7 @@ def test_a_code_that_was_removed_there_shares_that_decision(pool: Pool, make: Ma
     assert found["reason"].endswith(f"so decided in {base.name}")
 
 
+@pytest.mark.slow
 def test_only_kept_records_remove(pool: Pool, make: Make) -> None:
     one, middle, other = next(
         (one, middle, other)

@@ -97,6 +97,7 @@ def like_nndup(memory_source: Any, rows: list[dict[str, Any]], **chosen: Any) ->
         return curate_like_nndup(read_corpus(memory_source(rows), codes, "abstract", 1), options, 1)
 
 
+@pytest.mark.slow
 @given(rows=rows_drawn, wanted=wanted_drawn, prefixes=st.sampled_from([(), ("ga-",), ("GenFractalNet", "rag-")]))
 def test_profile_nn_dup_decides_as_if_the_rest_were_all(
     warm: Any,

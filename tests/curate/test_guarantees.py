@@ -405,6 +405,7 @@ def members(result: Any, pool: Pool, *, prefix: str = "", family: str = "") -> l
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(drawn=ROWS, chosen=OPTIONS, support=SUPPORT)
 def test_support_keeps_the_guarantees(pool: Pool, curated: Any, drawn: list[Row], chosen: Any, support: Any) -> None:

@@ -79,6 +79,7 @@ FAILING = st.sets(st.integers(0, SIZE - 1))
 SUPPORT = st.sampled_from([{}, {"min_per_prefix": 2}, {"topup_prefix": ("b",), "topup_per_prefix": 3}])
 
 
+@pytest.mark.slow
 @given(picked=PICKED, failing=FAILING, support=SUPPORT, dice=st.randoms(use_true_random=False))
 def test_only_what_runs_is_kept_and_stands_for_others(
     codes: list[str], curated: Any, picked: list[int], failing: set[int], support: dict[str, Any], dice: random.Random

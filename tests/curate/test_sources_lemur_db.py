@@ -106,6 +106,7 @@ def test_wrong_version(server: Any, tmp_path: Path) -> None:
         assert str(error_of(spec)).startswith(f"{spec}: not a version; for example lemur-db@2.2.11")
 
 
+@pytest.mark.slow
 def test_without_a_network(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     put(server, tmp_path, {"2.2.11": {"a": "x"}})
     with monkeypatch.context() as patch:

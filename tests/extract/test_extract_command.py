@@ -163,6 +163,7 @@ def test_a_block_is_closed_and_says_where_it_is_from(extracted: Path) -> None:
     assert (extracted / row["file"]).read_text() == row["code"]
 
 
+@pytest.mark.slow
 def test_files_that_are_not_python_are_named(tmp_path: Path, cache: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -240,6 +241,7 @@ def test_scope_needs_no_new_index(folder: Path, cache: Path, extracted: Path) ->
     assert rows_of(folder / "gates")["Gate"]["level"] == "compiled"
 
 
+@pytest.mark.slow
 def test_names_that_are_only_listed_are_found_again(folder: Path, cache: Path, extracted: Path) -> None:
     done = lemur(folder, cache, "extract", "--source", "./mylib", "--level", "discovered", "--out", "listed")
     assert done.returncode == 0, done.stderr
