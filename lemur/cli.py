@@ -24,7 +24,7 @@ from curate.cli import ParentsOption
 from extract.cli import LevelName
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import shown
-from lemur_core.files.progress import QUIET, note
+from lemur_core.files.progress import note, quieted
 
 if TYPE_CHECKING:
     from manifests.checks import Check
@@ -77,7 +77,7 @@ def _root(
         print(context.get_help())
         raise typer.Exit(2)
     if quiet:
-        os.environ[QUIET] = "1"
+        context.with_resource(quieted())
     context.obj = _verify_folder  # `publish` publishes only what passes it
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 _LINE_EVERY_SECONDS = 5.0
 
-
 #: Set, nothing is told of progress, in worker processes neither.
 QUIET = "LEMUR_QUIET"
 
@@ -16,6 +15,20 @@ QUIET = "LEMUR_QUIET"
 def quiet() -> bool:
     """Whether nothing is to be told of progress."""
     return os.environ.get(QUIET, "") not in ("", "0")
+
+
+@contextlib.contextmanager
+def quieted() -> Iterator[None]:
+    """Tell nothing of progress inside; what the environment said before stands again after it."""
+    before = os.environ.get(QUIET)
+    os.environ[QUIET] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[QUIET]
+        else:
+            os.environ[QUIET] = before
 
 
 def note(text: str) -> None:

@@ -1,6 +1,7 @@
 """`lemur doctor`, `lemur cache` and --quiet: what is here, what is kept, and silence."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -92,3 +93,4 @@ def test_quiet_tells_nothing_of_progress(lemur_here: Command, tmp_path: Path, mo
     assert not still.stderr
     failed = lemur_here("-q", "verify", "none", cwd=tmp_path)
     assert failed.stderr.startswith("lemur: ")
+    assert os.environ["LEMUR_QUIET"] == ""
