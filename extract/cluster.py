@@ -1,4 +1,4 @@
-"""`lemur extract --executor`: each task validates the classes of some sources, then one writes the folder.
+"""`lemur extract --executor`: tasks emit the classes of some files and validate those of some sources; one writes all.
 
 What tasks work out goes into the user's cache, under keys that follow from the whole run: the step that writes is the
 in-process way, which finds everything there. So the cache must be one that all tasks see.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from extract.discover import select
 from extract.extractor import BlockExtractor, extract_to
-from extract.results import Options
+from extract.results import Options, at_least
 from lemur_core.files.exchange import Exchange
 from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
 from manifests.manifest import Manifest, package_versions, read_manifest
@@ -42,8 +42,18 @@ def extract_in_tasks(
 
 
 def _steps(out: Path, options: Options, tasks: int, force: bool) -> Iterator[Step]:
-    yield Step("sources", tasks, partial(_validate_slice, options))
+    if at_least(options.level, "emitted"):
+        yield Step("emit", tasks, partial(_emit_slice, options))
+    if at_least(options.level, "executed"):
+        yield Step("sources", tasks, partial(_validate_slice, options))
     yield Step("write", 1, partial(_write, options, out, force))
+
+
+def _emit_slice(options: Options, rank: int, tasks: int) -> None:
+    with _extractor(options) as extractor:
+        found = select(extractor.warm_index_once(), options.selection).found
+        files = {place: number for number, place in enumerate(dict.fromkeys(one.module.file.blob for one in found))}
+        extractor.emit([one for one in found if files[one.module.file.blob] % tasks == rank])
 
 
 def _validate_slice(options: Options, rank: int, tasks: int) -> None:

@@ -14,7 +14,8 @@ from typing import Any, Self
 from extract.bindings import Bound, compare_bindings
 from extract.categories import category_of
 from extract.discover import Found, Selected, Selection, discover, select
-from extract.emit import Emitted, Emitter, Unresolved
+from extract.emissions import KeptEmitter
+from extract.emit import Emitted, Unresolved
 from extract.folder import write_extraction
 from extract.hints import HintFinder, Hints
 from extract.index import RUNTIME_NAMES, Index
@@ -71,7 +72,7 @@ class BlockExtractor:
         self.runtime = Runtime(folder=None, installed=(), unavailable=())
         self._found: tuple[Found, ...] | None = None
         self._finder: HintFinder | None = None
-        self._emitter = Emitter(self.library, self.index)
+        self._emitter = KeptEmitter(self.library, self.index, self.facts.sources)
 
     def __enter__(self) -> Self:
         return self
@@ -188,13 +189,7 @@ class BlockExtractor:
         if self.options.level == "discovered":
             yield from (_result(found, None, Verdict("discovered"), None, None, None) for found in wanted)
             return
-        outcomes: dict[str, Emitted | Unresolved] = {}
-        with progress("emit", len(selected.found), "blocks") as advance:
-            for found in selected.found:
-                outcomes[found.block] = self._emitter.emit(found)
-                advance(1)
-        self._keep_answers()
-        self.watch.lap("emit")
+        outcomes = self.emit(selected.found)
         needed = sorted({name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires})
         emitted = [item for found in wanted if isinstance(item := outcomes[found.block], Emitted)]
         verdicts = self._validate(emitted, needed)
@@ -214,6 +209,17 @@ class BlockExtractor:
             verdict = verdicts.get(block)
             made = _result(found, outcome, verdict, compared.get(block), answers.get(block), lean.get(block))
             yield replace(made, row=made.row.model_copy(update=bound.get(block, {})))
+
+    def emit(self, found: Sequence[Found]) -> dict[str, Emitted | Unresolved]:
+        """The closed files of these classes, by block id."""
+        outcomes: dict[str, Emitted | Unresolved] = {}
+        with progress("emit", len(found), "blocks") as advance:
+            for one in found:
+                outcomes[one.block] = self._emitter.emit(one)
+                advance(1)
+        self._keep_answers()
+        self.watch.lap("emit")
+        return outcomes
 
     def _distributions(self, source: Source) -> set[str]:
         """Under which names a source could be asked for: never installed, since it is an origin."""

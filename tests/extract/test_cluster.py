@@ -70,9 +70,11 @@ def test_tasks_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "one cache"))
     extract_to(tmp_path / "at once", options)
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "another cache"))
-    slices, write = _steps(tmp_path / "in tasks", options, 3, False)
-    for rank in reversed(range(slices.tasks)):  # the last slice has no source
-        slices.run(rank, slices.tasks)
+    *slices, write = _steps(tmp_path / "in tasks", options, 3, False)
+    assert [step.name for step in slices] == ["emit", "sources"]
+    for step in slices:
+        for rank in reversed(range(step.tasks)):  # the last slice has nothing to do
+            step.run(rank, step.tasks)
     with BlockExtractor(sources=options.sources, jobs=1) as extractor:
         deque(extractor.extract(select(extractor.warm_index_once(), options.selection)), maxlen=0)
         assert (extractor.facts.validations_run, extractor.facts.validations_reused) == (0, 3)

@@ -1,0 +1,80 @@
+"""What was emitted is read back as it was; it is emitted anew where anything that it follows from differs."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from extract.discover import Found
+from extract.emissions import KeptEmitter
+from extract.emit import Emitted, Emitter, Unresolved
+from extract.sources import Source
+
+TEXT = """
+    --- lib/__init__.py
+    --- lib/gates.py
+    import numpy, torch, importlib
+    from torch import nn
+    from .missing import nothing
+    def half(x): return x / 2
+    class Gate(nn.Module):
+        def forward(self, x: 'Absent'): return half(importlib.import_module(x.name)(x)) + undefined
+    class Lost(nn.Module):
+        def forward(self, x): return nothing(x)
+    class Outer(Gate):
+        class Inner(nn.Module):
+            def forward(self, x): return numpy.abs(x)
+"""
+
+
+@pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The classes that are emitted, and not read."""
+    told: list[str] = []
+    emit = Emitter.emit
+
+    def telling(self: Emitter, found: Found) -> Emitted | Unresolved:
+        told.append(found.name)
+        return emit(self, found)
+
+    monkeypatch.setattr(Emitter, "emit", telling)
+    return told
+
+
+def outcomes(made: Any, sources: Sequence[Source]) -> list[Emitted | Unresolved]:
+    emitter = KeptEmitter(made.library, made.index, sources)
+    return [emitter.emit(found) for found in made.found]
+
+
+def test_nothing_is_emitted_twice(corpus: Any, emitted: list[str]) -> None:
+    made = corpus(TEXT)
+    fresh = [Emitter(made.library, made.index).emit(found) for found in made.found]
+    assert {type(outcome) for outcome in fresh} == {Emitted, Unresolved}
+    emitted.clear()
+    assert outcomes(made, made.sources) == fresh
+    assert len(emitted) == len(fresh)
+    assert outcomes(made, made.sources) == fresh
+    assert len(emitted) == len(fresh)
+
+
+def test_what_is_damaged_is_emitted_anew(corpus: Any, emitted: list[str]) -> None:
+    made = corpus(TEXT)
+    fresh = outcomes(made, made.sources)
+    emitted.clear()
+    for value in (b"", b"no zlib", *(zlib.compress(text) for text in (b"1", b"{}", b"[", b'{"reason": "?"}'))):
+        with made.index._database as database:
+            database.execute("UPDATE results SET value = ? WHERE key LIKE '%emitted:%'", (value,))
+        assert outcomes(made, made.sources) == fresh
+        assert len(emitted) == len(fresh)
+        emitted.clear()
+
+
+@pytest.mark.parametrize("change", [{"digest": "another"}, {"license": "MIT"}, {"symbols": ("Gate",)}, {"priority": 9}])
+def test_other_sources_are_other_files(corpus: Any, emitted: list[str], change: dict[str, Any]) -> None:
+    made = corpus(TEXT)
+    outcomes(made, made.sources)
+    emitted.clear()
+    outcomes(made, [replace(source, **change) for source in made.sources])
+    assert len(emitted) == len(made.found)
