@@ -3,6 +3,8 @@
 `BlockExtractor` is the Python interface; its method names are those of NN-RAG.
 """
 
+import contextlib
+import gc
 import hashlib
 import json
 from collections import Counter
@@ -213,9 +215,10 @@ class BlockExtractor:
     def emit(self, found: Sequence[Found]) -> dict[str, Emitted | Unresolved]:
         """The closed files of these classes, by block id."""
         outcomes: dict[str, Emitted | Unresolved] = {}
-        with progress("emit", len(found), "blocks") as advance:
+        with progress("emit", len(found), "blocks") as advance, _without_full_collections():
             for one in found:
                 outcomes[one.block] = self._emitter.emit(one)
+                gc.collect(1)
                 advance(1)
         self._keep_answers()
         self.watch.lap("emit")
@@ -404,6 +407,18 @@ class BlockExtractor:
             digest=module.source.digest,
             companions=tuple(each for each in companions if each["name"] in verdict.arguments),
         )
+
+
+@contextlib.contextmanager
+def _without_full_collections() -> Iterator[None]:
+    """Only young objects are collected, when the caller says so: each syntax tree would have all caches gone through."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _result(
