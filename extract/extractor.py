@@ -411,7 +411,7 @@ class BlockExtractor:
 
 @contextlib.contextmanager
 def _without_full_collections() -> Iterator[None]:
-    """Only young objects are collected, when the caller says so: each syntax tree would have all caches gone through."""
+    """Only young objects are collected, when the caller says so: else each syntax tree has all caches gone through."""
     before = gc.isenabled()
     gc.disable()
     try:
