@@ -1,12 +1,13 @@
-"""Curation in tasks on real engines: the same bytes as in one process, also after a task was killed.
+"""Curation and extraction in tasks on real engines: the same bytes as in one process, also after a task was killed.
 
     python -m benchmarks.cluster local
     python -m benchmarks.cluster ray     # starts a cluster of a head and two workers of one core each
     python -m benchmarks.cluster slurm   # starts a Slurm of one node; as root, with Debian's slurmctld, slurmd, munge
 
 Every 20th network of LEMUR 2.1.0 is curated, each time from its text on: in one process, in tasks, and in tasks of
-which one is killed (-9); then the same command goes on. The engines end with the benchmark. Ray listens, unguarded, on
-the machine's own address meanwhile: not where others could reach it.
+which one is killed (-9); then the same command goes on. Two packages are extracted, up to `executed`, in both ways. The
+engines end with the benchmark. Ray listens, unguarded, on the machine's own address meanwhile: not where others could
+reach it.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from curate.sources import open_source
 _BIN = Path(sys.executable).parent
 _EVERY = 20
 _TASKS = 3
+_SOURCES = ("--source", "segmentation-models-pytorch@0.6.0", "--source", "vit-pytorch@1.26.11")
 
 _SLURM = """
 ClusterName=one
@@ -136,15 +138,33 @@ def _wait_for(command: list[str]) -> None:
     raise SystemExit(f"{command[0]}: did not start within 60 s")
 
 
-def tables(folder: Path) -> dict[str, bytes]:
-    """Every file of a snapshot but its manifest, which tells seconds."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+def tables(folder: Path, *timed: str) -> dict[str, bytes]:
+    """Every file of a snapshot but its manifest, which tells seconds, and others that do."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("manifest.json", *timed))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def curate(folder: Path, name: str, *further: str) -> "subprocess.Popen[str]":
     """Start `lemur curate` on the sample."""
-    command = [str(_BIN / "lemur"), "curate", "sample.parquet", "--graph", "off", "--out", name, *further]
+    return _lemur(folder, name, "curate", "sample.parquet", "--graph", "off", *further)
+
+
+def extract(folder: Path, engine: str) -> tuple[int, bool, float]:
+    """Extract in one process and in tasks. Returns: the number of files, whether all are the same, seconds in tasks."""
+    words = ("extract", *_SOURCES, "--level", "executed")
+    _lemur(folder, "blocks", *words, "--jobs", "1").communicate()
+    started = time.monotonic()
+    _lemur(folder, "blocks in tasks", *words, "--executor", engine, "--tasks", "2", "--workers", "2").communicate()
+    while engine == "slurm" and subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout:
+        time.sleep(0.5)
+    seconds = time.monotonic() - started
+    one, tasks = (tables(folder / name, "report.md") for name in ("blocks", "blocks in tasks"))
+    return len(one), one == tasks, seconds
+
+
+def _lemur(folder: Path, name: str, *words: str) -> "subprocess.Popen[str]":
+    """Start a command that writes to this folder, with a cache of its own."""
+    command = [str(_BIN / "lemur"), *words, "--out", name]
     environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(folder / f"cache of {name}")}
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -220,6 +240,8 @@ def main() -> None:
         print(f"  {line}")
         code, line, seconds = in_tasks(folder, engine, "killed")
         print(f"again: exit {code}, {seconds:.0f} s, same bytes: {tables(folder / 'killed') == expected}")
+        files, same, seconds = extract(folder, engine)
+        print(f"extraction, 2 tasks: {files:,} files, {seconds:.0f} s, same bytes: {same}")
 
 
 if __name__ == "__main__":
