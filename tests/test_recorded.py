@@ -1,0 +1,73 @@
+"""What the documents show of commands that take minutes is what `python -m benchmarks.recorded` kept of a run."""
+
+import os
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
+
+from benchmarks.recorded import FOLDER, RECORDS
+
+HERE = Path(__file__).parent
+examples = SimpleNamespace(**runpy.run_path(str(HERE / "test_examples.py")))
+commands_in = runpy.run_path(str(HERE / "test_tutorials.py"))["commands_in"]
+
+#: What is shown, neither run nor recorded, and why not.
+NEITHER = {
+    "lemur train run preact_se": "more than an hour on two cores: docs/training.md has its figures",
+    "lemur train search": "a quarter of an hour",
+    "lemur curate lemur --graph off": "needs Slurm: the line is asserted below, of a queue that runs nothing",
+}
+
+SHOWN = [
+    pytest.param(command, printed, id=f"{page.name}: {command[:40]}")
+    for page in examples.PAGES
+    for command, _, printed in examples.some.typed(page)
+    if printed.strip() and examples.reason(command) and not command.startswith(tuple(NEITHER))
+]
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN)
+def test_what_is_shown_was_printed(command: str, shown: str) -> None:
+    (name,) = [record.name for record in RECORDS if record.command == command]
+    ((kept, printed),) = commands_in((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
+    assert kept == command
+    examples.shown.assert_shown(printed, shown)
+
+
+def test_each_record_is_shown() -> None:
+    assert {record.command for record in RECORDS} == {shown.values[0] for shown in SHOWN}
+    assert {record.name for record in RECORDS} == {file.stem for file in FOLDER.glob("*.txt")}
+
+
+#: Takes every job, and runs none.
+SBATCH = """#!/bin/sh
+echo >> "$0.jobs"; echo "Submitted batch job $(wc -l < "$0.jobs")"
+"""
+
+
+def test_the_line_of_a_queue(
+    tmp_path: Path, real_codes: list[str], lemur_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datatrove", reason="needs the extra cluster")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").write_text(SBATCH)
+    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "rows.jsonl").write_text(examples.rows_of(real_codes[:3], "ga"), encoding="utf-8")
+    (shown,) = [
+        (command, printed)
+        for command, _, printed in examples.some.typed(HERE.parent / "docs" / "cluster.md")
+        if "slurm" in command and printed
+    ]
+    done = lemur_here(*examples.filled(shown[0]), cwd=tmp_path)
+    assert done.returncode == 0
+    (line,) = re.findall("^queued: .*\n", done.stderr, re.MULTILINE)
+    examples.shown.assert_shown(line, shown[1])
