@@ -20,6 +20,7 @@ from lemur_core.files.progress import note
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "fixtures" / "recorded"
 
+_SMALL = "sed 's/^widths.*/widths = [16, 64, 128, 128]/' \"$ROOT/train/recipes/preact_se.toml\" > small.toml"
 _ONE_BLOCK = "lemur train run plain --in pp --set 'slots.attention=\"timm::timm.layers.squeeze_excite.SEModule\"'"
 _LSTM = """python -c "
 from datasets import load_dataset
@@ -50,6 +51,12 @@ RECORDS = (
         "lemur run --out out --data cifar10-jpeg",
         before=("rm -rf out cache",),
         run="LEMUR_CURATOR_CACHE=$PWD/cache lemur run --out out --data cifar10-jpeg",  # with empty caches
+    ),
+    Record(
+        "search",
+        "lemur train search --recipe small.toml --in blocks --data cifar10-jpeg --budget 9 --images 2000 --epochs 2"
+        " --out search",
+        before=(_SMALL, "ln -sfn out/blocks blocks"),
     ),
     Record("finetune", "python -m benchmarks.finetune DIR", before=("ln -sfn out/snapshot DIR",)),
     Record(

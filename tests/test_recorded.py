@@ -22,7 +22,6 @@ commands_in = runpy.run_path(str(HERE / "test_tutorials.py"))["commands_in"]
 #: What is shown, neither run nor recorded, and why not.
 NEITHER = {
     "lemur train run preact_se": "more than an hour on two cores: docs/training.md has its figures",
-    "lemur train search": "a quarter of an hour",
     "lemur curate lemur --graph off": "needs Slurm: the line is asserted below, of a queue that runs nothing",
 }
 
