@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environment import make_environment
-from benchmarks.teaching_corpus import ARMS, Corpus, Text, read_corpus
+from benchmarks.teaching_corpus import ARMS, LIBRARY, Corpus, Text, read_corpus
 from benchmarks.teaching_judge import TASK, Learned, copied, counts, header_of, run_all, windows
 from benchmarks.teaching_model import (
     TRAINED,
@@ -100,7 +100,7 @@ def study(given: argparse.Namespace) -> list[str]:
         note(f"{arm}: {len(texts):,} of {corpus.before[arm]:,} texts, {_size(texts) / 1e6:.1f} MB")
     note(f"held out: {len(corpus.held)} records of {len({text.group for text in corpus.held})} groups")
     with _in_turn(given.out / "tokenizer"):
-        distinct = {text.id: text.code for texts in corpus.arms.values() for text in texts}
+        distinct = {text.id: text.code for arm in _lemur(corpus) for text in corpus.arms[arm]}
         tokenizer = make_tokenizer(
             [distinct[id_] for id_ in sorted(distinct)], shape.vocabulary, given.out / "tokenizer"
         )
@@ -137,20 +137,26 @@ def _folders(given: argparse.Namespace) -> dict[str, Path]:
 
 
 def _check_settings(given: argparse.Namespace, corpus: Corpus, shape: Shape) -> None:
-    """One folder holds runs of one kind. Raises: UserError."""
+    """One folder holds runs of one kind; the library may be given later. Raises: UserError."""
     names = ("held", "draw", "samples", "temperature", "longest")
-    settings = {**asdict(shape), **{name: getattr(given, name) for name in names}, "corpus": corpus.digest}
+    settings = {**asdict(shape), **{name: getattr(given, name) for name in names}}
+    settings["corpus"] = corpus.digest(_lemur(corpus))
+    if LIBRARY in corpus.arms:
+        settings[LIBRARY] = corpus.digest([LIBRARY])
     file = given.out / "settings.json"
-    if file.is_file():
-        known = json.loads(file.read_text(encoding="utf-8"))
-        differ = [
-            f"{name} {known.get(name)}, now {value}" for name, value in settings.items() if known.get(name) != value
-        ]
-        if differ:
-            raise UserError(f"{given.out}: made with {'; '.join(differ)}; choose another --out")
-    else:
-        given.out.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(settings, indent=1))
+    known = _read(file)
+    differ = [
+        f"{name} {known[name]}, now {value}" for name, value in settings.items() if known.get(name, value) != value
+    ]
+    if differ:
+        raise UserError(f"{given.out}: made with {'; '.join(differ)}; choose another --out")
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(known | settings, indent=1))
+
+
+def _lemur(corpus: Corpus) -> list[str]:
+    """The arms that learn LEMUR alone."""
+    return [arm for arm in corpus.arms if arm != LIBRARY]
 
 
 def _run(

@@ -32,6 +32,9 @@ ARMS = {
     "graphs": "our snapshot with graphs",
     "library": "that, and lean blocks",
 }
+#: The arm that may be added to a study later: the tokens are made of the others.
+LIBRARY = "library"
+
 _DETAIL: Detail = "abstract"
 
 
@@ -57,10 +60,9 @@ class Corpus:
     features: FeatureTable
     place: Mapping[str, int]  # of an id in the features
 
-    @property
-    def digest(self) -> str:
-        """Names all that is learned and held out."""
-        parts = [*self.arms.values(), self.held]
+    def digest(self, arms: Iterable[str]) -> str:
+        """Names all that these arms learn, and what is held out."""
+        parts = [*(self.arms[arm] for arm in arms), self.held]
         told = "\n".join(" ".join(text.id for text in texts) for texts in parts)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -84,10 +86,10 @@ def read_corpus(folders: Mapping[str, Path], held: int, drawn_by: int) -> Corpus
         "released": read_released(folders["graphs"], snapshots["graphs"]),
         **snapshots,
     }
-    if "library" in folders:
-        arms["library"] = [*arms["graphs"], *read_blocks(folders["library"])]
+    if LIBRARY in folders:
+        arms[LIBRARY] = [*arms["graphs"], *read_blocks(folders[LIBRARY])]
     widths = _known_widths(folders["graphs"])
-    widths |= {text.id: text.widths for text in arms.get("library", ()) if text.widths}
+    widths |= {text.id: text.widths for text in arms.get(LIBRARY, ()) if text.widths}
     table, place = _features(text for texts in arms.values() for text in texts)
     usable = {id_ for id_, at in place.items() if table.shingle_set[at] >= 0}
     chosen = draw([text for text in arms["graphs"] if text.id in usable], held, drawn_by)

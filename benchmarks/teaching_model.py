@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from benchmarks.teaching_speed import attend_in_blocks, mean_loss
 from lemur_core.files.atomic import atomic_file, write_text
 from train.process import Place
 
@@ -163,12 +164,13 @@ def train(
     clock, cpu = time.monotonic(), time.process_time()
     saved_at = clock
     model.train()
+    attend_in_blocks(model)
     while state["step"] < shape.steps:
         step = state["step"]
         for group in optimizer.param_groups:
             group["lr"] = shape.rate * rate_at(step, shape.steps)
         batch = rows[step * shape.batch : (step + 1) * shape.batch]
-        loss = _losses(model, batch, place).mean()
+        loss = _training_loss(model, batch, place)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIPPED)
         optimizer.step()
@@ -220,6 +222,14 @@ def load_model(folder: Path) -> Any:
     """The trained model of a run, ready to be asked."""
     transformers: Any = importlib.import_module("transformers")
     return transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
+
+
+def _training_loss(model: Any, rows: Tensor, place: Place) -> Tensor:
+    """The mean of what `_losses` gives; quicker, and with a gradient."""
+    with place.autocast():
+        hidden = model.model(input_ids=rows[:, :-1], use_cache=False).last_hidden_state
+    precision: torch.dtype = getattr(torch, place.precision)
+    return mean_loss(hidden.flatten(0, 1), model.lm_head.weight, rows[:, 1:].flatten(), precision)
 
 
 def _losses(model: Any, rows: Tensor, place: Place) -> Tensor:

@@ -33,6 +33,7 @@ from benchmarks.teaching_model import (
     rate_at,
     train,
 )
+from benchmarks.teaching_speed import causal_attention, mean_loss
 from lemur_core.files.errors import UserError
 from train.process import choose_place
 
@@ -137,7 +138,8 @@ def test_held_out_groups_leave_every_arm_with_their_neighbours(tmp_path: Path) -
         "graphs": 3,
         "library": 4 if kind == 0 else 5,  # the block that computes the same as network 0, too
     }
-    assert corpus.digest == read_corpus(given, held=1, drawn_by=3).digest
+    again = read_corpus(given, held=1, drawn_by=3)
+    assert corpus.digest(corpus.arms) == again.digest(again.arms)
     assert len({read_corpus(given, held=1, drawn_by=seed).held[0].id for seed in range(8)}) > 1, "drawn by the seed"
 
 
@@ -217,6 +219,26 @@ def test_each_token_is_told_once_from_half_a_context(length: int) -> None:
     assert told == list(range(1, length + 1))
 
 
+@pytest.mark.parametrize("tokens", [1, 511, 513, 1100])  # about one block of queries, and over two
+def test_attention_and_loss_have_the_values_and_derivatives_of_torch(tokens: int) -> None:
+    import torch
+    from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+    draw = torch.Generator().manual_seed(tokens)
+    query, key, value, given = (torch.randn(2, 3, tokens, 4, generator=draw).requires_grad_() for _ in range(4))
+    ours = causal_attention(query, key, value, 0.5)
+    theirs = scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.5)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    of_ours, of_theirs = (torch.autograd.grad(out, (query, key, value), given) for out in (ours, theirs))
+    torch.testing.assert_close(of_ours, of_theirs, rtol=1e-4, atol=1e-5)
+    hidden, weight = (torch.randn(count, 5, generator=draw).requires_grad_() for count in (tokens, 7))
+    wanted = torch.randint(7, (tokens,), generator=draw)
+    ours, theirs = mean_loss(hidden, weight, wanted, torch.float32), cross_entropy(hidden @ weight.T, wanted)
+    torch.testing.assert_close(ours, theirs)
+    of_ours, of_theirs = (torch.autograd.grad(3 * loss, (hidden, weight)) for loss in (ours, theirs))
+    torch.testing.assert_close(of_ours, of_theirs, rtol=1e-4, atol=1e-6)
+
+
 TINY = Shape(vocabulary=300, width=16, inner=32, layers=1, heads=1, context=32, batch=2, tokens=512)
 
 
@@ -266,6 +288,7 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
+    library = options.pop(next(at for at, option in enumerate(options) if option.startswith("--library")))
     first = study("--arm", "graphs", "--seeds", "1")
     assert first.returncode == 0, first.stderr
     assert "our snapshot with graphs" in first.stdout
@@ -274,6 +297,7 @@ def test_a_study_trains_judges_and_goes_on(tmp_path: Path) -> None:
     halfway = judged.parent.parent / "plain-0" / "judged.json"  # as if killed between its bits and its samples
     halfway.parent.mkdir()
     halfway.write_text(json.dumps({name: json.loads(judged.read_text())[name] for name in ("bits", "held_copied")}))
+    options.append(library)  # it may come later
     second = study()
     assert second.returncode == 0, second.stderr
     assert judged.stat().st_mtime_ns == before, "what is known is not done again"
