@@ -18,6 +18,8 @@ from curate.features import FeatureStore, FeatureTable, code_features
 from curate.rows import Source
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
+from lemur_core.similarity.join import in_order
+from lemur_core.similarity.minhash import IntArray
 from lemur_core.similarity.pool import map_codes
 from lemur_core.similarity.tokens import Detail
 
@@ -61,6 +63,11 @@ class Corpus:
     codes: CodeFile
     features: FeatureTable
     computed: int  # codes whose features were not in the cache
+
+    def sets(self, codes: Iterable[int]) -> IntArray:
+        """The distinct shingle sets of codes, in the order of the codes' ids: the same however they are numbered."""
+        ordered = sorted(codes, key=self.ids.__getitem__)
+        return in_order(self.features.shingle_set[np.array(ordered, np.int64)])
 
 
 def read_corpus(

@@ -84,8 +84,7 @@ def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], stru
         lexical, structural: rising; None, for no structural stage, last.
     """
     features = corpus.features
-    sets = np.unique(features.shingle_set[np.array(records.order, np.int64)])
-    truth = exact_pairs(features, sets, min(lexical))
+    truth = exact_pairs(features, corpus.sets(records.order), min(lexical))
     by_prefix = Counter(records.prefixes[code] for code in records.order)
     frequent = [prefix for prefix, number in by_prefix.items() if number >= PREFIX_SHARE * len(records.order)]
     apart = sorted(frequent, key=lambda prefix: (-by_prefix[prefix], prefix))[:PREFIXES]

@@ -192,8 +192,7 @@ def weight_of(name: str, upweight: Sequence[tuple[str, float]]) -> float:
 
 
 def _true_pairs(corpus: Corpus, records: Records, options: CurateOptions) -> ExactPairs:
-    sets = np.unique(corpus.features.shingle_set[np.array(records.order, np.int64)])
-    return exact_pairs(corpus.features, sets, options.lexical_threshold)
+    return exact_pairs(corpus.features, corpus.sets(records.order), options.lexical_threshold)
 
 
 def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, recall: Recall) -> Recall:

@@ -20,7 +20,7 @@ from curate.features import FeatureStore
 from curate.options import LEAK_THRESHOLD
 from curate.outcome import DUPLICATE_STAGES
 from lemur_core.similarity.index import StructuralIndex
-from lemur_core.similarity.join import ExactPairs, measure_recall, pairs_between
+from lemur_core.similarity.join import ExactPairs, in_order, measure_recall, pairs_between
 from lemur_core.similarity.minhash import Banding, IntArray
 from manifests.manifest import Manifest
 from manifests.records import LemurRecord
@@ -101,8 +101,8 @@ class Union:
         return int(self.features.shingle_set[self.code_of[id_]])
 
     def sets(self, ids: Mapping[str, Row] | set[str]) -> IntArray:
-        """The numbers of codes' shingle sets, ascending."""
-        return np.unique(self.features.shingle_set[np.array([self.code_of[id_] for id_ in sorted(ids)], np.int64)])
+        """The numbers of codes' shingle sets, in the order of the codes' ids."""
+        return in_order(self.features.shingle_set[np.array([self.code_of[id_] for id_ in sorted(ids)], np.int64)])
 
     def decided(self, member: Member, decisions: Sequence[Row]) -> None:
         """Take what a member has removed: members after it must say the same."""

@@ -51,18 +51,22 @@ class ExactPairs:
         return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.asked, self.against, self.sets)
 
 
+def in_order(sets: IntArray) -> IntArray:
+    """The distinct numbers among these, in the order in which they first occur."""
+    return sets[np.sort(np.unique(sets, return_index=True)[1])]
+
+
 def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, seed: int = 0) -> ExactPairs:
     """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.
 
     Shingles that occur in exactly the same sets become one weighted column, which leaves about an eighth of them.
-    Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (`complete` says so).
+    Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (`complete` says so), drawn
+    by their places: sets in an order of what they stand for (`in_order`) give one sample, however they are numbered.
     """
     total = len(sets)
     if not total:
         nothing = np.empty(0, np.int64)
         return ExactPairs(nothing, nothing, np.empty(0), 0, 0, 0)
-    # in the order of their content, so that a sample does not depend on how sets are numbered
-    sets = sets[np.lexsort(shingle_sets.signatures[sets][:, :4].T)]
     if total > MAX_SETS:
         sets = sets[np.sort(np.random.default_rng(seed).permutation(total)[:MAX_SETS])]
     incidence, weights = _incidence(shingle_sets, sets)

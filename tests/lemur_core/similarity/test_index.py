@@ -18,7 +18,7 @@ from lemur_core.similarity.index import (
     StructuralIndex,
     set_jaccard,
 )
-from lemur_core.similarity.join import exact_pairs, linked_by_lsh, measure_recall
+from lemur_core.similarity.join import exact_pairs, in_order, linked_by_lsh, measure_recall
 from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
 
 
@@ -208,6 +208,27 @@ def test_a_join_of_too_many_sets_samples_them(monkeypatch: pytest.MonkeyPatch) -
     assert len(found.a) == 8 * 7 // 2
     assert len({*found.a.tolist(), *found.b.tolist()}) == 8
     assert exact_pairs(features, np.arange(8), 0.9).complete
+
+
+@given(numbers=st.permutations(range(30)))
+def test_the_sample_of_a_join_does_not_depend_on_how_sets_are_numbered(numbers: list[int]) -> None:
+    contents = [[*range(50), 100 + i] for i in range(30)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join, "MAX_SETS", 8)
+
+        def sample(numbers: list[int]) -> set[frozenset[int]]:
+            """The pairs found, as places in `contents`, where set `numbers[i]` is the i-th of these."""
+            features: Any = Sets([contents[numbers.index(number)] for number in range(30)])
+            found = exact_pairs(features, np.array(numbers), 0.9)
+            pairs = zip(found.a.tolist(), found.b.tolist(), strict=True)
+            return {frozenset((numbers.index(a), numbers.index(b))) for a, b in pairs}
+
+        assert sample(numbers) == sample(list(range(30)))
+
+
+def test_in_order_of_first_occurrence() -> None:
+    assert in_order(np.array([5, 2, 5, 9, 2, 0])).tolist() == [5, 2, 9, 0]
+    assert in_order(np.empty(0, np.int64)).tolist() == []
 
 
 def test_no_sets() -> None:
