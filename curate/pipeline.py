@@ -58,7 +58,7 @@ def curate(
     repositories = check_origins(origins)
     with atomic_folder(out, force=force) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(source, codes, options.tokens, jobs, None if prepared is None else prepared.features)
+            corpus = read_corpus(source, codes, options.tokens, jobs, None if prepared is None else prepared.features())
             watch.lap("load and features")
             published = open_against(against, corpus, options, jobs) if against else None
             watch.lap("published")

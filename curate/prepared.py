@@ -1,6 +1,6 @@
 """What tasks elsewhere have worked out for a run, which takes it instead of working it out again."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,14 @@ class Prepared:
     """Features, a selection, and graphs.
 
     Attributes:
-        features: of all codes.
+        features: opens those of all codes.
         order: the ids of the codes that were selected from, best first.
         verdicts: of them, in that order: `stage`, `canonical` (a place in it), `similarity`.
         known: the ids of the codes whose graphs were known to that selection.
         answers: of the sandbox, by id, for all codes that were traced.
     """
 
-    features: FeatureStore
+    features: Callable[[], FeatureStore]
     order: Sequence[bytes]
     verdicts: pa.Table
     known: Set[str]

@@ -94,7 +94,7 @@ def rank_records(work: Work, _rank: int, _tasks: int) -> None:
     Of a delta without those that something published stands for, as far as that is known before networks are traced.
     """
     with tempfile.TemporaryDirectory(dir=work.files.here) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-        corpus = read_corpus(StoredRows(work), codes, work.options.tokens, 1, work.features)
+        corpus = read_corpus(StoredRows(work), codes, work.options.tokens, 1, work.features())
     records = build_records(corpus, work.options)
     banding = banding_of(corpus, records, work.options)
     work.files.write_text("banding.json", json.dumps({"bands": banding.bands, "rows": banding.rows}))

@@ -96,9 +96,8 @@ class Work:
         """The places that a task decides, ascending."""
         return np.flatnonzero(self.part_of(self.ids) == rank)
 
-    @cached_property
     def features(self) -> FeatureStore:
-        """The features of all codes."""
+        """The features of all codes; not kept, since the list of a million takes 300 MB."""
         return self._features(None)
 
     def _features(self, only: list[bytes] | None) -> FeatureStore:
