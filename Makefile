@@ -2,8 +2,10 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 OUT ?= snapshot
+# Exact versions, for pip and uv alike: what the documents show was computed with them.
+LOCKED := -c constraints.txt
 
-.PHONY: run test test-slow check bench schemas docs clean
+.PHONY: run test test-slow check bench lock schemas docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -27,6 +29,10 @@ bench: .venv/.ready-dev
 docs: .venv/.ready-dev
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --strict
 
+# Resolves pyproject.toml anew into constraints.txt and pylock.toml.
+lock: .venv/.ready-dev
+	$(PY) -P .ci/lock.py
+
 schemas: .venv/.ready
 	$(PY) -P -m manifests.schemas
 
@@ -36,7 +42,7 @@ clean:
 .venv/bin/python:
 	@if command -v uv >/dev/null; then uv venv -q --python python3 .venv; else python3 -m venv .venv; fi
 
-.venv/.ready: pyproject.toml | .venv/bin/python
+.venv/.ready: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing lemur-curator into .venv: 6 GB on disk, 5 GB of it PyTorch with CUDA, each file told as it is fetched;"
 	@echo "the first run fetches LEMUR 2.1.0 (99 MB) and keeps it"
 	@if command -v uv >/dev/null; then uv pip install --compile-bytecode --python $(PY) -e .; \
@@ -44,8 +50,8 @@ clean:
 	@touch $@
 
 # The peer comes without its dependencies (they include PyTorch); the tests hand it records directly.
-.venv/.ready-dev: pyproject.toml | .venv/.ready
+.venv/.ready-dev: pyproject.toml constraints.txt | .venv/.ready
 	@echo "installing the development tools into .venv"
-	@if command -v uv >/dev/null; then uv pip install -q --compile-bytecode --python $(PY) -e '.[dev]' && uv pip install -q --compile-bytecode --python $(PY) --no-deps nn-dup==2.2.4; \
-	else $(PY) -m pip install -q --disable-pip-version-check -e '.[dev]' && $(PY) -m pip install -q --disable-pip-version-check --no-deps nn-dup==2.2.4; fi
+	@if command -v uv >/dev/null; then uv pip install -q --compile-bytecode --python $(PY) $(LOCKED) -e '.[dev]' && uv pip install -q --compile-bytecode --python $(PY) --no-deps nn-dup==2.2.4; \
+	else $(PY) -m pip install -q --disable-pip-version-check $(LOCKED) -e '.[dev]' && $(PY) -m pip install -q --disable-pip-version-check --no-deps nn-dup==2.2.4; fi
 	@touch $@

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifests.in_tasks import ExecutorOption, TasksOption, WorkersOption, WorkOption, divided
+from manifests.options import RuntimeOption
 
 if TYPE_CHECKING:
     from manifests.manifest import Manifest
@@ -187,6 +188,7 @@ def curate(
     workers: WorkersOption = None,
     work: WorkOption = None,
     jobs: JobsOption = None,
+    runtime: RuntimeOption = None,
     unsafe_no_sandbox: Annotated[
         bool,
         typer.Option(
@@ -200,6 +202,7 @@ def curate(
     from curate.options import CurateOptions, parse_upweight
     from curate.sources import open_sources
     from lemur_core.files.atomic import check_free
+    from lemur_core.sandbox.runtime import expand_sets
     from manifests.licenses import stated_expression
 
     options = CurateOptions(
@@ -222,6 +225,7 @@ def curate(
         seed=seed,
         check_runs=check_runs,
         require_runs=require_runs,
+        runtime=expand_sets(runtime or ()),
         unsafe_no_sandbox=unsafe_no_sandbox,
         chat=chat,
         chat_max_tokens=chat_max_tokens,
@@ -297,6 +301,7 @@ def novel(
         str | None,
         typer.Option(metavar="JSON", help="Hyperparameters; default: usual ones, then those of the nearest records."),
     ] = None,
+    runtime: RuntimeOption = None,
     jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run networks without walls. Only for code you trust.")
@@ -306,7 +311,7 @@ def novel(
     """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed."""
     from curate.novel import novel as run
 
-    found = run(files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox)
+    found = run(files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
     print(json.dumps(found.facts, indent=2) if as_json else "\n".join(found.lines))
     if found.known:
         raise typer.Exit(3)

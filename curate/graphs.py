@@ -9,7 +9,7 @@ of them are. What was never traced is near a kept record by its text, so the out
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -72,6 +72,11 @@ class Traced:
         return self.answer.get("error")
 
     @property
+    def missing(self) -> str:
+        """The package that it imports and could not find; empty where that is not why there is no graph."""
+        return str(self.answer.get("missing", "")).partition(".")[0]
+
+    @property
     def category(self) -> str:
         """The category of that."""
         return (self.error or "").partition(":")[0]
@@ -88,8 +93,8 @@ class Traced:
 class NetworkTracer:
     """Traces networks in a sandbox. A context manager; its sandbox starts when needed."""
 
-    def __init__(self, *, jobs: int | None = None, unsafe: bool = False) -> None:
-        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, limits=LIMITS, preload=META_PRELOAD)
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, runtime: Sequence[str] = ()) -> None:
+        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=LIMITS, preload=META_PRELOAD)
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +107,7 @@ class NetworkTracer:
 
         Args:
             payloads: `code` and what `given_of` tells.
-            wider: try what passes a limit once more, with four times CPU and memory.
+            wider: try what passes a limit of time once more, with four times the seconds.
 
         Raises: UserError if no sandbox can be had.
         """
@@ -113,7 +118,8 @@ class NetworkTracer:
             for outcome in self._box.run_within(jobs) if wider else self._box.run(jobs, attempts=1):
                 answer = answer_of(outcome)
                 if not answer["runs"]:
-                    answer = {"error": f"{answer['category']}: {answer['error']}"}
+                    missing = {"missing": answer["missing"]} if answer.get("missing") else {}
+                    answer = {"error": f"{answer['category']}: {answer['error']}", **missing}
                 yield int(outcome.key), Traced(answer)
                 advance(1)
 
@@ -148,9 +154,10 @@ class GraphTracer(NetworkTracer):
         *,
         jobs: int | None = None,
         unsafe: bool = False,
+        runtime: Sequence[str] = (),
         answers: Mapping[str, Mapping[str, Any]] = {},
     ) -> None:
-        super().__init__(jobs=jobs, unsafe=unsafe)
+        super().__init__(jobs=jobs, unsafe=unsafe, runtime=runtime)
         self.known: dict[int, Traced] = {}
         self._corpus, self._answers = corpus, answers
 

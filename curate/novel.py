@@ -92,6 +92,7 @@ def novel(
     prm: str | None = None,
     jobs: int | None = None,
     unsafe: bool = False,
+    runtime: Sequence[str] = (),
 ) -> Novelty:
     """Whether these networks are new beside these folders.
 
@@ -100,6 +101,7 @@ def novel(
         folders: snapshots and extractions.
         task: whose inputs the networks take.
         prm: hyperparameters as a JSON object; None: `PRM`, then those of the nearest records.
+        runtime: what the networks can import besides the declared runtime.
 
     Raises: UserError if a file is no Python, or a folder cannot be compared with; UsageError if an option is wrong.
     """
@@ -113,7 +115,7 @@ def novel(
             _features(file, detail)  # first: what is no Python is refused before anything runs
     graphs_in = [folder for folder, manifest in manifests.items() if has_graphs(folder, manifest)]
     notes: list[str] = []
-    with NetworkTracer(jobs=jobs, unsafe=unsafe) as tracer:
+    with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         if graphs_in:
             _trace(tracer, files, task, given, notes)
         ids, graphs = {file.id for file in files}, {file.traced.graph for file in files if file.traced.graph}

@@ -46,6 +46,7 @@ class CurateOptions:
     seed: int = 42
     check_runs: bool = False
     require_runs: bool = False  # implies check_runs
+    runtime: tuple[str, ...] = ()  # what networks can import besides the declared runtime
     unsafe_no_sandbox: bool = False
     chat: bool = False
     chat_max_tokens: int = CHAT_MAX_TOKENS
@@ -61,11 +62,12 @@ class CurateOptions:
                 raise UsageError(f"--{name}-threshold {value}: must lie between 0.5 and 1.0")
         if self.min_prefix < 0 or self.topup_per_prefix < 0:
             raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
-        if self.unsafe_no_sandbox and not (self.checks_runs or self.chat or self.graphs != "off"):
-            raise UsageError(
-                "--unsafe-no-sandbox: nothing is run with --graph off and no --check-runs, --require-runs or --chat;"
-                " leave it out"
-            )
+        for option, chosen in (("--unsafe-no-sandbox", self.unsafe_no_sandbox), ("--runtime", bool(self.runtime))):
+            if chosen and not self.runs_code:
+                raise UsageError(
+                    f"{option}: nothing is run with --graph off and no --check-runs, --require-runs or --chat;"
+                    " leave it out"
+                )
         if self.profile == "nn-dup" and self.graphs != "off":
             raise UsageError(f"--graph {self.graph}: profile nn-dup compares no graphs; leave it out or switch")
         if self.keep_per_family < 1:
@@ -93,6 +95,11 @@ class CurateOptions:
     def checks_runs(self) -> bool:
         """Whether kept networks are run."""
         return self.check_runs or self.require_runs
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether any network is run or traced."""
+        return self.checks_runs or self.chat or self.graphs != "off"
 
     @property
     def graphs(self) -> Graphs:

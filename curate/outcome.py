@@ -114,6 +114,7 @@ def _count_graphs(outcome: Outcome) -> dict[str, Any]:
     return {
         "traced": sum(one.graph is not None for one in found.values()),
         "not_traced": dict(sorted(Counter(one.category for one in found.values() if one.graph is None).items())),
+        "missing_packages": dict(sorted(Counter(one.missing for one in found.values() if one.missing).items())),
         "kept": sum(one.graph is not None for one in kept),
         "distinct": len({one.graph for one in kept} - {None}),
         "distinct_up_to_widths": len({one.widths for one in kept} - {None}),

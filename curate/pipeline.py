@@ -94,7 +94,7 @@ def curate(
         describe_snapshot(folder, source.name, outcome, rows)
         manifest = Manifest(
             kind="snapshot",
-            versions=package_versions() | (run_versions() if options.checks_runs or options.chat else {}),
+            versions=package_versions() | (run_versions(options.runtime) if options.runs_code else {}),
             parameters=_parameters(source, options, outcome, published) | _digests(repositories),
             inputs=source.inputs(),
             parents=list(
@@ -133,7 +133,7 @@ def decide(
     """The outcome of the profile that was asked for, and whether the kept records run, where that was asked too."""
     if not options.checks_runs:
         return _decide(corpus, options, jobs, None, against, prepared)
-    with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox) as check:
+    with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as check:
         outcome = _decide(corpus, options, jobs, check, against, prepared)
         outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
     return outcome
@@ -150,7 +150,9 @@ def _decide(
     answers = {} if prepared is None else prepared.answers
     if options.graphs != "off":
         try:
-            with GraphTracer(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, answers=answers) as tracer:
+            with GraphTracer(
+                corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime, answers=answers
+            ) as tracer:
                 return curate_strict(corpus, options, check, tracer, against, prepared)
         except NoSandboxError as error:
             if options.graph is not None or check is not None or against is not None:

@@ -8,7 +8,6 @@ among them; the name of the transform tells the size of the images.
 Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -142,7 +141,6 @@ def _values(transform: str) -> tuple[Literal["float32", "complex64"], tuple[floa
 ENTRY = "lemur_core.sandbox.net:run_network"
 LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=6 * 2**30)
 
-_OF_TORCH = frozenset({"torch", "torchvision"})  # what is missing there stays so: their versions are in the key
 _MARK = "(--require-runs):"
 
 
@@ -167,11 +165,17 @@ class RunChecker:
     """A Check for the records of a corpus. A context manager; its sandbox starts with the first network to run."""
 
     def __init__(
-        self, corpus: Corpus, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = LIMITS
+        self,
+        corpus: Corpus,
+        *,
+        jobs: int | None = None,
+        unsafe: bool = False,
+        runtime: Sequence[str] = (),
+        limits: Limits = LIMITS,
     ) -> None:
         self.ran = 0  # networks whose outcome was not known yet
         self._corpus = corpus
-        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, limits=limits)
+        self._box = open_box([ENTRY], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=limits)
         self._known: dict[tuple[int, int], RunResult] = {}
 
     def __enter__(self) -> Self:
@@ -219,19 +223,19 @@ class RunChecker:
 
 
 def open_box(
-    entries: list[str], *, jobs: int | None, unsafe: bool, limits: Limits, preload: Sequence[str] = PRELOAD
+    entries: list[str],
+    *,
+    jobs: int | None,
+    unsafe: bool,
+    limits: Limits,
+    runtime: Sequence[str] = (),
+    preload: Sequence[str] = PRELOAD,
 ) -> CachedSandbox:
-    """A sandbox for networks; where a package was missing that is there now, its outcome is not used."""
+    """A sandbox for networks. Args: runtime: what they can import besides the declared runtime."""
     workers = workers_within_memory(jobs or available_cores(), limits)
     return CachedSandbox(
-        entries=entries, workers=workers, limits=limits, unsafe=unsafe, preload=preload, usable=_still_answers
+        entries=entries, workers=workers, limits=limits, unsafe=unsafe, runtime=runtime, preload=preload
     )
-
-
-def _still_answers(_job: Job, outcome: Outcome) -> bool:
-    name = outcome.value.get("missing") if isinstance(outcome.value, dict) else ""
-    package = str(name or "").partition(".")[0]
-    return not package or package in _OF_TORCH or importlib.util.find_spec(package) is None
 
 
 def answer_of(outcome: Outcome) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from extract.index import RUNTIME_NAMES, Index
 from extract.lean import LeanFile, Running, lean_all, lean_columns, lean_file
 from extract.modules import Library, Module
 from extract.rebuild import Original, Rewritten, count_rewritten, rebuild_all
-from extract.requirements import distributions_of
+from extract.requirements import distributions_of, versioned
 from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
 from extract.runtime import Runtime, original_folders, runtime_for
 from extract.sources import Source, SourceFile, open_available, open_source
@@ -192,7 +192,8 @@ class BlockExtractor:
             yield from (_result(found, None, Verdict("discovered"), None, None, None) for found in wanted)
             return
         outcomes = self.emit(selected.found)
-        needed = sorted({name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires})
+        names = {name for item in outcomes.values() if isinstance(item, Emitted) for name in item.requires}
+        needed = versioned(names, self.facts.sources)
         emitted = [item for found in wanted if isinstance(item := outcomes[found.block], Emitted)]
         verdicts = self._validate(emitted, needed)
         self.watch.lap("validate")
@@ -242,7 +243,7 @@ class BlockExtractor:
 
     def _run(self, ready: Sequence[Emitted], needed: Sequence[str], verdicts: dict[str, Verdict]) -> None:
         own = sorted({name for source in self.facts.sources for name in self._distributions(source)})
-        self.runtime = runtime_for(needed, known=own, beside=True)
+        self.runtime = runtime_for(needed, known=own)
         with progress("validate", len(ready), "blocks") as advance:
             for candidate, verdict in validate_all(
                 (self._candidate(item) for item in ready),
@@ -504,7 +505,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         runtime = extractor.runtime
         facts.notes = [
             *(f"{name}: no class of that name" for name in selected.missing),
-            *(f"{name} cannot be installed for execution: {reason}" for name, reason in runtime.unavailable),
+            *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
             *facts.notes,
         ]
         if len(selected.others) <= _FEW:

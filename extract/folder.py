@@ -15,7 +15,7 @@ from extract.chat.draft import ChatBlock, Rights, read_rights
 from extract.page import extraction_page
 from extract.paper import qualities
 from extract.report import write_report
-from extract.requirements import requirements_text, runtime_versions
+from extract.requirements import requirements_text
 from extract.results import COLUMNS, Result, RunFacts, at_least, count_rows
 from extract.sources import Source
 from extract.specs.make import write_specs
@@ -23,6 +23,7 @@ from extract.specs.splits import Place, place_specs, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, plural, table
+from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.distinct import count_distinct
 from lemur_core.similarity.text import tokens_of
 from manifests.conversations.conversation import Chat, write_chat_tables
@@ -102,7 +103,7 @@ def write_extraction(
         watch.lap("report")
         manifest = Manifest(
             kind=KIND,
-            versions=package_versions() | runtime_versions(),
+            versions=package_versions() | run_versions(),
             parameters=facts.options.parameters(),
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_bytes_of(s)) for s in facts.sources],
             counts=counts | dataset,

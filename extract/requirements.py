@@ -1,9 +1,9 @@
 """`required_repos.json`: what each closed file needs to run, and where every part of it came from.
 
-Requirements are PEP 508. The declared runtime stands with the installed version as its lower bound: there the blocks
-were validated, and `runtime` has the exact versions. Places are SWHIDs: `swh:1:cnt:` of each file, qualified by the
-origin, the source as anchor, path and lines, and `swh:1:rev:` or `swh:1:dir:` of the source (a `dir` is of the Python
-files that were read, tests, docs and examples left out).
+Requirements are PEP 508, with the versions that the source asks for, where it asks for any; `runtime` has the exact
+versions of the declared runtime, in which the blocks were validated. Places are SWHIDs: `swh:1:cnt:` of each file,
+qualified by the origin, the source as anchor, path and lines, and `swh:1:rev:` or `swh:1:dir:` of the source (a `dir`
+is of the Python files that were read, tests, docs and examples left out).
 """
 
 import ast
@@ -34,7 +34,7 @@ _IMPORT = re.compile(rf"^([ \t]*)(?:import|from)[ \t]+({'|'.join(RUNTIME)})\b", 
 
 def runtime_versions() -> dict[str, str]:
     """The installed versions of the declared runtime, without local build labels."""
-    return {name: str(_public(importlib.metadata.version(name))) for name in RUNTIME}
+    return {name: _public(importlib.metadata.version(name)) for name in RUNTIME}
 
 
 def requirements_text(rows: Iterable[Block], made_from: Mapping[str, Files], sources: Sequence[Source]) -> str:
@@ -55,7 +55,7 @@ def requirements_text(rows: Iterable[Block], made_from: Mapping[str, Files], sou
         files = made_from.get(row.block) or ((row.source, row.path),)
         for name, path in files:
             used.setdefault(name, set()).add(path)
-        blocks.append(_block_entry(row, files, by_name, runtime))
+        blocks.append(_block_entry(row, files, by_name))
     head: dict[str, Any] = {
         "format": FORMAT,
         "runtime": runtime,
@@ -106,9 +106,7 @@ def imported_names(tree: ast.AST) -> list[tuple[str, int]]:
     return sorted(found, key=lambda item: (item[1], item[0]))
 
 
-def _block_entry(
-    row: Block, files: Files, by_name: Mapping[str, Source], runtime: Mapping[str, str]
-) -> dict[str, object]:
+def _block_entry(row: Block, files: Files, by_name: Mapping[str, Source]) -> dict[str, object]:
     source = by_name[row.source]
     needed = imports_of(row.code or "") | {"torch"}  # the class is an nn.Module, whatever it is imported through
     names = list(dict.fromkeys([row.source, *(name for name, _ in files)]))
@@ -118,7 +116,7 @@ def _block_entry(
     return {
         "block": row.block,
         "requires": [
-            *(f"{name}>={version}" for name, version in sorted(runtime.items()) if name in needed),
+            *versioned(needed, [by_name[name] for name in names]),
             *versioned(row.requires, [by_name[name] for name in names]),
         ],
         "origin": source.origin or None,

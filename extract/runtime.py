@@ -1,12 +1,12 @@
-"""The declared runtime of blocks: a folder with the distributions that they require and this interpreter lacks.
+"""What blocks require besides the declared runtime: a folder with these distributions, in the versions asked for.
 
 Wheels only, fetched by pip and unpacked: none of their code is run. The folder is kept in the cache under the digest of
-what it holds. It is for the end of `sys.path` inside the sandbox, where nothing in it can take the place of what the
-interpreter has. The originals that blocks are compared with are had in the same way, each source's apart.
+what it holds; what else is installed on this machine has no part in it. It is for the end of `sys.path` inside the
+sandbox, where nothing in it can take the place of the declared runtime. The originals that blocks are compared with are
+had in the same way, each source's apart.
 """
 
 import hashlib
-import importlib.metadata
 import io
 import json
 import os
@@ -37,6 +37,7 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note
+from lemur_core.sandbox.runtime import declared_runtime
 
 #: What every block may import; never fetched, and not looked for in what other distributions need.
 GIVEN = frozenset({"numpy", "torch", "torchvision", "triton"})
@@ -68,7 +69,7 @@ class Runtime:
     Attributes:
         folder: to append to `sys.path`; None if nothing had to be fetched, or could be.
         installed: what lies in the folder, as `name==version`, in order.
-        unavailable: names that cannot be had, each with the reason; in order.
+        unavailable: names that cannot be had, or not as asked for, each with the reason; in order.
     """
 
     folder: Path | None
@@ -81,21 +82,22 @@ class Runtime:
         return [] if self.folder is None else [self.folder]
 
 
-def runtime_for(requires: Sequence[str], known: Sequence[str] = (), *, beside: bool = False) -> Runtime:
+def runtime_for(requires: Sequence[str], known: Sequence[str] = ()) -> Runtime:
     """A runtime with these distributions and what they need; made once, then found in the cache.
 
-    `opencv-python` is had as `opencv-python-headless`, which holds the same modules. Once the index could not be
-    reached, only what the cache holds is used: a run goes on without the rest, and the next one tries again.
+    `opencv-python` is had as `opencv-python-headless`, which holds the same modules. A version for which there is no
+    wheel here gives way to the newest, and `unavailable` says so. What the declared runtime holds in another version
+    than a block asks for is fetched too: it gives what the runtime's no longer has, such as `pkg_resources`. Once the
+    index could not be reached, only what the cache holds is used: a run goes on without the rest, and the next one
+    tries again.
 
     Args:
         requires: PEP 508 requirements, in any order.
         known: names of distributions that are not to be fetched, nor what they need: had otherwise, or unwanted, as the
             sources are that the blocks come from.
-        beside: have a release that is asked for also where another one is installed here. At the end of `sys.path` it
-            gives what that one no longer has: `pkg_resources` of an older setuptools.
     """
     names = {canonicalize_name(name) for name in known}
-    collected = _Collected(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()}, beside)
+    collected = _Collected(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()})
     collected.collect(requires)
     picked = sorted(collected.picked.values(), key=lambda distribution: distribution.id)
     return Runtime(
@@ -146,7 +148,6 @@ class _Collected:
     """What the requirements, and those of what they bring, come to."""
 
     known: set[str]
-    beside: bool = False
     picked: dict[str, Distribution] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
@@ -177,13 +178,14 @@ class _Collected:
         if name in self.known or name in GIVEN or name.startswith(_GIVEN_PREFIX):
             return None
         because = f"; {parent} needs it" if parent else ""
-        version = _installed_version(requirement.name)
-        other = version is not None and not requirement.specifier.contains(version, prereleases=True)
-        if version is not None and not (self.beside and other and not parent):
-            if other:
-                reason = f"{version} is installed here, not {requirement.specifier}"
+        version = declared_runtime().versions.get(name)
+        if version is not None:
+            if requirement.specifier.contains(version, prereleases=True):
+                return None
+            if parent:
+                reason = f"the declared runtime has {version}, not {requirement.specifier}"
                 self.unavailable.setdefault(name, reason + because)
-            return None
+                return None
         if requirement.url is not None:
             self.unavailable.setdefault(name, f"only named packages are fetched, not {requirement.url}{because}")
             return None
@@ -196,7 +198,7 @@ class _Collected:
             self.specifiers[name] = specifier
             return older
         try:
-            found = _fetch_wheel(name, specifier, cached_only=bool(self.offline))
+            found = self._fetch_stated(name, specifier, because)
         except RetryableError as error:
             self.offline = str(error)
             self.unavailable.setdefault(name, f"{error}{because}")
@@ -209,11 +211,23 @@ class _Collected:
         self.picked[name] = found
         return found
 
+    def _fetch_stated(self, name: str, specifier: SpecifierSet, because: str) -> Distribution:
+        """In a version asked for; where no wheel of it can be had, in the newest."""
+        cached_only = bool(self.offline)
+        try:
+            return _fetch_wheel(name, specifier, cached_only=cached_only)
+        except RetryableError:
+            raise
+        except UserError:
+            if because or not specifier or name in self.picked:
+                raise
+            newest = _fetch_wheel(name, SpecifierSet(), cached_only=cached_only)
+            self.unavailable.setdefault(name, f"no wheel of {specifier} can be had here; {newest.version} is used")
+            return newest
+
 
 def _headless(requirement: Requirement) -> Requirement:
-    other = _HEADLESS.get(canonicalize_name(requirement.name))
-    if other is not None and _installed_version(requirement.name) is None:
-        requirement.name = other
+    requirement.name = _HEADLESS.get(canonicalize_name(requirement.name), requirement.name)
     return requirement
 
 
@@ -232,13 +246,6 @@ def _needs(distribution: Distribution, extras: Iterable[str]) -> Iterator[str]:
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *sorted(extras))):
             requirement.marker = None
             yield str(requirement)
-
-
-def _installed_version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _merge(distributions: Sequence[Distribution]) -> Path:

@@ -25,7 +25,7 @@ Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.
 """  # noqa: E501
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lemur_core.files.errors import UserError
@@ -74,11 +74,12 @@ class CheckSettings:
     threads: int | None = None  # of PyTorch; None: the cores that this process may use
     wall_seconds: float = 1800.0  # of the whole check
     memory_bytes: int = 8 * 2**30
+    runtime: tuple[str, ...] = ()  # what networks can import besides the declared runtime
 
 
-def open_box(dataset: Cifar10, *, unsafe: bool = False) -> Sandbox:
+def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] = ()) -> Sandbox:
     """A sandbox for checks on these images, one at a time; it starts with the first one. Close it."""
-    return Sandbox(entries=[ENTRY], readable=[dataset.folder], workers=1, unsafe=unsafe)
+    return Sandbox(entries=[ENTRY], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
 
 
 def check_nn(
@@ -120,7 +121,7 @@ def check_nn(
     )
     with contextlib.ExitStack() as stack:
         if box is None:
-            box = stack.enter_context(open_box(dataset, unsafe=unsafe))
+            box = stack.enter_context(open_box(dataset, unsafe=unsafe, runtime=settings.runtime))
         elif not box.is_open:
             box.__enter__()
         (outcome,) = box.run([Job(name, ENTRY, payload, limits)])

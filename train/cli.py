@@ -12,6 +12,7 @@ import typer
 
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
+from manifests.options import RuntimeOption
 
 if TYPE_CHECKING:
     from train.recipe import Recipe
@@ -209,6 +210,7 @@ def run_(
     memory: Memory = 8.0,
     time_limit: TimeLimit = None,
     step_limit: StepLimit = 600.0,
+    runtime: RuntimeOption = None,
     unsafe_no_sandbox: Unsafe = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace another run, or train this one again if it failed.")
@@ -230,7 +232,8 @@ def run_(
     from train.run import Resources, TrainingRun, count_images, train_once
     from train.run_folder import run_text
 
-    resources = Resources(threads, device.value, memory, time_limit, step_limit, unsafe=unsafe_no_sandbox)
+    limits = (memory, time_limit, step_limit)
+    resources = Resources(threads, device.value, *limits, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
     read = network_in(Path(network), prm) if is_file else None
     cifar10 = load_cifar10(data)
     count_images(cifar10, held_out, images)  # before the seconds that assembling takes
@@ -312,6 +315,7 @@ def check_(
     ] = None,
     memory: Memory = 8.0,
     time_limit: Annotated[float, _resource(metavar="SECONDS", min=1, help="End the check after so long.")] = 1800.0,
+    runtime: RuntimeOption = None,
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
@@ -321,7 +325,9 @@ def check_(
 
     if metric is not None and task is None:
         raise UsageError("--metric: is for a --task; img-classification is measured by acc")
-    settings = CheckSettings(epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30))
+    settings = CheckSettings(
+        epochs, wall_seconds=time_limit, memory_bytes=int(memory * 2**30), runtime=tuple(runtime or ())
+    )
     asked: dict[str, Any] = {"data": data, "task": task, "metric": metric, "db": archive}
     figures = check_file(net, prm, settings=settings, unsafe=unsafe_no_sandbox, **asked)
     if as_json:

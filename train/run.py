@@ -39,6 +39,9 @@ from train.run_folder import (
 ENTRY = "train.loop:train"
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
+#: What the entry itself imports besides the declared runtime.
+LIBRARIES = ("pyarrow", "pydantic")
+
 _NO_LIMIT = 10.0 * 365 * 86400  # seconds
 _GRACE = 600.0  # seconds for evaluation and files, after the time limit
 _FILE_BYTES, _SCRATCH_BYTES = 4 * 2**30, 16 * 2**30
@@ -113,6 +116,7 @@ class Resources:
     step_limit: float = 600.0
     unsafe: bool = False
     jobs: int = 1
+    runtime: tuple[str, ...] = ()  # distributions that networks can import besides the declared runtime
 
     def checked(self) -> "Resources":
         """The same, with the number of threads and the device told.
@@ -153,6 +157,7 @@ def open_sandbox(data: Path, resources: Resources) -> Sandbox:
     return Sandbox(
         preload=PRELOAD,
         entries=[ENTRY],
+        runtime=[*LIBRARIES, *resources.runtime],
         readable=[data],
         workers=resources.jobs,
         environment=environment,

@@ -31,6 +31,8 @@ _SAMPLES = 32  # to train on, and as many to test on
 _CODE = ("ab/nn/util/", "ab/nn/metric/", "ab/nn/loader/", "ab/nn/transform/")
 _FILES = ("ab/__init__.py", "ab/nn/__init__.py", "ab/nn/api.py")
 _FORMAT = 1
+#: What nn-dataset's trainer imports besides the declared runtime.
+_TRAINER = ("pandas", "tqdm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,8 @@ def check_task(
         memory_bytes=settings.memory_bytes,
         threads=64 + 2 * threads,
     )
-    with Sandbox(entries=[ENTRY], readable=[package], workers=1, unsafe=unsafe) as box:
+    runtime = [*_TRAINER, *known.needs, *settings.runtime]
+    with Sandbox(entries=[ENTRY], readable=[package], workers=1, unsafe=unsafe, runtime=runtime) as box:
         (outcome,) = box.run([Job(name, ENTRY, payload, limits)])
     found = result_of(name, code, outcome, settings, chance=0.0)
     return replace(found, status="ok", error=None) if found.status == "low_accuracy" else found

@@ -32,7 +32,7 @@ def build_chat(corpus: Corpus, outcome: Outcome, options: CurateOptions, *, jobs
     # profile nn-dup keeps also code that is no Python
     none |= {code: Skipped("not_python", why) for code, why in corpus.features.problems.items()}
     codes = [code for code in outcome.kept if code not in none]
-    with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox) as lab:
+    with Lab(jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as lab:
         networks = _networks(corpus, outcome, codes, lab)
         drafts = {kind: _draft(kind, networks, options.seed, lab) for kind in CHAT_KINDS}
     names = corpus.rows.column("nn")

@@ -46,8 +46,15 @@ class Experiment:
 class Lab:
     """Answers experiments. A context manager; its sandbox starts with the first one that was never made before."""
 
-    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, limits: Limits = CHAT_LIMITS) -> None:
-        self._box = open_box(["curate.chat.probe:measure"], jobs=jobs, unsafe=unsafe, limits=limits)
+    def __init__(
+        self,
+        *,
+        jobs: int | None = None,
+        unsafe: bool = False,
+        runtime: Sequence[str] = (),
+        limits: Limits = CHAT_LIMITS,
+    ) -> None:
+        self._box = open_box(["curate.chat.probe:measure"], jobs=jobs, unsafe=unsafe, runtime=runtime, limits=limits)
 
     def __enter__(self) -> Self:
         return self

@@ -130,7 +130,7 @@ def trace_graphs(work: Work, at: int, rank: int, _tasks: int) -> None:
             codes |= {row["id"]: row["code"] for row in file.read_row_group(group).to_pylist() if row["id"] in wanted}
     found: dict[int, Traced] = {}
     try:
-        with NetworkTracer(jobs=1, unsafe=work.options.unsafe_no_sandbox) as tracer:
+        with NetworkTracer(jobs=1, unsafe=work.options.unsafe_no_sandbox, runtime=work.options.runtime) as tracer:
             found = tracer.trace_records(records, lambda place: codes[work.ids[place]])
     except NoSandboxError:
         if work.options.graph is not None:

@@ -9,6 +9,7 @@ from curate.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
 from curate.outcome import DUPLICATE_STAGES, Outcome
 from curate.report.facts import FATES, HOW, Facts, compared_groups
 from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
+from lemur_core.sandbox.runtime import option_for
 from manifests.records import Agreement
 
 #: Rows of a table before the rest is folded into one.
@@ -200,6 +201,13 @@ def graphs(facts: Facts, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
     if found["not_traced"]:
         rows = [[f"`{name}`", count(number)] for name, number in found["not_traced"].items()]
         lines += table(["no graph", "codes"], rows)
+    if found["missing_packages"]:
+        lines += ["Codes that import what the declared runtime does not hold, and how to let them:", ""]
+        rows = [
+            [f"`{name}`", count(number), f"`{option_for(name) or '--runtime NAME'}`"]
+            for name, number in found["missing_packages"].items()
+        ]
+        lines += [*table(["package", "codes", "option"], rows), ""]
     agreements = Counter(
         (verdict.stage, outcome.graphs[code].agrees(outcome.graphs[verdict.canonical]))
         for code, verdict in facts.verdicts.items()

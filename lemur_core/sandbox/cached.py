@@ -7,14 +7,13 @@ sandbox.
 
 import ast
 import hashlib
-import importlib.metadata
 import json
 import os
 import sqlite3
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
@@ -27,8 +26,9 @@ from lemur_core.files.progress import note
 from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.foreign import one_line
 from lemur_core.sandbox.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
+from lemur_core.sandbox.runtime import declared_runtime
 
-_WIDER = 4  # the second time, where limits decide
+_WIDER = 4  # times the seconds, the second time, where limits decide
 ATTEMPTS = 3  # in all, where passing trouble ends a job; anything else fails the same way again
 
 #: Ends that a busy machine may be the reason of.
@@ -118,7 +118,9 @@ class CachedSandbox:
             yield self._keep(key, self._run_again(job, attempts))
 
     def run_within(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """The same where limits decide: a job that passes one runs once more, alone, with four times CPU and memory.
+        """The same where limits decide: a job that was ended for its time, or crashed, runs once more, alone, with four
+        times the CPU and wall seconds. One that needs more memory than its limit does not: the limit is the same on
+        every machine, however much memory that has.
 
         Raises: UserError if no sandbox can be had.
         """
@@ -132,7 +134,7 @@ class CachedSandbox:
 
         for outcome in self.run(remembered(), attempts=1):
             job = given.pop(outcome.key)
-            if outcome.status in PASSING:
+            if outcome.status in (Status.TIMEOUT, Status.CRASHED):
                 again.append(replace(job, limits=_widened(job.limits or self.limits)))
             else:
                 yield outcome
@@ -163,7 +165,8 @@ class CachedSandbox:
     def key_of(self, job: Job) -> str:
         """Names everything that the outcome of a job depends on; the job's own key does not count."""
         limits = asdict(job.limits or self.limits)
-        about = [job.entry, job.payload, limits, run_versions(), sys.version_info[:2], code_digest(job.entry)]
+        versions = run_versions(self._options.get("runtime", ()))
+        about = [job.entry, job.payload, limits, versions, sys.version_info[:2], code_digest(job.entry)]
         return "outcome:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def _recall(self, job: Job, key: str) -> Outcome | None:
@@ -184,7 +187,6 @@ def _widened(limits: Limits) -> Limits:
         limits,
         wall_seconds=limits.wall_seconds * _WIDER,
         cpu_seconds=limits.cpu_seconds * _WIDER,
-        memory_bytes=limits.memory_bytes * _WIDER,
     )
 
 
@@ -232,9 +234,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def run_versions() -> dict[str, str]:
-    """The libraries on which it depends what foreign code does."""
-    return {name: importlib.metadata.version(name) for name in ("numpy", "torch", "torchvision")}
+def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
+    """What foreign code can import, with versions: the declared runtime and what it needs, and `runtime`."""
+    return dict(declared_runtime(tuple(runtime)).versions)
 
 
 @cache

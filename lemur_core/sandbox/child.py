@@ -102,6 +102,7 @@ def _leave_server(server_id: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
         walls.die_with_parent()
+        walls.die_first()
     if os.getppid() != server_id:  # it died before the line above took hold
         _exit(1)
 

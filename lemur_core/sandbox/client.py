@@ -9,7 +9,6 @@ import logging
 import os
 import selectors
 import shutil
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,8 +23,8 @@ from lemur_core.sandbox.link import (
     Setup,
     StartError,
     WallError,
-    examine,
     find_package,
+    prepare_interpreter,
     scrubbed_environment,
     start_all,
 )
@@ -129,6 +128,8 @@ class Flow:
     def _file(self, job: Job, number: int, message: Message) -> None:
         status, text = message["status"], message["text"]
         ended, value, error = (Status(status), None, text) if status else read_report(text)
+        if ended is Status.OUT_OF_MEMORY:  # which allocation met the limit differs from machine to machine
+            error = f"needs more memory than {(job.limits or self._limits).memory_bytes / 2**30:g} GiB"
         self._done[number] = Outcome(
             key=job.key,
             status=ended,
@@ -186,7 +187,7 @@ class Sandbox:
     Args:
         preload: modules that the server imports before it forks.
         entries: entries (as in `Job.entry`) to import with them; one that is not listed is imported at its first job.
-        python: the interpreter to run jobs in; it need not have this distribution installed.
+        runtime: distributions that jobs can import besides the declared runtime, by name or named set.
         sys_path: folders appended to its `sys.path`, for the modules of the entries. Jobs may not read them.
         readable: further files and folders that jobs may read.
         workers: jobs at the same time.
@@ -197,7 +198,7 @@ class Sandbox:
 
     preload: Sequence[str] = PRELOAD
     entries: Sequence[str] = ()
-    python: str = sys.executable
+    runtime: Sequence[str] = ()
     sys_path: Sequence[Path] = ()
     readable: Sequence[Path] = ()
     workers: int = 2
@@ -270,7 +271,7 @@ class Sandbox:
     def _choose_backend(self, folder: Path) -> None:
         home = Path.home()
         environment = scrubbed_environment(folder) | dict(self.environment)
-        interpreter = examine(self.python, self.readable, home, environment)
+        interpreter = prepare_interpreter(self.runtime, self.readable, home)
         canary = folder / "canary"
         canary.write_bytes(b"not for jobs to read")
         setup = Setup(
@@ -318,5 +319,5 @@ class Sandbox:
             for link in self._links:
                 link.stop()
             if isinstance(error, StartError) and not isinstance(error, WallError):
-                raise UserError(f"{self.python}: the sandbox's server cannot start: {error}") from error
+                raise UserError(f"the sandbox's server cannot start: {error}") from error
             raise

@@ -22,6 +22,7 @@ _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _SIGKILL = 9
 _CAPABILITY_VERSION_3 = 0x20080522
 _OPEN_FILES = 1024
+_FIRST_TO_GO = "1000"  # the highest oom_score_adj; it takes no rights to raise one's own
 
 #: Readable besides the interpreter: what PyTorch asks the machine about itself. No other process's folder in /proc.
 MACHINE_FILES = (
@@ -75,6 +76,12 @@ def confine(backend: str, readable: Sequence[str], scratch: str) -> None:
     if backend == "sandlock":
         _restrict_files(readable, scratch)
     install_filter()
+
+
+def die_first() -> None:
+    """Have the kernel end this process before any other when the machine runs out of memory; it may not undo this."""
+    with contextlib.suppress(OSError):  # no /proc
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
 
 
 def die_with_parent() -> None:

@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 #: The module that a network's file becomes.
 NETWORK = "network"
@@ -24,6 +25,11 @@ def load(code: str, name: str) -> ModuleType:
     sys.modules[name] = module
     specification.loader.exec_module(module)
     return module
+
+
+def run_text(payload: dict[str, Any]) -> object:
+    """An entry: what a file of `code` leaves under the name `answer`."""
+    return vars(load(payload["code"], NETWORK)).get("answer")
 
 
 def one_line(text: str, limit: int) -> str:

@@ -11,6 +11,7 @@ import os
 import secrets
 import selectors
 import signal
+import site
 import socket
 import sys
 import time
@@ -123,6 +124,13 @@ def _first_message(channel: Channel) -> Message:
                 sys.exit(0)
 
 
+def _add_site_builtins() -> None:
+    """`exit`, `quit` and the like, which an interpreter without its `site` module lacks."""
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
+
+
 class _Server:
     """The loop and its state: jobs waiting, jobs running."""
 
@@ -164,6 +172,7 @@ class _Server:
                 self._self_test()
             stage = "failed"
             sys.path.extend(path for path in self._settings["sys_path"] if path not in sys.path)
+            _add_site_builtins()
             self._library.preload(self._settings["preload"], self._settings["entries"])
             self._base_bytes = address_space()
         except Exception as error:  # noqa: BLE001 (whatever a library raises while it is imported is the caller's to report)

@@ -49,12 +49,12 @@ def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
     wheel(
         "tinya",
-        needs=("tinyb>=1", "torch>=2", "numpy", "nvidia-cublas", "packaging", 'absent ; extra == "more"',
+        needs=("tinyb>=1", "torch>=2", "numpy", "nvidia-cublas", "sympy", 'absent ; extra == "more"',
                'other ; python_version < "3"'),
     )  # fmt: skip
     wheel("tinyb", "1.5")
     wheel("tinyb", "2.0")
-    runtime = runtime_for(["tinya", "packaging", "torch"])
+    runtime = runtime_for(["tinya", "sympy", "torch"])
     assert runtime.installed == ("tinya==1.0", "tinyb==2.0")
     assert runtime.unavailable == ()
     assert names(runtime) == {"tinya.py", "tinyb.py"}
@@ -68,16 +68,23 @@ def test_extras_and_known_names(wheel: Wheel) -> None:
     assert runtime.unavailable == ()
 
 
-def test_a_release_beside_the_installed_one(wheel: Wheel) -> None:
-    """Asked for by a block itself, and only then: what a distribution needs is had as it is installed."""
-    wheel("packaging", "0.9")
-    wheel("tiny", needs=("packaging<1",))
-    runtime = runtime_for(["packaging<1"], beside=True)
-    assert runtime.installed == ("packaging==0.9",)
-    runtime = runtime_for(["tiny"], beside=True)
+def test_another_release_than_that_of_the_declared_runtime(wheel: Wheel) -> None:
+    """Asked for by a block itself, and only then: what a distribution needs is had as the runtime has it."""
+    wheel("sympy", "0.9")
+    wheel("tiny", needs=("sympy<1",))
+    runtime = runtime_for(["sympy<1"])
+    assert runtime.installed == ("sympy==0.9",)
+    runtime = runtime_for(["tiny"])
     assert runtime.installed == ("tiny==1.0",)
-    assert reasons(runtime)["packaging"].endswith("is installed here, not <1; tiny needs it")
-    assert runtime_for(["packaging>1"], beside=True).installed == ()
+    assert reasons(runtime)["sympy"].startswith("the declared runtime has ")
+    assert reasons(runtime)["sympy"].endswith(", not <1; tiny needs it")
+    assert runtime_for(["sympy>1"]).installed == ()
+
+
+def test_what_is_installed_here_has_no_part_in_it(wheel: Wheel) -> None:
+    """pytest is installed, and no part of the declared runtime."""
+    wheel("pytest", "0.1")
+    assert runtime_for(["pytest"]).installed == ("pytest==0.1",)
 
 
 def test_the_second_time_pip_is_not_asked(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,9 +159,8 @@ def test_no_code_of_a_distribution_is_run(index: Path, wheel: Wheel, tmp_path: P
         ("tool @ git+https://example.org/tool", "tool", "only named packages are fetched"),
         ("tool @ file:///etc/passwd", "tool", "only named packages are fetched"),
         ("--pre", "--pre", "not a requirement of PEP 508"),
-        ("tiny==9", "tiny", "no wheel of it"),
         ("elsewhere", "elsewhere", "no wheel of it"),
-        ("packaging<1", "packaging", "is installed here, not <1"),
+        ("sympy<1", "sympy", "no wheel of it"),
     ],
 )
 def test_what_cannot_be_had(wheel: Wheel, requirement: str, name: str, reason: str) -> None:
@@ -164,6 +170,13 @@ def test_what_cannot_be_had(wheel: Wheel, requirement: str, name: str, reason: s
     runtime = runtime_for([requirement])
     assert reason in reasons(runtime)[name]
     assert runtime.folder is None
+
+
+def test_a_version_without_a_wheel_gives_way_to_the_newest(wheel: Wheel) -> None:
+    wheel("tiny")
+    runtime = runtime_for(["tiny==9"])
+    assert runtime.installed == ("tiny==1.0",)
+    assert reasons(runtime)["tiny"] == "no wheel of ==9 can be had here; 1.0 is used"
 
 
 @pytest.mark.parametrize("member", ["../out.py", "{folder}/out.py", "tinya-1.0.data/purelib/{folder}/out.py"])

@@ -254,39 +254,13 @@ def test_probes_see_every_breach(open_box: Sandbox, tmp_path: Path) -> None:
     [
         ({"readable": [Path("/nowhere/at-all")]}, "/nowhere/at-all: does not exist"),
         ({"preload": ("no_such_library",)}, "cannot start: ModuleNotFoundError: No module named 'no_such_library'"),
-        ({"python": "/nowhere/python"}, "/nowhere/python: cannot be started as the sandbox's interpreter"),
+        ({"runtime": ("no-such-package",)}, "--runtime no-such-package: no-such-package is not installed here"),
         ({"workers": 0}, "workers: 0"),
     ],
 )
 def test_what_cannot_be_started_is_told(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Sandbox(**{"preload": (), "unsafe": True, **options}).__enter__()
-
-
-def test_foreign_interpreter(tmp_path: Path, box: Sandbox) -> None:
-    """A bare environment, without our distribution or sandlock, and with modules that have our names."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
-    (packages / "sandbox.py").write_text("name = 'foreign'\n")
-    (packages / "theirs.py").write_text("x = 21\n")
-    marker = tmp_path / "ran-outside"
-    (packages / "evil.pth").write_text(f"import pathlib; pathlib.Path({str(marker)!r}).touch()\n")
-    python = str(tmp_path / "venv" / "bin" / "python")
-    with Sandbox(preload=("theirs",), python=python, sys_path=[HERE]) as foreign:
-        assert foreign.backend == "sandlock" or shutil.which("bwrap")
-        names = {"names": ["theirs", "sandlock", "psutil"]}
-        ours = {"canary": str(tmp_path / "none"), "home": str(Path.home())}
-        outcome, probed = foreign.run(
-            [Job("1", "attacks:import_packages", names), Job("2", "lemur_core.sandbox.confine:find_breaches", ours)]
-        )
-    assert probed.value == [], probed.error  # the entry is ours, although a module there has the name of its package
-    assert isinstance(outcome.value, dict)
-    assert {name: bool(file) for name, file in outcome.value.items()} == {
-        "theirs": True,
-        "sandlock": True,
-        "psutil": False,
-    }
-    assert not marker.exists()
 
 
 def test_scratch_is_private_to_a_job(box: Sandbox) -> None:

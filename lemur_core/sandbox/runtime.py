@@ -1,0 +1,172 @@
+"""The declared runtime: the distributions that foreign code can import, whatever else is installed beside them.
+
+Jobs see a folder of links to the files of these distributions, and no `site-packages`. A network that imports einops
+fails alike on a machine that has einops and on one that has not, until einops is asked for: `--runtime einops`.
+"""
+
+import contextlib
+import csv
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution
+from pathlib import Path
+
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.errors import UserError
+
+# `packaging` is imported where it is used: inside the sandbox, where this package is imported too, there is none.
+
+#: What every network and block can import, with what these need.
+DECLARED = ("numpy", "torch", "torchvision")
+
+#: Further distributions that can be asked for under one name, by what they are imported as. LEMUR's: what its networks
+#: import besides.
+NAMED_SETS: Mapping[str, Mapping[str, str]] = {
+    "lemur-nets": {
+        "diffusers": "diffusers",
+        "einops": "einops",
+        "sklearn": "scikit-learn",
+        "transformers": "transformers",
+    }
+}
+
+#: Libraries of GPU builds of torch: found by their path and not imported, and without part in any result on a CPU.
+_LIBRARIES = ("cuda-", "nvidia-")
+_LIBRARY_FOLDERS = ("cuda", "nvidia")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The distributions of a runtime, as they are installed.
+
+    Attributes:
+        versions: of each distribution, by its normalised name, in order.
+        folders: of the same distributions' metadata; what is installed lies beside them.
+    """
+
+    versions: Mapping[str, str]
+    folders: Mapping[str, Path]
+
+    def readable(self) -> list[str]:
+        """The real files and folders that jobs must be able to read."""
+        sites = dict.fromkeys(folder.parent for folder in self.folders.values())
+        libraries = [str(site / name) for site in sites for name in _LIBRARY_FOLDERS if (site / name).is_dir()]
+        return [*self.links().values(), *libraries]
+
+    def links(self) -> dict[str, str]:
+        """What each entry of the folder for `sys.path` leads to."""
+        return {name: str(target) for folder in self.folders.values() for name, target in _installed_files(folder)}
+
+    def folder(self) -> Path:
+        """The folder of links, kept in the cache under the digest of what it holds.
+
+        Raises: UserError if it cannot be written.
+        """
+        links = self.links()
+        digest = hashlib.sha256(json.dumps(links, sort_keys=True).encode()).hexdigest()[:32]
+        parent = cache_folder("runtime-links")
+        target = parent / digest
+        if target.is_dir():
+            return target
+        with tempfile.TemporaryDirectory(dir=parent) as scratch:
+            folder = Path(scratch) / digest
+            folder.mkdir()
+            for name, real in links.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).symlink_to(real)
+            with contextlib.suppress(OSError):  # another process was faster
+                folder.rename(target)
+        return target
+
+
+@functools.cache
+def declared_runtime(further: tuple[str, ...] = ()) -> Runtime:
+    """The declared runtime as it is installed here, with what its distributions require.
+
+    Args: further: names of distributions, or of `NAMED_SETS`, beside `DECLARED`.
+    Raises: UserError if one that is named is not installed.
+    """
+    from packaging.utils import canonicalize_name
+
+    versions: dict[str, str] = {}
+    folders: dict[str, Path] = {}
+    waiting = [(name, frozenset[str]()) for name in (*DECLARED, *expand_sets(further))]
+    named = {canonicalize_name(name) for name, _ in waiting}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        name, extras = waiting.pop()
+        key = canonicalize_name(name)
+        if (key, extras) in seen or key.startswith(_LIBRARIES):
+            continue
+        seen.add((key, extras))
+        distribution = next(iter(importlib.metadata.distributions(name=name)), None)
+        if distribution is None:
+            if key in named:
+                raise UserError(_absence(key, further))
+            continue  # an optional part of its parent's platform; the import fails where it is needed
+        versions[key], folders[key] = distribution.version, _metadata_folder(distribution)
+        waiting += _requirements(distribution, extras)
+    return Runtime(dict(sorted(versions.items())), dict(sorted(folders.items())))
+
+
+def expand_sets(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of distributions, those of named sets in the place of the sets' names; sorted, each once."""
+    from packaging.utils import canonicalize_name
+
+    return tuple(sorted({canonicalize_name(each) for name in names for each in _members(name)}))
+
+
+def option_for(package: str) -> str:
+    """How to ask for a package that code could not import, by the name that it imports it by."""
+    return next((f"--runtime {name}" for name, members in NAMED_SETS.items() if package in members), "")
+
+
+def _members(name: str) -> Iterable[str]:
+    return NAMED_SETS[name].values() if name in NAMED_SETS else (name,)
+
+
+def _absence(name: str, further: Sequence[str]) -> str:
+    group = next((group for group in further if group in NAMED_SETS and name in _members(group)), None)
+    if group is not None:
+        return f"--runtime {group}: {name} is not installed here; pip install 'lemur-curator[{group}]'"
+    option = "" if name in DECLARED else f"--runtime {name}: "
+    return f"{option}{name} is not installed here; pip install {name}"
+
+
+def _requirements(distribution: Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    from packaging.requirements import Requirement
+
+    for text in distribution.requires or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *sorted(extras))):
+            yield requirement.name, frozenset(requirement.extras)
+
+
+def _metadata_folder(distribution: Distribution) -> Path:
+    folder = getattr(distribution, "_path", None)
+    if folder is None:
+        raise UserError(f"{distribution.name}: not installed as files; install its wheel, so that jobs can import it")
+    return Path(os.path.abspath(folder))  # noqa: PTH100 (resolve() would follow a link out of the environment)
+
+
+@functools.cache
+def _installed_files(metadata: Path) -> tuple[tuple[str, Path], ...]:
+    """The entries of `site-packages` that belong to a distribution: files, packages, parts of namespace packages."""
+    site, found = metadata.parent, {metadata.name: metadata}
+    record = metadata / "RECORD"
+    rows = csv.reader(record.read_text(encoding="utf-8").splitlines()) if record.is_file() else ()
+    for first, *rest in (row[0].split("/") for row in rows if row):
+        if first in ("..", "", "__pycache__") or first in found:
+            continue
+        whole = not rest or "." in first or (site / first / "__init__.py").is_file()
+        name = first if whole else f"{first}/{rest[0]}"
+        if (site / name).exists():
+            found[name] = site / name
+    return tuple(sorted(found.items()))

@@ -1,0 +1,88 @@
+"""What foreign code can import: the declared runtime, and nothing else that is installed."""
+
+import importlib.metadata
+from pathlib import Path
+
+import numpy
+import pytest
+
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import Job, Sandbox
+from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, declared_runtime, expand_sets
+
+ENTRY = "lemur_core.sandbox.foreign:run_text"
+
+#: Which of these names a job can import, and which distributions it sees.
+LOOK = """
+import importlib, importlib.metadata, pkgutil
+answer = {"imported": [], "found": [], "listed": sorted({module.name for module in pkgutil.iter_modules()})}
+for name in ("numpy", "torch", "torchvision", "sympy", "PIL", "pytest", "hypothesis", "pydantic"):
+    try:
+        importlib.import_module(name)
+        answer["imported"].append(name)
+    except ModuleNotFoundError:
+        pass
+    if importlib.util.find_spec(name):
+        answer["found"].append(name)
+answer["distributions"] = sorted({d.metadata["Name"].lower() for d in importlib.metadata.distributions()})
+answer["leaves"] = callable(exit) and callable(quit)
+"""
+
+
+def look(**options: object) -> dict[str, list[str]]:
+    with Sandbox(workers=1, entries=[ENTRY], **options) as box:  # type: ignore[arg-type]
+        (outcome,) = box.run([Job("look", ENTRY, {"code": LOOK})])
+    assert isinstance(outcome.value, dict), outcome.error
+    return outcome.value
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_a_job_sees_the_declared_runtime_alone(unsafe: bool) -> None:
+    seen = look(unsafe=unsafe)
+    for what in ("imported", "found"):
+        assert set(seen[what]) == {*DECLARED, "sympy", "PIL"}, what
+    assert {"pytest", "hypothesis", "pydantic"}.isdisjoint(seen["listed"])
+    assert {name.replace("_", "-") for name in seen["distributions"]} == declared_runtime().versions.keys()
+    assert seen["leaves"]
+
+
+def test_what_is_asked_for_is_seen_besides() -> None:
+    seen = look(runtime=("pydantic",))
+    assert set(seen["imported"]) == {*DECLARED, "sympy", "PIL", "pydantic"}
+    assert {"pydantic", "annotated-types", "pydantic-core"} <= declared_runtime(("pydantic",)).versions.keys()
+
+
+def test_versions_are_those_installed() -> None:
+    versions = declared_runtime().versions
+    assert {name: versions[name] for name in DECLARED} == {name: importlib.metadata.version(name) for name in DECLARED}
+    assert not [name for name in versions if name.startswith(("nvidia", "cuda"))]
+    assert list(versions) == sorted(versions)
+
+
+def test_the_folder_holds_the_files_of_each_distribution() -> None:
+    folder = declared_runtime().folder()
+    assert (folder / "numpy").resolve() == Path(numpy.__file__).parent.resolve()
+    assert (folder / "typing_extensions.py").is_file()
+    assert all(link.exists() for link in folder.iterdir())
+    assert not (folder / "pytest").exists()
+
+
+def test_a_name_that_is_not_installed() -> None:
+    with pytest.raises(UserError, match=r"--runtime nothing-such: .* pip install nothing-such$"):
+        declared_runtime(("nothing-such",))
+
+
+def test_a_named_set_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NAMED_SETS, "lemur-nets", {"nothing": "nothing-such"})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"pip install 'lemur-curator\[lemur-nets\]'"):
+        declared_runtime(("lemur-nets",))
+
+
+def test_names_of_sets_are_expanded() -> None:
+    assert expand_sets(("lemur-nets", "Einops", "my_package")) == (
+        "diffusers",
+        "einops",
+        "my-package",
+        "scikit-learn",
+        "transformers",
+    )

@@ -1,0 +1,153 @@
+"""What else is installed changes nothing: the same bytes in an environment of what is declared, and in a fuller one."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.pylock import Pylock
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lemur_core.sandbox.runtime import declared_runtime
+
+ROOT = Path(__file__).parents[1]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+#: Networks that ask for packages which one of the environments has, by import and by a look at what is there.
+NETWORK = """
+import torch
+from torch import nn
+{first}
+
+def supported_hyperparameters():
+    return {{"lr", "momentum"}}
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.body = nn.Conv2d(in_shape[1], {width}, 3)
+        self.head = nn.Linear({width}, out_shape[0])
+
+    def forward(self, x):
+        x = {activation}(self.body(x))
+        return self.head(x.mean((2, 3)))
+
+    def train_setup(self, prm):
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"], momentum=prm["momentum"])
+
+    def learn(self, train_data):
+        for inputs, labels in train_data:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self(inputs), labels).backward()
+            self.optimizer.step()
+"""
+CODES = {
+    "plain": NETWORK.format(first="", width=8, activation="torch.relu"),
+    "einops": NETWORK.format(first="from einops import rearrange", width=12, activation="torch.tanh"),
+    "transformers": NETWORK.format(first="import transformers", width=16, activation="nn.functional.gelu"),
+    "optional": NETWORK.format(
+        first="try:\n    import einops\n    WIDER = 64\nexcept ImportError:\n    WIDER = 8",
+        width="WIDER",
+        activation="torch.sigmoid",
+    ),
+    "looks": NETWORK.format(
+        first="import importlib.util\nWIDE = 96 if importlib.util.find_spec('transformers') else 24",
+        width="WIDE",
+        activation="nn.functional.silu",
+    ),
+    "metadata": NETWORK.format(
+        first="from importlib.metadata import distributions\nCOUNT = len(list(distributions()))",
+        width="COUNT",
+        activation="nn.functional.elu",
+    ),
+}
+
+
+def make_environment(folder: Path, further: tuple[str, ...] = ()) -> Path:
+    """An environment that holds the product, what it declares, and `further`: links to what is installed here."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    names = tuple(Requirement(text).name for text in DECLARED["dependencies"])
+    for name, target in declared_runtime(("lemur-curator", *names, *further)).links().items():
+        (site / name).parent.mkdir(exist_ok=True)
+        if not (site / name).exists():
+            (site / name).symlink_to(target)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_a_fuller_environment_gives_the_same_bytes(tmp_path: Path) -> None:
+    with (tmp_path / "rows.jsonl").open("w", encoding="utf-8") as file:
+        for name, code in CODES.items():
+            row = {"nn": name, "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
+            prm = json.dumps({"lr": 0.1, "momentum": 0.9, "transform": "norm_32"})
+            row |= {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": prm}
+            file.write(json.dumps(row) + "\n")
+    made: dict[str, Path] = {}
+    for name, further in (("declared", ()), ("fuller", ("einops", "transformers", "hypothesis", "psutil", "pandas"))):
+        python = make_environment(tmp_path / name, further)
+        seen = subprocess.run([python, "-P", "-c", "import einops, transformers"], check=False, capture_output=True)
+        assert (seen.returncode == 0) == bool(further), "the environments differ in this"
+        made[name] = tmp_path / f"snapshot-{name}"
+        done = subprocess.run(
+            [
+                python,
+                "-P",
+                "-c",
+                "import lemur; lemur.main()",
+                "curate",
+                "rows.jsonl",
+                "--graph",
+                "all",
+                "--out",
+                made[name],
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "LEMUR_CURATOR_CACHE": str(tmp_path / f"cache-{name}")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    files = sorted(path.relative_to(made["declared"]) for path in made["declared"].rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(made["fuller"]) for path in made["fuller"].rglob("*") if path.is_file())
+    for file in files:
+        ours, theirs = ((made[name] / file).read_bytes() for name in ("declared", "fuller"))
+        if file.name == "manifest.json":
+            ours, theirs = ({**json.loads(text), "measured": None} for text in (ours, theirs))
+            assert ours["counts"]["graphs"]["missing_packages"] == {"einops": 1, "transformers": 1}
+            assert ours["versions"]["torch"]
+        if "page" not in file.parts and file.name not in ("index.html", "report.md"):
+            assert ours == theirs, file
+
+
+def test_the_lock_is_what_is_installed_by() -> None:
+    """Both files name the same releases; the lock is valid by PEP 751 and names no index."""
+    text = (ROOT / "pylock.toml").read_text(encoding="utf-8")
+    lock = Pylock.from_dict(tomllib.loads(text))
+    lock.validate()
+    locked = {package.name: str(package.version) for package in lock.packages}
+    constraints = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            requirement = Requirement(line)
+            ((operator, version),) = [(item.operator, item.version) for item in requirement.specifier]
+            assert operator == "=="
+            constraints[canonicalize_name(requirement.name)] = version
+    assert locked.items() <= constraints.items()
+    assert {"torch", "torchvision", "numpy", "pyarrow"} <= locked.keys()
+    assert "://" not in text
+
+
+def test_the_lock_holds_all_that_is_declared() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(Requirement(line).name): line for line in lines if not line.startswith("#")}
+    extras = DECLARED["optional-dependencies"].values()
+    for text in (*DECLARED["dependencies"], *(text for extra in extras for text in extra)):
+        requirement = Requirement(text)
+        (version,) = Requirement(pinned[canonicalize_name(requirement.name)]).specifier
+        assert requirement.specifier.contains(version.version), f"{text}: run make lock"
