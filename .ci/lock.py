@@ -20,9 +20,9 @@ CHOSEN = ("torch==2.14.1", "torchvision==0.29.1")
 PYTHONS = ("3.11", "3.12", "3.13")
 
 _HEAD = "# The versions that `make` installs. Written by `make lock`; not to be edited.\n"
-_TAG = re.compile(
-    r"-(py3|py2\.py3|(?:cp|py)(\d)(\d+)|cp\d+)-(none|abi3|cp\d+)-(any|\S*linux\S*_x86_64|\S*linux\S*_aarch64)\.whl$"
-)
+_PLATFORM = re.compile(r"any|.*linux.*_(x86_64|aarch64)")
+_CPYTHONS = {f"cp{version.replace('.', '')}" for version in PYTHONS}
+_NEWER = re.compile(r"py3(1[4-9]|[2-9]\d)")
 
 
 def main() -> None:
@@ -67,11 +67,11 @@ def lock_text(lock: dict[str, Any]) -> str:
 
 def is_wanted(name: str) -> bool:
     """Whether a wheel can be installed on Linux with a Python that is supported."""
-    match = _TAG.search(name)
-    if match is None or "musllinux" in name:
+    python, abi, platform = name.removesuffix(".whl").split("-")[-3:]
+    if _PLATFORM.fullmatch(platform) is None or "musl" in platform:
         return False
-    python = f"{match[1]}.{match[2]}" if match[1] else ""
-    return match[3] == "abi3" or not python.startswith("3.") or python in PYTHONS
+    compiled = python.startswith("cp") and abi != "abi3"
+    return python in _CPYTHONS if compiled else _NEWER.fullmatch(python) is None
 
 
 def file_name(file: dict[str, Any]) -> str:

@@ -29,9 +29,14 @@ DECLARED = ("numpy", "torch", "torchvision")
 #: import besides.
 NAMED_SETS: Mapping[str, Mapping[str, str]] = {
     "lemur-nets": {
+        "datasets": "datasets",
         "diffusers": "diffusers",
         "einops": "einops",
+        "matplotlib": "matplotlib",
+        "packaging": "packaging",
+        "scipy": "scipy",
         "sklearn": "scikit-learn",
+        "tqdm": "tqdm",
         "transformers": "transformers",
     }
 }
