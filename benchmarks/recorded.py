@@ -20,6 +20,8 @@ from lemur_core.files.progress import note
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "fixtures" / "recorded"
 
+#: A clone of what is committed here, with what is locked and no development tools.
+_FRESH = 'rm -rf clone && git clone -q "$ROOT" clone && make -s -C clone .venv/.ready >&2'
 _SMALL = "sed 's/^widths.*/widths = [16, 64, 128, 128]/' \"$ROOT/train/recipes/preact_se.toml\" > small.toml"
 _ONE_BLOCK = "lemur train run plain --in pp --set 'slots.attention=\"timm::timm.layers.squeeze_excite.SEModule\"'"
 _LSTM = """python -c "
@@ -44,7 +46,7 @@ class Record:
 
 
 RECORDS = (
-    Record("snapshot", "make run", run="lemur curate lemur --out snapshot --force"),
+    Record("snapshot", "make run", before=(_FRESH,), run="make -s -C clone run OUT=$PWD/snapshot"),
     Record("explain", "lemur explain snapshot ga-667"),
     Record(
         "run",
