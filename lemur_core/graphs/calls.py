@@ -182,7 +182,7 @@ def by_schema(call: Call) -> Text:
         raise RebuildError(f"operation {op} has no public form")
     positional: list[str] = []
     named: dict[str, str] = {}
-    for argument in schema.arguments:
+    for position, argument in enumerate(schema.arguments):
         name = "input" if argument.name == "self" else argument.name
         given = call.get(name)
         default = argument.default_value if argument.has_default_value() else None
@@ -193,7 +193,7 @@ def by_schema(call: Call) -> Text:
             named[name] = repr(REDUCTIONS[given])
             continue
         text = dtype_text(given) if name == "dtype" else _argument(call, name)
-        if argument.kwarg_only or len(positional) != schema.arguments.index(argument):
+        if argument.kwarg_only or len(positional) != position:
             named[name] = text
         else:
             positional.append(text)
