@@ -1,13 +1,14 @@
 """One form for each computation: what is only another way to write the same becomes the same nodes.
 
 Every rule keeps the values, bit for bit, or changes their layout in memory alone. Views become `reshape`, `permute`,
-`slice` and `expand`; what changes nothing disappears; equal operations on equal values are one; what reaches no result
-is gone. The operands of commutative operations are put in order last, by what they are (`identity.ordered`).
+`slice` and `expand`; those of a tensor that is one number in all places are such a tensor, too; what changes nothing
+disappears; equal operations on equal values are one; what reaches no result is gone. The operands of commutative
+operations are put in order last, by what they are (`identity.ordered`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import sqrt
+from math import isfinite, prod, sqrt
 from typing import Any
 
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, TensorType, reachable, refs_in, replace_refs
@@ -30,7 +31,13 @@ _FILLED = {"zero": 0.0} | {
     for name, number in (("zeros", 0.0), ("ones", 1.0))
     for form, like in (("", ""), ("", "_like"), ("new_", ""))
 }
-_FULL = {"full": "fill_value", "full_like": "fill_value", "new_full": "fill_value", "fill": "value"}
+_FULL = {
+    "full": "fill_value",
+    "full_like": "fill_value",
+    "new_full": "fill_value",
+    "fill": "value",
+    "scalar_tensor": "s",
+}
 _MADE = frozenset({"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint"})
 _LIKE = {"rand_like": "rand", "randn_like": "randn", "empty_like": "empty", "new_empty": "empty"}
 
@@ -157,6 +164,17 @@ class _Form:
             return tuple(item % rank if rank else 0 for item in dim)
         return dim % rank if rank and isinstance(dim, int) else dim
 
+    def full(self, node: Node, value: Argument, kind: TensorType) -> Ref:
+        """One number in all places."""
+        dtype, shape = kind
+        return self.one(node, "full", {"shape": shape, "value": _number(value, dtype), "dtype": dtype}, kind)
+
+    def _part(self, node: Node, source: Ref, kind: TensorType, op: str, given: Given) -> Ref:
+        """Elements of one value in other places; where all of them are one number, so are these."""
+        if self.nodes[source.node].op == "full":
+            return self.full(node, self.nodes[source.node].get("value"), kind)
+        return self.one(node, op, {"input": source} | given, kind)
+
     def reshape(self, node: Node, source: Ref, shape: tuple[int, ...]) -> Ref:
         """The same elements in another shape."""
         dtype = self.type(source).dtype
@@ -166,7 +184,7 @@ class _Form:
             source = self._reduced(self.nodes[source.node], shape)
         if self.type(source).shape == shape:
             return source
-        return self.one(node, "reshape", {"input": source, "shape": shape}, TensorType(dtype, shape))
+        return self._part(node, source, TensorType(dtype, shape), "reshape", {"shape": shape})
 
     def _reduced(self, reduction: Node, shape: tuple[int, ...]) -> Ref:
         """A reduction that keeps its dimensions if that gives this shape, else one that drops them."""
@@ -188,7 +206,7 @@ class _Form:
             return source
         dtype, shape = self.type(source)
         kind = TensorType(dtype, tuple(shape[dim] for dim in dims))
-        return self.one(node, "permute", {"input": source, "dims": dims}, kind)
+        return self._part(node, source, kind, "permute", {"dims": dims})
 
     def slice(self, node: Node, source: Ref, dim: int, start: int, end: int, step: int = 1) -> Ref:
         """A part of one dimension."""
@@ -199,14 +217,14 @@ class _Form:
             return source
         count = max(0, -(-(end - start) // step))
         kind = TensorType(dtype, (*shape[:dim], count, *shape[dim + 1 :]))
-        return self.one(node, "slice", {"input": source, "dim": dim, "start": start, "end": end, "step": step}, kind)
+        return self._part(node, source, kind, "slice", {"dim": dim, "start": start, "end": end, "step": step})
 
     def expand(self, node: Node, source: Ref, shape: tuple[int, ...]) -> Ref:
         """Repeated along dimensions of size one, by broadcasting."""
         dtype, before = self.type(source)
         if before == shape:
             return source
-        return self.one(node, "expand", {"input": source, "shape": shape}, TensorType(dtype, shape))
+        return self._part(node, source, TensorType(dtype, shape), "expand", {"shape": shape})
 
     def cast(self, node: Node, source: Ref, dtype: str) -> Ref:
         """In another type."""
@@ -262,7 +280,46 @@ def _slice(form: _Form, node: Node, given: Given) -> Ref:
 @_rule("slice_scatter")
 def _slice_scatter(form: _Form, node: Node, given: Given) -> Ref:
     whole = {"start": 0, "end": _END, "step": 1}
-    return form.one(node, node.op, {name: whole.get(name) if value is None else value for name, value in given.items()})
+    given = {name: whole.get(name) if value is None else value for name, value in given.items()}
+    size = form.type(given["input"]).shape[form.positive(given["dim"], given)]
+    if given["start"] == 0 and given["end"] >= size and given["step"] == 1:  # nothing of what was there is left
+        return form.cast(node, given["src"], node.outputs[0].dtype)
+    return form.one(node, node.op, given)
+
+
+@_rule("index_put")
+def _index_put(form: _Form, node: Node, given: Given) -> Ref:
+    """One number written to chosen places: which of them is first does not count, nor how often one is chosen.
+
+    To a mask only if it is one element: of more there must be as many as the mask is true, which values decide.
+    """
+    source = form.nodes[given["values"].node]
+    chosen = [(dim, index) for dim, index in enumerate(given["indices"]) if index is not None]
+    if source.op != "full" or isinstance(source.get("value"), Ref) or given["accumulate"] or len(chosen) != 1:
+        return form.one(node, node.op, given)
+    (dim, index), value = chosen[0], source.get("value")
+    dtype, shape = form.type(index)
+    if dtype in ("bool", "uint8") and not form.type(given["values"]).shape:
+        after = len(node.outputs[0].shape) - dim - len(shape)
+        mask = form.reshape(node, index, shape + (1,) * after)
+        return _masked_fill(form, node, {"input": given["input"], "mask": mask, "value": value})
+    if dtype == "int64":
+        places = form.reshape(node, index, (prod(shape),))
+        return _index_fill(form, node, {"input": given["input"], "dim": dim, "index": places, "value": value})
+    return form.one(node, node.op, given)
+
+
+@_rule("masked_fill")
+def _masked_fill(form: _Form, node: Node, given: Given) -> Ref:
+    mask = form.cast(node, given["mask"], "bool")
+    value = _number(given["value"], node.outputs[0].dtype)
+    return form.one(node, "masked_fill", {"input": given["input"], "mask": mask, "value": value})
+
+
+@_rule("index_fill")
+def _index_fill(form: _Form, node: Node, given: Given) -> Ref:
+    dim, value = form.positive(given["dim"], given), _number(given["value"], node.outputs[0].dtype)
+    return form.one(node, "index_fill", given | {"dim": dim, "value": value})
 
 
 @_rule("select")
@@ -385,10 +442,19 @@ def _attention(form: _Form, node: Node, given: Given) -> Ref:
 
 @_rule(*_FILLED, *_FULL)
 def _full(form: _Form, node: Node, given: Given) -> Ref:
-    dtype, shape = node.outputs[0]
     value = _FILLED[node.op] if node.op in _FILLED else given[_FULL[node.op]]
-    number = float(value) if isinstance(value, int) and "float" in dtype else value
-    return form.one(node, "full", {"shape": shape, "value": number, "dtype": dtype})
+    return form.full(node, value, node.outputs[0])
+
+
+def _number(value: Argument, dtype: str) -> Argument:
+    """A number as a tensor of this type takes it: whole numbers lose what is behind the point."""
+    if not isinstance(value, int | float):
+        return value
+    if "float" in dtype or "complex" in dtype:
+        return float(value)
+    if dtype == "bool":
+        return bool(value)
+    return int(value) if isfinite(value) else value
 
 
 @_rule(*_LIKE)

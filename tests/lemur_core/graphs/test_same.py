@@ -15,6 +15,7 @@ from lemur_core.graphs.identity import identities, label, similarity, subtrees, 
 from lemur_core.graphs.trace import trace
 
 CHANNELS = 4
+ALL = slice(None)
 Forward = Callable[["Net", Tensor], Any]
 
 
@@ -62,6 +63,18 @@ def _through_a_view(net: Net, x: Tensor) -> Tensor:
     flat = y.view(-1)
     flat.mul_(2.0)
     return y
+
+
+def _written(*places: Any, to: Any = 0) -> Forward:
+    """A number, or a tensor that is made then, written to these places of what a convolution gives."""
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        y = net.a(x).clone()
+        chosen = tuple(place(x) if callable(place) else place for place in places)
+        y[chosen] = to() if callable(to) else to
+        return y
+
+    return forward
 
 
 class Straight(torch.autograd.Function):
@@ -123,6 +136,29 @@ SAME: dict[str, tuple[Forward, Forward]] = {
     "branches": (lambda n, x: n.a(x) + n.b(x), lambda n, x: n.b(x) + n.a(x)),
     "other names": (lambda n, x: n.b(n.a(x)), lambda n, x: n.a(n.b(x))),
     "slices of memory": (_in_place, _functional),
+    "a number or a tensor of it": (_written(ALL, 0), _written(ALL, 0, to=lambda: torch.zeros(8))),
+    "all is written": (_written(ALL, to=2), lambda n, x: torch.full_like(n.a(x), 2)),
+    "a whole dimension is written": (
+        lambda n, x: torch.slice_scatter(n.a(x), x, 1, 0, CHANNELS),
+        lambda n, x: x,
+    ),
+    "written where a mask is true": (
+        _written(lambda x: x > 0.5, to=-1),
+        lambda n, x: n.a(x).masked_fill(x > 0.5, -1.0),
+    ),
+    "written where a mask of channels is true": (
+        _written(ALL, lambda x: x[0, :, 0, 0] > 0.5, to=1),
+        lambda n, x: n.a(x).masked_fill((x[0, :, 0, 0] > 0.5)[:, None, None], 1),
+    ),
+    "written to chosen places": (
+        _written(ALL, lambda _: torch.tensor([0, 2]), to=3),
+        lambda n, x: n.a(x).index_fill(1, torch.tensor([0, 2]), 3),
+    ),
+    "a tensor of one number": (lambda n, x: x + torch.zeros(1, 8).expand(8, 8).t(), lambda n, x: x + torch.zeros(8, 8)),
+    "a whole number in a tensor of them": (
+        lambda n, x: torch.full((3,), 2.5, dtype=torch.int64),
+        lambda n, x: torch.full((3,), 2),
+    ),
     "written through a view": (_through_a_view, lambda n, x: (n.a(x).view(-1) * 2.0).view(x.shape)),
     "matrix product": (lambda n, x: n.c.weight @ n.c.weight.t(), lambda n, x: torch.mm(n.c.weight, n.c.weight.T)),
     "subtracted": (lambda n, x: 1 - n.a(x), lambda n, x: torch.rsub(n.a(x), 1)),
@@ -158,6 +194,34 @@ DIFFERENT: dict[str, tuple[Forward, Forward]] = {
     "outputs in order": (lambda n, x: (n.a(x), x), lambda n, x: (x, n.a(x))),
     "pooling": (lambda n, x: F.max_pool2d(x, 2), lambda n, x: F.avg_pool2d(x, 2)),
     "part": (lambda n, x: x[:, :2], lambda n, x: x[:, 2:]),
+    "number that is written": (_written(ALL, 0), _written(ALL, 0, to=1)),
+    "place that is written": (_written(ALL, 0), _written(ALL, 1)),
+    "most of a dimension is written": (_written(ALL, slice(0, 4)), _written(ALL, slice(0, 3))),
+    "dimension that is written": (
+        _written(ALL, lambda _: torch.tensor([0, 1])),
+        _written(lambda _: torch.tensor([0, 1])),
+    ),
+    "places that are written": (
+        _written(ALL, lambda _: torch.tensor([0, 2])),
+        _written(ALL, lambda _: torch.tensor([0, 3])),
+    ),
+    "places one by one": (
+        _written(lambda _: torch.tensor([0, 1]), lambda _: torch.tensor([0, 1])),
+        _written(lambda _: torch.tensor([0, 1])),
+    ),
+    "written, or added": (
+        lambda n, x: n.a(x).index_put((torch.tensor([0]),), torch.ones(())),
+        lambda n, x: n.a(x).index_put((torch.tensor([0]),), torch.ones(()), accumulate=True),
+    ),
+    "mask": (_written(lambda x: x > 0.5), _written(lambda x: x < 0.5)),
+    "number in another type": (
+        lambda n, x: torch.full((4,), 0.1).double(),
+        lambda n, x: torch.full((4,), 0.1, dtype=torch.float64),
+    ),
+    "truth of a number": (
+        lambda n, x: torch.full((3,), 2.0, dtype=torch.bool),
+        lambda n, x: torch.full((3,), 0.0, dtype=torch.bool),
+    ),
 }
 
 
