@@ -5,7 +5,7 @@ OUT ?= snapshot
 # Exact versions, for pip and uv alike: what the documents show was computed with them.
 LOCKED := -c constraints.txt
 
-.PHONY: run test test-slow check bench lock schemas docs clean
+.PHONY: run test test-slow test-torch check bench lock schemas docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -16,6 +16,11 @@ test: .venv/.ready-dev
 # Oracles, commands that are killed, whole runs.
 test-slow: .venv/.ready-dev
 	$(PY) -P -m pytest -n 2 --dist loadfile -m slow
+
+# What networks compute, by the oldest torch that is promised and by the newest there is.
+test-torch: .venv-oldest/.ready .venv-newest/.ready
+	for name in oldest newest; do .venv-$$name/bin/python -P -m pytest -n 2 -m "not slow" \
+	tests/lemur_core/graphs tests/curate/test_graphs.py || exit 1; done
 
 check: .venv/.ready-dev
 	.venv/bin/ruff check .
@@ -37,7 +42,7 @@ schemas: .venv/.ready
 	$(PY) -P -m manifests.schemas
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-oldest .venv-newest build *.egg-info
 
 .venv/bin/python:
 	@if command -v uv >/dev/null; then uv venv -q --python python3 .venv; else python3 -m venv .venv; fi
@@ -54,4 +59,13 @@ clean:
 	@echo "installing the development tools into .venv"
 	@if command -v uv >/dev/null; then uv pip install -q --compile-bytecode --python $(PY) $(LOCKED) -e '.[dev]' && uv pip install -q --compile-bytecode --python $(PY) --no-deps nn-dup==2.2.4; \
 	else $(PY) -m pip install -q --disable-pip-version-check $(LOCKED) -e '.[dev]' && $(PY) -m pip install -q --disable-pip-version-check --no-deps nn-dup==2.2.4; fi
+	@touch $@
+
+TORCH_oldest := torch~=2.6.0 torchvision~=0.21.0
+TORCH_newest := torch torchvision
+
+.venv-%/.ready: pyproject.toml | .venv/.ready-dev
+	@echo "installing $(TORCH_$*) into .venv-$*"
+	@.venv/bin/uv venv -q --clear --python $(PY) .venv-$*
+	@.venv/bin/uv pip install -q --python .venv-$*/bin/python -e '.[dev]' $(TORCH_$*)
 	@touch $@

@@ -56,6 +56,7 @@ def curate(
     watch = Stopwatch()
     check_parents(against)
     repositories = check_origins(origins)
+    versions = package_versions() | (run_versions(options.runtime) if options.runs_code else {})
     with atomic_folder(out, force=force) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
             corpus = read_corpus(source, codes, options.tokens, jobs, None if prepared is None else prepared.features())
@@ -94,7 +95,7 @@ def curate(
         describe_snapshot(folder, source.name, outcome, rows)
         manifest = Manifest(
             kind="snapshot",
-            versions=package_versions() | (run_versions(options.runtime) if options.runs_code else {}),
+            versions=versions,
             parameters=_parameters(source, options, outcome, published) | _digests(repositories),
             inputs=source.inputs(),
             parents=list(

@@ -21,7 +21,8 @@ from extract.emit import Emitted, Unresolved
 from extract.folder import write_extraction
 from extract.hints import HintFinder, Hints
 from extract.index import RUNTIME_NAMES, Index
-from extract.lean import LeanFile, Running, lean_all, lean_columns, lean_file
+from extract.lean.header import LeanFile, lean_columns, lean_file
+from extract.lean.stage import Running, lean_all
 from extract.modules import Library, Module
 from extract.rebuild import Original, Rewritten, count_rewritten, rebuild_all
 from extract.requirements import distributions_of, versioned

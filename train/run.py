@@ -19,6 +19,7 @@ from lemur_core.files.progress import note
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
+from lemur_core.sandbox.runtime import declared_runtime
 from manifests.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.data import Cifar10
@@ -121,12 +122,14 @@ class Resources:
     def checked(self) -> "Resources":
         """The same, with the number of threads and the device told.
 
-        Raises: UserError for values out of range, or a device that is not there or out of reach.
+        Raises: UserError for values out of range, a device that is not there or out of reach, or a package of `runtime`
+            that is not installed.
         """
         for name in ("threads", "time_limit", "step_limit"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{name.replace('_', ' ')}: {value}; it must be above 0")
+        declared_runtime((*LIBRARIES, *self.runtime))
         device = _choose_device(self.device, unsafe=self.unsafe)
         return replace(self, threads=self.threads or max(1, available_cores() // self.jobs), device=device)
 

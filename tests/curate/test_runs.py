@@ -231,16 +231,6 @@ def test_other_hyperparameters_are_another_trial(curated: Callable[..., Any], sc
     assert scripted.started[0].payload["prm"] == {"lr": 0.1, "transform": "norm_64", "batch": 2}
 
 
-def test_a_package_that_was_installed_since_is_tried_again(
-    checked: tuple[dict[str, RunResult], Any, Any], scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, corpus, shown = checked
-    code = list(shown)[list(TRIALS).index("no package")]
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "no_such_package_anywhere" or None)
-    with RunChecker(corpus, jobs=1, limits=LIMITS) as check:
-        assert check({code: shown[code]})[code] == RunResult(True)
-
-
 def test_what_loops_or_takes_all_memory_ends(curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     corpus = curated([row(LOOPS), row(GREEDY)]).corpus

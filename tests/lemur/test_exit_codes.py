@@ -228,6 +228,7 @@ curate rows.jsonl --out new --task no-such
 curate rows.jsonl --out new --dataset no-such
 curate rows.jsonl --out new --metric no-such
 curate rows.jsonl --out new --against missing
+curate rows.jsonl --out new --runtime no-such-package
 curate rows.jsonl --out new --against lib
 curate rows.jsonl --out new --origins missing
 curate rows.jsonl --out new --origins snap
@@ -242,6 +243,7 @@ novel missing.py --against snap
 novel noise.py --against snap
 novel notes.txt --against snap
 novel net.py --against missing
+novel net.py --against snap --runtime no-such-package
 novel net.py --against sample
 sensitivity missing.csv --out new
 sensitivity noise.parquet --out new
@@ -259,6 +261,7 @@ train search --in lib --out taken --data synthetic:6000
 train search --in lib --out new --data missing
 train run missing.toml --out new --data synthetic --held-out 9
 train run missing.py --out new --data synthetic --held-out 9
+train run plain --out new --data synthetic --held-out 9 --runtime no-such-package
 train run noise.py --out new --data synthetic --held-out 9
 train run noise.toml --out new --data synthetic --held-out 9
 train run plain --out taken --data synthetic --held-out 9
@@ -279,6 +282,7 @@ train check missing.py --prm {} --data synthetic
 train check noise.py --prm {} --data synthetic
 train check net.py --prm missing.json --data synthetic
 train check net.py --prm {} --data missing
+train check net.py --prm '{"lr": 0.1, "batch": 4, "transform": "norm_32"}' --data synthetic --runtime no-such-package
 train check net.py --prm {} --data synthetic --archive notes.txt
 train register missing --db new.db
 train register snap --db new.db

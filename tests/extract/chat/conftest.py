@@ -11,7 +11,7 @@ import pytest
 
 from extract.chat.build import ChatOptions
 from extract.chat.draft import ChatBlock
-from extract.lean import LeanFile, lean_columns
+from extract.lean.header import LeanFile, lean_columns
 from extract.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import Place

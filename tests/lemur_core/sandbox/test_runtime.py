@@ -8,6 +8,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Sandbox
+from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, declared_runtime, expand_sets
 
 ENTRY = "lemur_core.sandbox.foreign:run_text"
@@ -82,3 +83,10 @@ def test_names_of_sets_are_expanded() -> None:
     names = expand_sets(("lemur-nets", "Einops", "my_package"))
     assert set(names) == {*NAMED_SETS["lemur-nets"].values(), "my-package"}
     assert list(names) == sorted(set(names))
+
+
+def test_an_outcome_is_kept_for_one_runtime_alone() -> None:
+    job = Job("one", ENTRY, {"code": ""})
+    with CachedSandbox() as plain, CachedSandbox(runtime=("pydantic",)) as fuller:
+        assert plain.key_of(job) != fuller.key_of(job)
+        assert plain.key_of(job) == CachedSandbox().key_of(job)
