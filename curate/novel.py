@@ -25,6 +25,7 @@ from lemur_core.files.markdown import plural, ratio, shown
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import identities_of
 from lemur_core.graphs.parts import parts
+from lemur_core.sandbox.runtime import declared_runtime
 from lemur_core.similarity.tokens import Detail
 from manifests.records import Agreement
 
@@ -107,6 +108,7 @@ def novel(
     """
     if task not in DATASETS:
         raise UsageError(f"--task {task}: not known; one of {', '.join(DATASETS)}")
+    declared_runtime(tuple(runtime))  # what is not installed is said before anything runs
     given = PRM if prm is None else PRM | _parameters(prm)
     files = [_read(path) for path in paths]
     manifests = {folder: library_manifest(folder) for folder in folders}

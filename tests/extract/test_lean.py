@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from extract.blocks import load_block, show_block
 from extract.index import Index
-from extract.lean.header import LeanFile, lean_columns, lean_file
-from extract.lean.stage import Running, lean_all
-from extract.lean.header import requires_of
-from extract.lean.stage import Leaned, sizes_of
+from extract.lean.header import LeanFile, lean_columns, lean_file, requires_of
+from extract.lean.stage import Leaned, Running, lean_all, sizes_of
 from extract.results import Result
 from extract.tracing import trace_all
 from extract.validate import Pair
