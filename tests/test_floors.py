@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house_source import count_floors, find_circles, import_graph, read_product
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
 #: What each may import of ours, beside itself.
@@ -84,46 +86,62 @@ def test_no_package_of_ours_is_imported_by_a_string() -> None:
     assert found == []
 
 
-def module_graph() -> dict[str, set[str]]:
-    """Module -> modules of ours that it imports as it is imported itself (not inside functions, not for types)."""
-    every = {
-        path: path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for p in PACKAGES for path in files(p)
-    }
-    names = {path: name.removesuffix(".__init__") for path, name in every.items()}
-    known = set(names.values())
-
-    def parents(name: str) -> str | None:
-        while name and name not in known:
-            name = name.rpartition(".")[0]
-        return name or None
-
-    return {name: {p for i in _at_import(path) if (p := parents(i)) and p != name} for path, name in names.items()}
+#: Circles that exist and are to be cut. None may be added; one that is cut, or becomes smaller, must be changed here.
+KNOWN_CIRCLES = {
+    # `register` imports `trace` inside a function to verify a run; `trace` knows the pages of studies, and these train runs,
+    # each of which writes the files that `register` registers.
+    frozenset({"train.ablation", "train.register", "train.run", "train.search", "train.study", "train.trace"}),
+}
 
 
-def _at_import(path: Path) -> Iterator[str]:
-    stack: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        stack.extend(ast.iter_child_nodes(node))
+def test_no_circles_but_the_known() -> None:
+    """Imports inside functions count: a reader has to follow them too."""
+    circles = find_circles(import_graph(read_product(ROOT)))
+    assert [sorted(circle) for circle in circles - KNOWN_CIRCLES] == []
+    assert [sorted(circle) for circle in KNOWN_CIRCLES - circles] == [], "cut: remove it from KNOWN_CIRCLES"
 
 
-def test_no_circles() -> None:
-    graph, done = module_graph(), set()
+@pytest.mark.parametrize(
+    ("statement", "is_circle"),
+    [
+        ("import house.b", True),
+        ("from house import b", True),
+        ("from house.b import name", True),
+        ("from . import b", True),
+        ("from .b import name", True),
+        ("def function():\n    from house.b import name", True),
+        ("class Model:\n    def method(self):\n        if self.x:\n            import house.b", True),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.b import name", False),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    import house.b", True),
+        ("from house.c import name", False),
+        ("from elsewhere.b import name", False),
+        ("text = 'import house.b'", False),
+    ],
+)
+def test_what_counts_for_a_circle(tmp_path: Path, statement: str, is_circle: bool) -> None:
+    """Module b imports a; is there a circle when a holds the statement?"""
+    folder = tmp_path / "house"
+    folder.mkdir()
+    for name, text in {"__init__": "", "a": statement, "b": "import house.a", "c": ""}.items():
+        (folder / f"{name}.py").write_text(text)
+    circles = find_circles(import_graph(read_product(tmp_path, ["house"])))
+    assert circles == ({frozenset({"house.a", "house.b"})} if is_circle else set())
 
-    def walk(name: str, way: tuple[str, ...]) -> None:
-        assert name not in way, " -> ".join([*way[way.index(name) :], name])
-        if name not in done:
-            for other in sorted(graph[name]):
-                walk(other, (*way, name))
-            done.add(name)
 
-    for name in sorted(graph):
-        walk(name, ())
+@pytest.mark.parametrize(
+    ("arrows", "circles", "floors"),
+    [
+        ("", [], 1),
+        ("ab bc", [], 3),
+        ("ab bc ac", [], 3),
+        ("ab ba", ["ab"], 1),
+        ("ab bc ca cd", ["abc"], 2),
+        ("ab ba bc cd dc", ["ab", "cd"], 2),
+        ("ab bc cb cd de", ["bc"], 4),
+        ("ab ba ac ca", ["abc"], 1),
+    ],
+)
+def test_circles_and_floors_of_small_graphs(arrows: str, circles: list[str], floors: int) -> None:
+    graph = {node: {arrow[1] for arrow in arrows.split() if arrow[0] == node} for node in "abcde"}
+    assert find_circles(graph) == {frozenset(circle) for circle in circles}
+    assert count_floors(graph) == floors
