@@ -2,10 +2,13 @@
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.house_source import count_floors, find_circles, import_graph, read_product
 
