@@ -50,8 +50,8 @@ clean:
 .venv/.ready: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing lemur-curator into .venv: 6 GB on disk, 5 GB of it PyTorch with CUDA, each file told as it is fetched;"
 	@echo "the first run fetches LEMUR 2.1.0 (99 MB) and keeps it"
-	@if command -v uv >/dev/null; then uv pip install --compile-bytecode --python $(PY) -e .; \
-	else $(PY) -m pip install --progress-bar on --disable-pip-version-check -e .; fi
+	@if command -v uv >/dev/null; then uv pip install --compile-bytecode --python $(PY) $(LOCKED) -e .; \
+	else $(PY) -m pip install --progress-bar on --disable-pip-version-check $(LOCKED) -e .; fi
 	@touch $@
 
 # The peer comes without its dependencies (they include PyTorch); the tests hand it records directly.
