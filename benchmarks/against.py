@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from benchmarks.measure import measure
 from benchmarks.mutations import write_corpus
 from curate.sources.lemur import LemurRelease
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 
 _NEW = 100
 _STEPS = 10

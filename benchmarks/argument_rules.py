@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from extract.discover import Selection, discover, select
-from extract.emit import Emitted, Emitter
+from extract.arguments import inputs, repairs
+from extract.arguments import name_values as values
+from extract.arguments.hints import HintFinder, companions, finder, interpreter, usage
+from extract.emit.emit import Emitted, Emitter
 from extract.extractor import read_names
-from extract.hints import HintFinder, companions, finder, interpreter, usage
-from extract.index import Index
-from extract.modules import FOUNDATION, Library
-from extract.probing import inputs, repairs, values
-from extract.requirements import distributions_of
-from extract.results import at_least
-from extract.runtime import runtime_for
+from extract.model.results import at_least
+from extract.proofs.runtime import runtime_for
+from extract.resolve.discover import Selection, discover, select
+from extract.resolve.index import Index
+from extract.resolve.modules import FOUNDATION, Library
+from extract.resolve.requirements import distributions_of
+from extract.resolve.values import UNKNOWN
 from extract.sources import Source, SourceFile, open_available, open_source
-from extract.values import UNKNOWN
 from lemur_core.sandbox import PRELOAD, Job, Limits, Sandbox, Status
-from manifests.corpus import load_corpus
+from manifests.records.corpus import load_corpus
 
 UNSEEN = (
     "kornia@0.9.0",

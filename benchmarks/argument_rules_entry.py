@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
-from extract.probing import entry, inputs, repairs, values
+from extract.arguments import inputs, repairs
+from extract.arguments import name_values as values
+from extract.arguments import search_guest as entry
 
 
 class _Patterns:
@@ -32,7 +34,7 @@ class _Patterns:
 
 
 def climb_without(payload: dict[str, Any]) -> dict[str, Any]:
-    """As `extract.probing.entry:climb`, without the rules in `off`.
+    """As `extract.arguments.search_guest:climb`, without the rules in `off`.
 
     Returns: `level`, and `used`, the patterns that matched and the repairs that suggested something.
     """

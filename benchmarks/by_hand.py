@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from extract.probing.entry import define
+from extract.arguments.search_guest import define
 
 
 def call_with_an_image(payload: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from extract.categories import words_of
+from extract.model.categories import words_of
 from extract.search.words import FILLER, plain_words
 
 _AT_LEAST = 12  # words, where the docstring has as many

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from lemur.experts.command import adapt, align, evaluate, make_data, route
+from lemur.experts.domains.settings import GENERAL, load_settings
 from lemur.experts.report import spread
-from lemur.experts.settings import GENERAL, load_settings
 from lemur.experts.stages import House
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import table
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 
 
 def make_base(settings: Path, out: Path) -> str:

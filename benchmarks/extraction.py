@@ -15,14 +15,14 @@ from pathlib import Path
 
 import libcst
 
-from extract.discover import discover
-from extract.emit import Emitted, Emitter
-from extract.index import Index
-from extract.modules import Library
+from extract.emit.emit import Emitted, Emitter
+from extract.proofs.validate import Candidate, validate_all
+from extract.resolve.discover import discover
+from extract.resolve.index import Index
+from extract.resolve.modules import Library
 from extract.sources import open_available
-from extract.validate import Candidate, validate_all
 from lemur_core.source.parse import parse_file
-from manifests.corpus import load_corpus
+from manifests.records.corpus import load_corpus
 
 _PARSED = 60  # files for the comparison of parsers
 

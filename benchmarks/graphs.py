@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from curate.graphs import NetworkTracer, given_of
-from curate.runs import read_parameters
+from curate.compute.graphs import NetworkTracer, given_of
+from curate.compute.runs import read_parameters
 from lemur_core.files.markdown import table
 
 _WAYS = {

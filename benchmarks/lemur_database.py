@@ -28,7 +28,7 @@ from curate.sources import open_source
 from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.pip import download
-from manifests.manifest import peak_memory
+from manifests.folders.manifest import peak_memory
 
 CODE_VERSION = "2.2.11"
 _CODE = ("ab/__init__.py", "ab/nn/__init__.py", "ab/nn/util/", "nn_dataset-")

@@ -24,9 +24,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from extract.blocks import read_rows
-from extract.migration.network import PRM, Host, Migrated, MigrationError, migrate_named, open_box
-from extract.results import wilson
+from extract.migrate.network.network import PRM, Host, Migrated, MigrationError, migrate_named, open_box
+from extract.model.blocks import read_rows
+from extract.model.results import wilson
 from extract.specs.make import worked_of
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError

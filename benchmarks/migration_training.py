@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.migration import host_of, hosts_in
-from extract.migration.network import Host, Migrated, migrate_named, open_box
+from extract.migrate.network.network import Host, Migrated, migrate_named, open_box
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Sandbox, Status
 from lemur_core.sandbox.cached import CachedSandbox, reason_of
-from train.ablation import Difference, interval, paired_difference, points
 from train.data import Cifar10, load_cifar10
+from train.studies.ablation import Difference, interval, paired_difference, points
 
 ENTRY = "benchmarks.migration_training_entry:learn_for"
 VARIANTS = ("host", "migrated", "random")

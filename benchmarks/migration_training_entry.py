@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
 from train.data import open_cache
-from train.lemur_trainer import CLASSES, batches, prepare, steps_of
+from train.lemur.check_guest import CLASSES, batches, prepare, steps_of
 
 _TESTED_BATCH = 250
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.rows import BATCH_ROWS
 from curate.sources.lemur import LemurRelease
+from curate.sources.rows import BATCH_ROWS
 
 _SWAPS = (
     ("ReLU", "GELU", "SiLU", "ELU", "LeakyReLU"),

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import Cost, measure
-from extract.runtime import runtime_for
+from extract.proofs.runtime import runtime_for
 from extract.sources import Source
 from lemur_core.files.errors import UserError
-from manifests.corpus import Corpus
+from manifests.records.corpus import Corpus
 
 VERSION = "2.2.4"
 _INDEX = """

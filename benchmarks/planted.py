@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plants import PLANTS, Pair
-from curate.graphs import DATASETS, NetworkTracer, given_of
-from curate.novel import PRM
-from curate.rows import Source
-from curate.runs import answer_of, open_box, read_parameters
+from curate.compute.graphs import DATASETS, NetworkTracer, given_of
+from curate.compute.runs import answer_of, open_box, read_parameters
+from curate.published.novel import PRM
 from curate.sources import open_source
+from curate.sources.rows import Source
 from lemur_core.files.markdown import percent, table
 from lemur_core.sandbox import Job, Limits
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL
-from lemur_core.similarity.minhash import jaccard
-from lemur_core.similarity.parts import outline_code
-from lemur_core.similarity.views import Views, views_of
+from lemur_core.similarity.features.minhash import jaccard
+from lemur_core.similarity.features.parts import outline_code
+from lemur_core.similarity.features.views import Views, views_of
 
 _ENTRY = "benchmarks.planted_entry:results_of"
 _LIMITS = Limits(wall_seconds=300, cpu_seconds=60, memory_bytes=4 * 2**30)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from curate.corpus import CodeFile, Corpus, read_corpus
-from curate.options import CurateOptions
-from curate.outcome import Outcome
-from curate.pipeline import decide
+from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.options import CurateOptions
+from curate.published.outcome import Outcome
+from curate.run.pipeline import decide
 from curate.sources import open_source
 from lemur_core.files.cache import cache_folder
 from lemur_core.similarity.join import exact_pairs

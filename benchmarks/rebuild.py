@@ -12,9 +12,9 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
-from extract.blocks import read_rows
-from extract.rebuild import Rewritten, rebuild_rows, specs_in
-from extract.results import at_least
+from extract.model.blocks import read_rows
+from extract.model.results import at_least
+from extract.proofs.rebuild import Rewritten, rebuild_rows, specs_in
 
 
 def main() -> None:

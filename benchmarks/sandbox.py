@@ -13,7 +13,7 @@ import time
 
 from lemur_core.sandbox import Job, Sandbox, Status
 
-_ENTRY = "extract.probing.entry:climb"
+_ENTRY = "extract.arguments.search_guest:climb"
 _CODE = """
 from torch import nn
 

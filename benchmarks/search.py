@@ -31,7 +31,7 @@ from benchmarks.search_words import Words
 from extract.search.index import open_index
 from extract.search.ranking import rank
 from lemur_core.files.atomic import sha256_file
-from manifests.manifest import Manifest, Output, Stopwatch, write_manifest
+from manifests.folders.manifest import Manifest, Output, Stopwatch, write_manifest
 from manifests.provenance import SPECS
 
 #: Packages of which nothing was read when the vectors were fitted: weights were chosen on the first, the rest held out.

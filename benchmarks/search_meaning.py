@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, embedding_bag, normalize
 
 from benchmarks.descriptions import description, docstring_in
-from extract.categories import words_of
+from extract.model.categories import words_of
 from extract.search.index import fields_of, graph_of
 from extract.search.meaning import KINDS, weighted
 from extract.search.words import FILLER, name_stems, stem, stems

@@ -20,16 +20,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from extract.results import wilson
+from extract.model.results import wilson
 from extract.search.index import open_index
 from extract.search.ranking import Filters, search
-from lemur.synthesis.local import Local
-from lemur.synthesis.loop import Tried, synthesize
-from lemur.synthesis.model import Answer, Asker, Budget, Model, Request, Sampling, Take
-from lemur.synthesis.plan import Choice, draw
-from lemur.synthesis.prompts import call_of
-from lemur.synthesis.report import last_answers
-from lemur.synthesis.steps import STEPS, Prover
+from lemur.synthesis.folder.report import last_answers
+from lemur.synthesis.models.local import Local
+from lemur.synthesis.models.model import Answer, Asker, Budget, Model, Request, Sampling, Take
+from lemur.synthesis.prompting.plan import Choice, draw
+from lemur.synthesis.prompting.prompts import call_of
+from lemur.synthesis.proving.loop import Tried, synthesize
+from lemur.synthesis.proving.steps import STEPS, Prover
 from manifests.provenance import TABLE
 
 _FACTS = re.compile(r"^\[\n.*^\]", re.DOTALL | re.MULTILINE)

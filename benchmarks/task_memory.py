@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.mutations import write_corpus
 from curate.cluster import command, steps
 from curate.cluster.work import Work
-from curate.options import CurateOptions
+from curate.model.options import CurateOptions
 from curate.sources import open_source
-from lemur_core.files.exchange import Exchange
-from lemur_core.files.executors import Step
+from lemur_core.distributed.exchange import Exchange
+from lemur_core.distributed.executors import Step
 
 _TASKS = 8
 

@@ -41,13 +41,13 @@ from benchmarks.teaching_model import (
     train,
     write,
 )
-from extract.results import wilson
+from extract.model.results import wilson
 from lemur_core.files.atomic import own, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import percent, table
 from lemur_core.files.progress import note
-from train.ablation import Difference, paired_difference
-from train.process import choose_place
+from train.runs.process import choose_place
+from train.studies.ablation import Difference, paired_difference
 
 _PACKAGES = ("transformers~=5.23.0",)
 _HERE = "LEMUR_TEACHING_HERE"  # set for the second process, whose environment has these packages

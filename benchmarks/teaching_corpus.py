@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.corpus import fill_store
-from curate.features import FeatureStore, FeatureTable
-from curate.options import LEAK_THRESHOLD
-from curate.union import record_files
+from curate.model.corpus import fill_store
+from curate.model.features import FeatureStore, FeatureTable
+from curate.model.options import LEAK_THRESHOLD
+from curate.published.delta_check import record_files
 from lemur_core.files.errors import UserError
+from lemur_core.similarity.features.tokens import Detail
 from lemur_core.similarity.join import pairs_between
-from lemur_core.similarity.tokens import Detail
-from manifests.licenses import NOASSERTION, is_permissive
 from manifests.provenance import TABLE
+from manifests.provenance.licenses import NOASSERTION, is_permissive
 
 #: The arms, in the order of the table.
 ARMS = {

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from benchmarks.teaching_corpus import Corpus, Text
 from benchmarks.teaching_model import Tokens
-from curate.features import code_features
-from curate.novel import PRM
-from curate.options import CurateOptions
-from curate.runs import ENTRY, answer_of, case_of, open_box
+from curate.compute.runs import ENTRY, answer_of, case_of, open_box
+from curate.model.features import code_features
+from curate.model.options import CurateOptions
+from curate.published.novel import PRM
 from lemur_core.sandbox import Job, Limits
-from lemur_core.similarity.minhash import jaccard
+from lemur_core.similarity.features.minhash import jaccard
 
 #: Tokens of a window that counts as copied if it was learned.
 COPIED = 8

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.teaching_speed import attend_in_blocks, mean_loss
 from lemur_core.files.atomic import atomic_file, write_text
-from train.process import Place
+from train.runs.process import Place
 
 Tokens = npt.NDArray[np.uint16]
 

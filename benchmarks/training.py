@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.sandbox import Job, Sandbox
-from train.assemble import assemble
+from train.compose.assemble import assemble
 from train.data import load_cifar10
-from train.job import TrainingJob
-from train.loop import Loop
-from train.recipe import Recipe, load_recipe
-from train.run import PRELOAD, Resources
+from train.model.recipe import Recipe, load_recipe
+from train.runs.job import TrainingJob
+from train.runs.loop_guest import Loop
+from train.runs.run import PRELOAD, Resources
 
 ENTRY = "benchmarks.training:compare"
 _WARM = 3
@@ -84,7 +84,7 @@ def main() -> None:
         step_limit=600.0,
         key="",
     )
-    entries = [ENTRY, "train.loop:train"]
+    entries = [ENTRY, "train.runs.loop_guest:train"]
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         box = stack.enter_context(Sandbox(preload=PRELOAD, entries=entries, readable=[data.folder], workers=1))

@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from extract.discover import discover
-from extract.emit import Emitted, Emitter
-from extract.hints import HintFinder
-from extract.index import Index
-from extract.modules import Library
-from extract.requirements import distributions_of
-from extract.results import reached
-from extract.runtime import runtime_for
+from extract.arguments.hints import HintFinder
+from extract.emit.emit import Emitted, Emitter
+from extract.model.results import reached
+from extract.proofs.runtime import runtime_for
+from extract.proofs.validate import Candidate, validate_all
+from extract.resolve.discover import discover
+from extract.resolve.index import Index
+from extract.resolve.modules import Library
+from extract.resolve.requirements import distributions_of
 from extract.sources import open_available
-from extract.validate import Candidate, validate_all
 from lemur_core.sandbox import Job, Sandbox, Status
-from manifests.corpus import load_corpus
 from manifests.records import LEVELS, Level
+from manifests.records.corpus import load_corpus
 
 BY_HAND = "benchmarks.by_hand:call_with_an_image"
 

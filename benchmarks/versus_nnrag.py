@@ -22,14 +22,14 @@ from typing import Any
 from benchmarks.measure import Cost, measure
 from benchmarks.nnrag_judge import Judgement, Originals, judge, read_originals
 from benchmarks.nnrag_peer import VERSION, PeerRun, run_peer
-from extract.blocks import read_rows
-from extract.runtime import runtime_for
+from extract.model.blocks import read_rows
+from extract.proofs.runtime import runtime_for
 from extract.sources import open_available
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.files.workers import available_cores
-from manifests.corpus import load_corpus
+from manifests.records.corpus import load_corpus
 
 _INDEX = """
 import sys

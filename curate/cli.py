@@ -11,7 +11,7 @@ from manifests.in_tasks import ExecutorOption, TasksOption, WorkersOption, WorkO
 from manifests.options import RuntimeOption
 
 if TYPE_CHECKING:
-    from manifests.manifest import Manifest
+    from manifests.folders.manifest import Manifest
 
 app = typer.Typer()
 _NN_DUP_ONLY = "Profile nn-dup only"
@@ -199,11 +199,11 @@ def curate(
     as_json: JsonOption = False,
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes."""
-    from curate.options import CurateOptions, parse_upweight
+    from curate.model.options import CurateOptions, parse_upweight
     from curate.sources import open_sources
     from lemur_core.files.atomic import check_free
     from lemur_core.sandbox.runtime import expand_sets
-    from manifests.licenses import stated_expression
+    from manifests.provenance.licenses import stated_expression
 
     options = CurateOptions(
         profile=profile.value,
@@ -239,7 +239,7 @@ def curate(
     opened = open_sources(source)
     check_free(out, force=force)
     if division is None:
-        from curate.pipeline import curate as run
+        from curate.run.pipeline import curate as run
 
         manifest = run(opened, out, options, against=against or (), origins=origins or (), jobs=jobs, force=force)
     else:
@@ -275,8 +275,8 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Why one record was kept or removed, with a diff to the record that stands for it."""
-    from curate.explain import draw_graph
-    from curate.explain import explain as run
+    from curate.folder.explain import draw_graph
+    from curate.folder.explain import explain as run
 
     explanation = run(folder, name_or_id, against or ())
     if graph is not None:
@@ -309,7 +309,7 @@ def novel(
     as_json: JsonOption = False,
 ) -> None:
     """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed."""
-    from curate.novel import novel as run
+    from curate.published.novel import novel as run
 
     found = run(files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
     print(json.dumps(found.facts, indent=2) if as_json else "\n".join(found.lines))
@@ -330,8 +330,8 @@ def sensitivity(
     as_json: JsonOption = False,
 ) -> None:
     """Kept counts over a grid of lexical and structural thresholds."""
-    from curate.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
-    from curate.sensitivity import sensitivity as run
+    from curate.run.sensitivity import LEXICAL_GRID, STRUCTURAL_GRID, parse_threshold
+    from curate.run.sensitivity import sensitivity as run
     from curate.sources import open_source
 
     manifest = run(

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from curate.options import CurateOptions, Profile
-from curate.pipeline import curate
+from curate.model.options import CurateOptions, Profile
+from curate.published.delta_check import record_files
+from curate.run.pipeline import curate
 from curate.sources import open_sources
-from curate.union import record_files
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 

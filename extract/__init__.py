@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from extract.blocks import load_block
     from extract.extractor import BlockExtractor, extract_to
-    from extract.results import Options
+    from extract.model.blocks import load_block
+    from extract.model.results import Options
 
 __all__ = ["BlockExtractor", "Options", "extract_to", "load_block"]
 
@@ -13,7 +13,7 @@ __all__ = ["BlockExtractor", "Options", "extract_to", "load_block"]
 def __getattr__(name: str) -> object:
     """The public names, imported when they are asked for (PEP 562): the sandbox imports this package too."""
     if name == "load_block":
-        from extract.blocks import load_block
+        from extract.model.blocks import load_block
 
         return load_block
     if name in __all__:

@@ -11,7 +11,7 @@ import typer
 from manifests.in_tasks import ExecutorOption, TasksOption, WorkersOption, WorkOption, divided
 
 if TYPE_CHECKING:
-    from manifests.manifest import Manifest
+    from manifests.folders.manifest import Manifest
 
 app = typer.Typer()
 _PANEL = "Extract: repositories in, validated blocks out"
@@ -118,9 +118,9 @@ def extract(
 ) -> None:
     """Turn classes of real repositories into closed, validated files, each with its provenance."""
     from extract.chat.build import ChatOptions
-    from extract.discover import Selection
     from extract.extractor import extract_to, read_names
-    from extract.results import Options
+    from extract.model.results import Options
+    from extract.resolve.discover import Selection
     from lemur_core.files.atomic import check_free
     from lemur_core.files.errors import UsageError
 
@@ -174,7 +174,7 @@ def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:
         json.dump(manifest.model_dump(mode="json"), sys.stdout, sort_keys=True)
         print()
         return
-    from extract.report import summary_text
+    from extract.folder.report import summary_text
 
     print(summary_text(manifest, out))
 
@@ -191,7 +191,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the row as one JSON object.")] = False,
 ) -> None:
     """Show one block: provenance, how far it came, what it needs, its code."""
-    from extract.blocks import draw_block, show_block
+    from extract.model.blocks import draw_block, show_block
 
     if graph is not None:
         print(draw_block(folder, block, graph), file=sys.stderr)
@@ -222,7 +222,7 @@ def rebuild(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
     """Write a block anew from its spec alone, and prove that it is equal: outputs, gradients, buffers."""
-    from extract.rebuild import rebuild_to
+    from extract.proofs.rebuild import rebuild_to
 
     print(rebuild_to(folder, block, out, force=force, unsafe=unsafe_no_sandbox, as_json=as_json))
 
@@ -298,13 +298,13 @@ def migrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Put a block, with everything it needs, into another network or project, and prove that all of it works."""
-    from extract.migration.command import Options, list_sites, migrate_into_network
+    from extract.migrate.network.command import Options, list_sites, migrate_into_network
     from lemur_core.files.errors import UsageError
 
     if into.is_dir():
         if site or show_sites or prm or in_shape:
             raise UsageError(f"--into {into}: is a project; --site, --list, --prm and --in-shape are for networks")
-        from extract.migration import project
+        from extract.migrate.project import project
 
         print(
             project.migrate_into_project(

@@ -11,12 +11,12 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
-from extract.discover import select
 from extract.extractor import BlockExtractor, extract_to
-from extract.results import Options, at_least
-from lemur_core.files.exchange import Exchange
-from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
-from manifests.manifest import Manifest, package_versions, read_manifest
+from extract.model.results import Options, at_least
+from extract.resolve.discover import select
+from lemur_core.distributed.exchange import Exchange
+from lemur_core.distributed.executors import Executor, Step, begin, forget, run_steps
+from manifests.folders.manifest import Manifest, package_versions, read_manifest
 
 
 def extract_in_tasks(

@@ -13,35 +13,35 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from extract.bindings import Bound, compare_bindings
-from extract.categories import category_of
-from extract.discover import Found, Selected, Selection, discover, select
-from extract.emissions import KeptEmitter
-from extract.emit import Emitted, Unresolved
-from extract.folder import write_extraction
-from extract.hints import HintFinder, Hints
-from extract.index import RUNTIME_NAMES, Index
-from extract.lean.header import LeanFile, lean_columns, lean_file
-from extract.lean.stage import Running, lean_all
-from extract.modules import Library, Module
-from extract.rebuild import Original, Rewritten, count_rewritten, rebuild_all
-from extract.requirements import distributions_of, versioned
-from extract.results import Options, Result, RunFacts, at_least, by_size, code_columns
-from extract.runtime import Runtime, original_folders, runtime_for
+from extract.arguments.hints import HintFinder, Hints
+from extract.emit.emission_cache import KeptEmitter
+from extract.emit.emit import Emitted, Unresolved
+from extract.folder.write import write_extraction
+from extract.minimize.header import LeanFile, lean_columns, lean_file
+from extract.minimize.stage import Running, lean_all
+from extract.model.categories import category_of
+from extract.model.results import Options, Result, RunFacts, at_least, by_size, code_columns
+from extract.proofs.name_resolution import Bound, compare_bindings
+from extract.proofs.rebuild import Original, Rewritten, count_rewritten, rebuild_all
+from extract.proofs.runtime import Runtime, original_folders, runtime_for
+from extract.proofs.trace import Traced, trace_all
+from extract.proofs.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
+from extract.resolve.discover import Found, Selected, Selection, discover, select
+from extract.resolve.index import RUNTIME_NAMES, Index
+from extract.resolve.modules import Library, Module
+from extract.resolve.requirements import distributions_of, versioned
+from extract.resolve.standins import SOURCE_NAME, standin_source
 from extract.sources import Source, SourceFile, open_available, open_source
 from extract.specs.algorithm import judged, stored_of
 from extract.specs.make import positional_names
 from extract.specs.outline import outline_of
-from extract.standins import SOURCE_NAME, standin_source
-from extract.tracing import Traced, trace_all
-from extract.validate import Candidate, Comparison, Pair, Verdict, check_text, compare_all, validate_all
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import available_cores
-from manifests.corpus import load_corpus
-from manifests.manifest import Manifest, Stopwatch
+from manifests.folders.manifest import Manifest, Stopwatch
 from manifests.records import Block
+from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 2
 _TOLD = 3  # files that are not Python, by name

@@ -27,7 +27,7 @@ from lemur_core.files.markdown import shown
 from lemur_core.files.progress import note, quieted
 
 if TYPE_CHECKING:
-    from manifests.checks import Check
+    from manifests.folders.checks import Check
 
 _EXTRACT = "Extract: repositories in, validated blocks out"
 _FILTERS = "Filters"
@@ -82,7 +82,7 @@ def _root(
 
 
 def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
-    from lemur.folders import verify_folder
+    from lemur.finished.folders import verify_folder
 
     return verify_folder(folder, jobs=jobs)
 
@@ -95,7 +95,7 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
 ) -> None:
     """Re-read a finished folder: digests, schemas, counts, guarantees. Exit 1 when any fails."""
-    from lemur.folders import verify_folder
+    from lemur.finished.folders import verify_folder
 
     checks = verify_folder(folder, against=against or (), jobs=jobs)
     if as_json:
@@ -144,7 +144,7 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print the chain as one JSON list.")] = False,
 ) -> None:
     """Follow one row of a finished folder back to the lines of the release that its code is from."""
-    from lemur.folders import trace as trace_row
+    from lemur.finished.folders import trace as trace_row
 
     chain = trace_row(wanted, folders or ())
     if as_json:

@@ -81,7 +81,7 @@ def _torch() -> Iterator[Finding]:
 def _sandbox() -> Iterator[Finding]:
     from lemur_core.sandbox import Job, Sandbox
 
-    entry = "lemur_core.sandbox.foreign:run_text"
+    entry = "lemur_core.sandbox.server.foreign:run_text"
     with Sandbox(workers=1, preload=(), entries=[entry]) as box:
         (outcome,) = box.run([Job("doctor", entry, {"code": "answer = True"})])
         works = outcome.value is True

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from curate.graphs import DATASETS, NetworkTracer, given_of
-from curate.novel import PRM
+from curate.compute.graphs import DATASETS, NetworkTracer, given_of
+from curate.published.novel import PRM
 from extract.search.alike import Computation, alike, block_in, facts_of, lines_of
 from extract.search.index import open_index
 from extract.search.ranking import Filters

@@ -3,12 +3,12 @@
 import hashlib
 from pathlib import Path
 
-from lemur.folders import KINDS, STATE
+from lemur.finished.folders import KINDS, STATE
 from lemur.pipeline.stages import BLOCKS, RUN, SNAPSHOT, pipeline_page
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from manifests.manifest import INDEX, Manifest, read_manifest
-from manifests.page.frame import Page, manifest_views, write_page
+from manifests.folders.frame import Page, manifest_views, write_page
+from manifests.folders.manifest import INDEX, Manifest, read_manifest
 
 
 def find_page(folder: Path) -> Path:

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from manifests.corpus import Corpus
-from manifests.manifest import Manifest
+from manifests.folders.manifest import Manifest
 from manifests.records import RECORD_TYPES, Record
+from manifests.records.corpus import Corpus
 
 FOLDER = Path(__file__).with_name("schemas")
 

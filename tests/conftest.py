@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
-from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
+from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 
 settings.register_profile(
     "lemur",

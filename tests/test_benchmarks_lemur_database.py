@@ -13,14 +13,14 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.lemur_database import add_arch_uid, grow, make
-from curate.options import CurateOptions
-from curate.pipeline import curate
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.lemur import LemurRelease, read_codes, read_stats, stat_files
 from curate.sources.lemur_db import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 
 COLUMNS = ["nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm"]
 

@@ -100,7 +100,7 @@ def test_names_are_spread_over_the_list() -> None:
 
 def test_the_peer_finds_our_files_in_its_cache(tmp_path: Path) -> None:
     from benchmarks.nnrag_peer import _fill
-    from manifests.corpus import Corpus, CorpusSource
+    from manifests.records.corpus import Corpus, CorpusSource
 
     source = make_source(tmp_path, {"gate.py": _ORIGINAL})
     entry = CorpusSource(name=source.name, repository="owner/origin", source=str(source.root), priority=2)

@@ -35,7 +35,7 @@ from benchmarks.teaching_model import (
 )
 from benchmarks.teaching_speed import causal_attention, mean_loss
 from lemur_core.files.errors import UserError
-from train.process import choose_place
+from train.runs.process import choose_place
 
 CODE = """import torch
 import torch.nn as nn

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from curate.options import CurateOptions
-from curate.pipeline import curate
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
 from curate.sources import open_source
-from extract.discover import Selection
 from extract.extractor import extract_to
-from extract.results import Options
+from extract.model.results import Options
+from extract.resolve.discover import Selection
 
 HERE = Path(__file__).parent
 some = SimpleNamespace(**runpy.run_path(str(HERE / "test_readme.py")))

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
-from benchmarks.house_source import count_floors, find_circles, import_graph, read_product
+from benchmarks.house_source import count_floors, find_circles, import_graph, merge_nodes, read_product
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
@@ -23,13 +24,16 @@ FLOORS = {
     "train": {"lemur_core", "manifests"},
     "lemur": {"lemur_core", "manifests", "extract", "curate", "train"},
 }
-#: Inside the ground: `files <- source, similarity, sandbox <- graphs`.
+#: Inside the ground: `files <- source, similarity, sandbox, distributed <- graphs <- rebuild, describe`.
 GROUND = {
     "files": set(),
     "source": {"files"},
     "similarity": {"files"},
     "sandbox": {"files"},
+    "distributed": {"files"},
     "graphs": {"files", "source", "similarity", "sandbox"},
+    "rebuild": {"files", "graphs"},
+    "describe": {"files", "graphs"},
 }
 _NAMED = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 
@@ -89,19 +93,33 @@ def test_no_package_of_ours_is_imported_by_a_string() -> None:
     assert found == []
 
 
-#: Circles that exist and are to be cut. None may be added; one that is cut, or becomes smaller, must be changed here.
-KNOWN_CIRCLES = {
-    # `register` imports `trace` inside a function to verify a run; `trace` knows the pages of studies, and these train runs,
-    # each of which writes the files that `register` registers.
-    frozenset({"train.ablation", "train.register", "train.run", "train.search", "train.study", "train.trace"}),
-}
-
-
-def test_no_circles_but_the_known() -> None:
+def test_no_circles() -> None:
     """Imports inside functions count: a reader has to follow them too."""
-    circles = find_circles(import_graph(read_product(ROOT)))
-    assert [sorted(circle) for circle in circles - KNOWN_CIRCLES] == []
-    assert [sorted(circle) for circle in KNOWN_CIRCLES - circles] == [], "cut: remove it from KNOWN_CIRCLES"
+    assert [sorted(circle) for circle in find_circles(import_graph(read_product(ROOT)))] == []
+
+
+def test_no_circles_between_folders() -> None:
+    sources = read_product(ROOT)
+    folders = {source.module: source.path.parent.as_posix() for source in sources}
+    circles = find_circles(merge_nodes(import_graph(sources), folders.__getitem__))
+    assert [sorted(circle) for circle in circles] == []
+
+
+def test_a_folder_holds_one_idea() -> None:
+    """At most twelve modules: with more, a reader does not see the way through it."""
+    full = Counter(source.path.parent.as_posix() for source in read_product(ROOT))
+    assert {folder: number for folder, number in full.items() if number > 12} == {}
+
+
+@pytest.mark.parametrize("package", ["extract", "curate", "train"])
+def test_the_way_through_a_package_is_short(package: str) -> None:
+    graph = import_graph(read_product(ROOT))
+    own = {name: {other for other in others if other.startswith(f"{package}.")} for name, others in graph.items()}
+    parts = merge_nodes(
+        {name: others for name, others in own.items() if name.partition(".")[0] == package},
+        lambda module: ".".join(module.split(".")[:2]),
+    )
+    assert count_floors(parts) <= 10
 
 
 @pytest.mark.parametrize(

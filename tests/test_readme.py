@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from manifests.corpus import Corpus
+from manifests.records.corpus import Corpus
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,7 +15,7 @@ from lemur_core.files.markdown import plural
 from manifests.options import RuntimeOption
 
 if TYPE_CHECKING:
-    from train.recipe import Recipe
+    from train.model.recipe import Recipe
 
 app = typer.Typer()
 _train = typer.Typer(
@@ -76,7 +76,7 @@ _WALLS = "Run foreign code without walls: only code that you trust. A GPU needs 
 Unsafe = Annotated[bool, _resource("--unsafe-no-sandbox", help=_WALLS)]
 
 
-#: What a search varies unless told: `train.search.SLOTS`, which takes PyTorch to import.
+#: What a search varies unless told: `train.studies.search.SLOTS`, which takes PyTorch to import.
 _VARIED = ("residual", "attention", "downsample", "stochastic_depth", "activation")
 
 SlotName = StrEnum(
@@ -96,7 +96,7 @@ def assemble_(
     as_json: AsJson = False,
 ) -> None:
     """Compose a network out of blocks: one closed Python file by LEMUR's contract, each block with its provenance."""
-    from train.assemble import assemble_to
+    from train.compose.assemble import assemble_to
 
     assembled = assemble_to(out, _recipe(recipe, set_), folder, unsafe=unsafe_no_sandbox, force=force)
     if as_json:
@@ -127,7 +127,7 @@ def candidates_(
     as_json: AsJson = False,
 ) -> None:
     """List the blocks that can fill a slot, by what they do when they run at these widths."""
-    from train.candidates import candidates
+    from train.compose.candidates import candidates
 
     found = candidates(
         slot.value, folder, widths=read_numbers(widths, "--widths", 1), unsafe=unsafe_no_sandbox, jobs=jobs
@@ -170,8 +170,8 @@ def search_(
 ) -> None:
     """Sample combinations of blocks, screen them by successive halving, and rank them. Run again, it goes on."""
     from train.data import load_cifar10
-    from train.run import Resources
-    from train.search import SLOTS, Plan, search
+    from train.runs.run import Resources
+    from train.studies.search import SLOTS, Plan, search
 
     slots = tuple(name.value for name in slot) if slot else SLOTS
     plan = Plan(budget=budget, seed=seed, slots=slots, images=images, epochs=epochs, eta=eta)
@@ -226,11 +226,11 @@ def run_(
     if prm is not None and not is_file:
         raise UsageError("--prm: is for a NET.py; a recipe's hyperparameters are changed by --set")
     recipe = _recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
-    from train.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
+    from train.compose.assemble import assemble  # torch comes with these: a typo in the recipe need not wait for it
     from train.data import load_cifar10
-    from train.recipe import network_in
-    from train.run import Resources, TrainingRun, count_images, train_once
-    from train.run_folder import run_text
+    from train.model.recipe import network_in
+    from train.runs.run import Resources, TrainingRun, count_images, train_once
+    from train.runs.run_folder import run_text
 
     limits = (memory, time_limit, step_limit)
     resources = Resources(threads, device.value, *limits, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ()))
@@ -271,9 +271,9 @@ def ablate_(
     force: GoOn = False,
 ) -> None:
     """Train a recipe with one ingredient left out at a time, same seeds: table, paired differences, figure."""
-    from train.ablation import ablate, row_text
     from train.data import load_cifar10
-    from train.run import Resources
+    from train.runs.run import Resources
+    from train.studies.ablation import ablate, row_text
 
     rows = ablate(
         _recipe(recipe, set_, epochs),
@@ -320,8 +320,8 @@ def check_(
     as_json: AsJson = False,
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality; refused when off the contract."""
-    from train.check import CheckSettings
-    from train.tasks import check_file
+    from train.lemur.check import CheckSettings
+    from train.lemur.tasks import check_file
 
     if metric is not None and task is None:
         raise UsageError("--metric: is for a --task; img-classification is measured by acc")
@@ -347,7 +347,7 @@ def register_(
     as_json: AsJson = False,
 ) -> None:
     """Add runs to a LEMUR database (nn-dataset 2.1.0); those that it holds already are left alone."""
-    from train.register import register
+    from train.runs.register import register
 
     result = register(db, folders)
     if as_json:
@@ -374,7 +374,7 @@ def read_numbers(text: str, option: str, least: int) -> tuple[int, ...]:
 
 
 def _recipe(name: str, changes: list[str] | None, epochs: int | None = None, *, of_file: bool = False) -> "Recipe":
-    from train.recipe import find_recipe, read_changes
+    from train.model.recipe import find_recipe, read_changes
 
     wanted: dict[str, object] = {}
     for text in changes or ():

@@ -10,10 +10,10 @@ from curate.chat.complete import completions
 from curate.chat.design import design, explain
 from curate.chat.network import Experiment, Lab, Network, best_results, read_code, read_facts
 from curate.chat.repair import repairs
-from curate.corpus import Corpus
-from curate.options import CurateOptions
-from curate.outcome import Outcome
-from curate.runs import case_of, read_parameters
+from curate.compute.runs import case_of, read_parameters
+from curate.model.corpus import Corpus
+from curate.model.options import CurateOptions
+from curate.published.outcome import Outcome
 from manifests.conversations.conversation import Chat, Comparison, Draft, Skipped, Subject, finish
 from manifests.conversations.sampling import Sampler
 from manifests.records import CHAT_KINDS, ChatKind

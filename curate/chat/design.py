@@ -1,7 +1,7 @@
 """`design` and its inverse `explain`, between the file and what was measured on it; facts in words, for all kinds."""
 
 from curate.chat.network import Best, Child, Facts, Network
-from curate.runs import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
+from curate.compute.runs import CAPTION_WORDS, DATASETS, TEXT_CHARACTERS
 from lemur_core.files.markdown import plural
 from manifests.conversations.conversation import Draft, Skipped, fence
 from manifests.conversations.sampling import Sampler

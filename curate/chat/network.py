@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from curate.corpus import Corpus
-from curate.runs import LIMITS, Case, answer_of, open_box, read_parameters
+from curate.compute.runs import LIMITS, Case, answer_of, open_box, read_parameters
+from curate.model.corpus import Corpus
 from lemur_core.files.progress import progress
 from lemur_core.sandbox import Job, Limits
 

@@ -17,8 +17,8 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from lemur_core.sandbox.foreign import NETWORK
 from lemur_core.sandbox.net import NetError, run_network
+from lemur_core.sandbox.server.foreign import NETWORK
 
 #: Of torch.nn: holders of modules, which are no layers themselves.
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict", "Module"})

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from curate.cluster import steps
 from curate.cluster.work import Work
-from curate.options import CurateOptions
-from curate.origins import check_origins
-from curate.published import check_parents
-from curate.rows import Source
-from curate.strict import raises_support
+from curate.dedup.strict import raises_support
+from curate.model.options import CurateOptions
+from curate.model.origins import check_origins
+from curate.published.published import check_parents
+from curate.sources.rows import Source
+from lemur_core.distributed.exchange import Exchange
+from lemur_core.distributed.executors import Executor, Step, begin, forget, run_steps
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError
-from lemur_core.files.exchange import Exchange
-from lemur_core.files.executors import Executor, Step, begin, forget, run_steps
-from manifests.manifest import FILE_NAME, Manifest, package_versions, read_manifest
+from manifests.folders.manifest import FILE_NAME, Manifest, package_versions, read_manifest
 
 #: Rounds, of two steps each, that are queued before what is left is decided by one task. All of LEMUR needs four.
 QUEUED_ROUNDS = 5

@@ -19,18 +19,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.cluster.work import GRAPHS, KEPT, OPEN, REMOVED, StoredRows, Work
-from curate.corpus import CodeFile, fill_store, read_corpus
-from curate.delta import open_against
-from curate.features import FeatureStore
-from curate.graphs import NetworkTracer, Traced, apart, graphs_of
-from curate.pipeline import curate
-from curate.prepared import Prepared
-from curate.records import build_records
-from curate.rows import ROW_SCHEMA, Source
-from curate.strict import banding_of, standing
+from curate.compute.graphs import NetworkTracer, Traced, apart, graphs_of
+from curate.dedup.precomputed import Prepared
+from curate.dedup.strict import banding_of, standing
+from curate.model.corpus import CodeFile, fill_store, read_corpus
+from curate.model.features import FeatureStore
+from curate.model.records import build_records
+from curate.published.delta import open_against
+from curate.run.pipeline import curate
+from curate.sources.rows import ROW_SCHEMA, Source
 from lemur_core.files.errors import NoSandboxError
+from lemur_core.similarity.features.minhash import IntArray, band_keys
 from lemur_core.similarity.index import element_frequency, prefix, rarest_first
-from lemur_core.similarity.minhash import IntArray, band_keys
 from lemur_core.similarity.rounds import fallen, keepers, witnesses
 from lemur_core.similarity.selection import Standing, select
 

@@ -26,14 +26,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.features import FeatureStore, FeatureTable
-from curate.graphs import Traced
-from curate.options import CurateOptions
-from curate.rows import Source
+from curate.compute.graphs import Traced
+from curate.model.features import FeatureStore, FeatureTable
+from curate.model.options import CurateOptions
+from curate.sources.rows import Source
+from lemur_core.distributed.exchange import Exchange
 from lemur_core.files.atomic import atomic_file
-from lemur_core.files.exchange import Exchange
-from lemur_core.similarity.minhash import Banding, IntArray
-from manifests.manifest import Input
+from lemur_core.similarity.features.minhash import Banding, IntArray
+from manifests.folders.manifest import Input
 
 OPEN, KEPT, REMOVED = 0, 1, 2
 

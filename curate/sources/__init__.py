@@ -6,16 +6,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.rows import Source
 from curate.sources.database import DatabaseFile, is_database
 from curate.sources.files import CsvFile, JsonlFile, ParquetFile
 from curate.sources.folders import ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
+from curate.sources.rows import Source
 from curate.sources.services import HubDataset, InstalledLemur
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
-from manifests.licenses import NOASSERTION, all_of
-from manifests.manifest import FILE_NAME, Input, Parent, parent_of, read_manifest
+from manifests.folders.manifest import FILE_NAME, Input, Parent, parent_of, read_manifest
+from manifests.provenance.licenses import NOASSERTION, all_of
 
 
 class SeveralSources(Source):

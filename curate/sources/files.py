@@ -16,12 +16,12 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
+from curate.sources.rows import BATCH_CHARACTERS, ROW_SCHEMA, RowSource
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import shown
-from manifests.licenses import license_of_fields
-from manifests.manifest import Input
+from manifests.folders.manifest import Input
+from manifests.provenance.licenses import license_of_fields
 
 #: What a source reads. `problem` is ours to fill: a column of that name in an input is ignored.
 COLUMNS = tuple(name for name in ROW_SCHEMA.names if name != "problem")

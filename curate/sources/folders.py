@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.rows import RowSource
 from curate.sources.files import ParquetFile, broken_row, describe_file, read_row
+from curate.sources.rows import RowSource
 from lemur_core.files.errors import UserError
-from manifests.licenses import all_of
-from manifests.manifest import Input
+from manifests.folders.manifest import Input
 from manifests.provenance import REQUIREMENTS, TABLE, Parts, barred, read_parts
+from manifests.provenance.licenses import all_of
 from manifests.records import LEVELS
 
 

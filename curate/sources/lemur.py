@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.lemur_release import DEFAULT_VERSION, fetch_release, with_codes
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_items
-from manifests.licenses import license_of_fields
-from manifests.manifest import Input
+from manifests.folders.manifest import Input
+from manifests.provenance.licenses import license_of_fields
 
 _CODES = "ab/nn/nn/"
 #: Up to release 2.0.6 the folders lay in `stat/` itself; `stat/run/` holds measurements on phones, not training.

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
-from curate.rows import RowSource
 from curate.sources.database import read_database, unpack
+from curate.sources.rows import RowSource
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
-from manifests.hub import Hub
-from manifests.licenses import NOASSERTION, license_of_fields
-from manifests.manifest import Input
+from manifests.folders.manifest import Input
+from manifests.provenance.licenses import NOASSERTION, license_of_fields
+from manifests.provenance.swhid import blob_sha1
+from manifests.publish.hub import Hub
 from manifests.records import Record
-from manifests.swhid import blob_sha1
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile

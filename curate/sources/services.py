@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from curate.rows import BATCH_ROWS, RowSource
 from curate.sources.database import arch_uid_of
 from curate.sources.files import COLUMNS, check_columns, read_row
+from curate.sources.rows import BATCH_ROWS, RowSource
 from lemur_core.files.errors import UserError
-from manifests.hub import hub_errors, parse_dataset
-from manifests.manifest import Input
+from manifests.folders.manifest import Input
+from manifests.publish.hub import hub_errors, parse_dataset
 
 _ADVICE = "check the network, run again"
 

@@ -27,11 +27,11 @@ from extract.chat.verbalization import (
 from extract.specs.make import repeated, source_of
 from extract.specs.splits import Place
 from lemur_core.files.markdown import plural
-from lemur_core.similarity.text import tokens_of
+from lemur_core.similarity.features.text import tokens_of
 from manifests.conversations.conversation import Draft, Skipped, Subject, fence
 from manifests.conversations.sampling import Sampler
-from manifests.licenses import NOASSERTION
 from manifests.provenance import Parts, barred_blocks, read_parts
+from manifests.provenance.licenses import NOASSERTION
 from manifests.records import Spec
 
 #: What a design is, in the order in which it is stated.

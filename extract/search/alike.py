@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from extract.blocks import find_block, read_rows
+from extract.model.blocks import find_block, read_rows
 from extract.search.index import Index, open_index
 from extract.search.ranking import Filters, passing
 from lemur_core.files.errors import UserError

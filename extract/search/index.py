@@ -286,7 +286,7 @@ def graph_of(spec: Mapping[str, Any]) -> Any:
     """The graph of eval mode; None where there is none, or it is of another form or torch."""
     if spec.get("algorithm") is None:
         return None
-    from lemur_core.graphs.notation import forms_of  # only where there is a graph
+    from lemur_core.graphs.serialization import forms_of  # only where there is a graph
 
     try:
         return forms_of(spec["algorithm"])["eval"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from extract.categories import words_of
+from extract.model.categories import words_of
 from extract.search import meaning
 from extract.search.index import Hits, Index
 from extract.search.words import FILLER, plain_words, stem, stems, terms_of
@@ -206,7 +206,7 @@ def passing(index: Index, filters: Filters) -> npt.NDArray[np.bool_]:
             known = {_known(option, sorted(set().union(*values)), value) for value in wanted}
             found &= np.array([bool(one & known) for one in values], bool)
     if filters.level is not None:
-        from extract.results import at_least  # heavy (pyarrow), and only needed here
+        from extract.model.results import at_least  # heavy (pyarrow), and only needed here
 
         high = {level for level in set(index.facts["level"]) if at_least(level, filters.level)}
         found &= np.array([level in high for level in index.facts["level"]], bool)

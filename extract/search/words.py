@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from extract.categories import words_of
+from extract.model.categories import words_of
 
 _OF_LAYOUT = {
     "N×C": "vectors features",

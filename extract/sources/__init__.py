@@ -26,7 +26,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow take longer to load than most sources
-    from manifests.corpus import Alternative, Corpus, CorpusSource, Fetch
+    from manifests.records.corpus import Alternative, Corpus, CorpusSource, Fetch
 
 __all__ = ["Source", "SourceFile", "open_available", "open_source", "read_folder", "walk"]
 

@@ -20,8 +20,8 @@ from typing import Literal
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lemur_core.files.errors import UserError
-from manifests.licenses import NOASSERTION, find_license, license_of_fields
-from manifests.swhid import blob_sha1, directory_swhid
+from manifests.provenance.licenses import NOASSERTION, find_license, license_of_fields
+from manifests.provenance.swhid import blob_sha1, directory_swhid
 
 Kind = Literal["package", "git", "folder"]
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from extract.specs.behaviour import named_input
+from lemur_core.describe.layouts import told_layout
+from lemur_core.describe.patterns import Told, tell
 from lemur_core.graphs.identity import identities_of
-from lemur_core.graphs.layouts import told_layout
-from lemur_core.graphs.motifs import Told, tell
-from lemur_core.graphs.notation import forms_of, restore, store
+from lemur_core.graphs.serialization import forms_of, restore, store
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import at
 from manifests.records import Algorithm, Spec
@@ -24,7 +24,7 @@ def stored_of(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     """The graphs that were traced, as a spec states them.
 
     Args:
-        answer: of `extract.probing.tracing.trace_block`.
+        answer: of `extract.proofs.trace_guest.trace_block`.
         names: of the parameters that positional arguments of the call go to.
     """
     stored = {name: answer[name] for name in _STORED}
@@ -66,7 +66,7 @@ def algorithm_of(answer: Mapping[str, Any], names: Sequence[str]) -> Algorithm:
 
 
 def stored_in(algorithm: Algorithm) -> dict[str, Any]:
-    """What a spec states of its graphs, for `lemur_core.graphs.notation.restore`: as `stored_of` gives it."""
+    """What a spec states of its graphs, for `lemur_core.graphs.serialization.restore`: as `stored_of` gives it."""
     return algorithm.model_dump(mode="json", include=set(_STORED))
 
 
@@ -94,8 +94,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
 
 
 def _unwritable(algorithm: Algorithm) -> Iterator[str]:
-    from lemur_core.graphs.calls import RebuildError  # here, because they load torch
-    from lemur_core.graphs.rebuild import rebuild
+    from lemur_core.rebuild.calls import RebuildError  # here, because they load torch
+    from lemur_core.rebuild.rebuild import rebuild
 
     sized = restore(stored_in(algorithm))
     try:

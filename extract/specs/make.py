@@ -20,7 +20,7 @@ from extract.specs.behaviour import Behaviour, behaviour_of, neutral_case, summa
 from extract.specs.notation import value_of_text
 from extract.specs.outline import Outline, outline_of
 from lemur_core.files.progress import progress
-from lemur_core.similarity.text import tokens_of
+from lemur_core.similarity.features.text import tokens_of
 from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments, first_fault
 
@@ -59,7 +59,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     What its text tells is read from the lean form where there is one: what its arguments reach.
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
 
-    Args: answer: what was traced of it, by `extract.probing.tracing.trace_block`.
+    Args: answer: what was traced of it, by `extract.proofs.trace_guest.trace_block`.
     """
     assert row.code is not None
     outline = outline_of(row.lean_code or row.code)

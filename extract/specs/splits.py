@@ -24,9 +24,9 @@ from scipy.sparse.csgraph import connected_components
 
 from extract.specs.make import design_of
 from extract.specs.outline import parsed, pieces_of
-from lemur_core.similarity.text import Numbers, near_pairs, shingles
+from lemur_core.similarity.features.text import Numbers, near_pairs, shingles
+from manifests.folders.tables import write_tables
 from manifests.records import SPLITS, Spec, SpecRow, Split
-from manifests.tables import write_tables
 
 #: Where the tables lie below the folder; `datasets.load_dataset(DIR, "specs")` opens them.
 TABLES = "data/specs"

@@ -120,7 +120,7 @@ def answer(
 def _house(
     file: Path, out: Path | None, seed: int | None, base: str | None, expert: str | None, force: bool
 ) -> "House":
-    from lemur.experts.settings import load_settings
+    from lemur.experts.domains.settings import load_settings
     from lemur.experts.stages import House
 
     settings = load_settings(file, seed=seed, base__model=base, expert__model=expert)

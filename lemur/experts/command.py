@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lemur.experts.domains.settings import GENERAL
 from lemur.experts.folder import write_evaluation
-from lemur.experts.language import plain_prompt, prompt_with
+from lemur.experts.models.language import plain_prompt, prompt_with
 from lemur.experts.report import table_lines
-from lemur.experts.settings import GENERAL
 from lemur.experts.stages import House
 from lemur_core.files.errors import UserError
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 
 
 def make_data(house: House, *, as_json: bool = False) -> str:

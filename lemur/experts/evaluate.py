@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from lemur.experts.facts import Asked, documents, questions
-from lemur.experts.language import Language, open_language, plain_prompt, prompt_with
+from lemur.experts.domains.facts import Asked, documents, questions
+from lemur.experts.domains.settings import GENERAL
+from lemur.experts.models.language import Language, open_language, plain_prompt, prompt_with
 from lemur.experts.retrieval import Bm25
-from lemur.experts.settings import GENERAL
 from lemur.experts.stages import House
 from manifests.records import ExpertAnswer
 

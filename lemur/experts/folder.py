@@ -7,18 +7,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from lemur.experts.domains.facts import counts_of
+from lemur.experts.domains.settings import GENERAL
 from lemur.experts.evaluate import evaluate, majority_of, scores_of
-from lemur.experts.facts import counts_of
 from lemur.experts.report import report_text
-from lemur.experts.settings import GENERAL
 from lemur.experts.stages import ALIGNED, BASE, DATA, EXPERT, FACTS, ROUTED, TUNED, House, facts_in
 from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
-from manifests.checks import Check, check_files, check_table, found_check
-from manifests.kinds import FolderKind, Link, Traced
-from manifests.manifest import read_manifest
+from manifests.folders.checks import Check, check_files, check_table, found_check
+from manifests.folders.kinds import FolderKind, Link, Traced
+from manifests.folders.manifest import read_manifest
+from manifests.folders.tables import write_table
 from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
-from manifests.tables import write_table
 
 ANSWERS, EVALUATED = "answers.parquet", "experts-evaluation"
 _NEAR = 5

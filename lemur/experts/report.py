@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from extract.results import wilson
+from extract.model.results import wilson
+from lemur.experts.domains.settings import GENERAL
 from lemur.experts.evaluate import ARMS
-from lemur.experts.settings import GENERAL
 from lemur_core.files.markdown import percent, table
 
 

@@ -16,8 +16,9 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from lemur.experts.facts import NAMES, RELATIONS, ask, counts_of, document, questions, read_facts, wordings
-from lemur.experts.language import (
+from lemur.experts.domains.facts import NAMES, RELATIONS, ask, counts_of, document, questions, read_facts, wordings
+from lemur.experts.domains.settings import GENERAL, Settings, Training
+from lemur.experts.models.language import (
     Language,
     draw_tiny,
     learn_tokenizer,
@@ -25,14 +26,13 @@ from lemur.experts.language import (
     plain_prompt,
     prompt_with,
 )
-from lemur.experts.loop import fit
-from lemur.experts.projector import Projector
-from lemur.experts.router import PrototypeRouter, centres
-from lemur.experts.settings import GENERAL, Settings, Training
+from lemur.experts.models.loop import fit
+from lemur.experts.models.projector import Projector
+from lemur.experts.models.router import PrototypeRouter, centres
 from lemur_core.files.atomic import atomic_folder, own, sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from manifests.manifest import (
+from manifests.folders.manifest import (
     FILE_NAME,
     Manifest,
     Stopwatch,
@@ -42,8 +42,8 @@ from manifests.manifest import (
     read_manifest,
     write_manifest,
 )
+from manifests.folders.tables import write_table
 from manifests.records import ExpertFact, arrow_schema
-from manifests.tables import write_table
 
 FACTS, PROJECTOR, BACKGROUNDS, PROTOTYPES = (
     *("facts.parquet", "projector.safetensors", "backgrounds.safetensors", "prototypes.safetensors"),

@@ -21,11 +21,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lemur.folders import STATE
+from lemur.finished.folders import STATE
 from lemur_core.files.atomic import own, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from manifests.manifest import package_versions
+from manifests.folders.manifest import package_versions
 from manifests.records import Record, Sha256
 
 _LOCK = ".lock"

@@ -11,28 +11,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from curate.options import CurateOptions
-from curate.pipeline import curate
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
 from curate.sources import open_sources
-from extract.discover import Selection
 from extract.extractor import extract_to
-from extract.results import Options
-from lemur.folders import STATE, verify_folder
+from extract.model.results import Options
+from extract.resolve.discover import Selection
+from lemur.finished.folders import STATE, verify_folder
 from lemur.pipeline.runner import Done, Stage, Summary, in_stage, run_stages
 from lemur_core.files.atomic import write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from manifests.corpus import load_corpus
-from manifests.manifest import INDEX, read_manifest
-from manifests.page.frame import Cell, Page, link, page_link, table, write_page
+from manifests.folders.frame import Cell, Page, link, page_link, table, write_page
+from manifests.folders.manifest import INDEX, read_manifest
 from manifests.records import Ingredient
-from train.assemble import assemble
+from manifests.records.corpus import load_corpus
+from train.compose.assemble import assemble
 from train.data import load_cifar10, open_source
-from train.recipe import Network, Recipe, find_recipe
-from train.run import Resources, TrainingRun, train_once
-from train.run_folder import read_record, run_text
+from train.model.recipe import Network, Recipe, find_recipe
+from train.runs.run import Resources, TrainingRun, train_once
+from train.runs.run_folder import read_record, run_text
 
 BLOCKS, SNAPSHOT, RUN = "blocks", "snapshot", "run"
 NETWORK, NETWORK_FACTS, CHECKS = "network.py", "network.json", "checks.json"

@@ -137,9 +137,9 @@ def synthesize_(
     if not blocks and not goal and parents is None:
         raise UsageError("--blocks 0: then say what to write with --goal TEXT, or what to change with --parents")
     from lemur.synthesis.command import Ask, Service, Training, print_synthesis, run_synthesis
-    from lemur.synthesis.model import Sampling
-    from lemur.synthesis.plan import Choice
-    from manifests.licenses import NOASSERTION, stated_expression
+    from lemur.synthesis.models.model import Sampling
+    from lemur.synthesis.prompting.plan import Choice
+    from manifests.provenance.licenses import NOASSERTION, stated_expression
 
     counts = run_synthesis(
         library,

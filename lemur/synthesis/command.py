@@ -8,23 +8,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemur.synthesis.endpoint import Endpoint, check_url
-from lemur.synthesis.folder import PARAMETERS, accepted_of, counts_of, write_synthesis
-from lemur.synthesis.local import Local, name_of
-from lemur.synthesis.loop import Tried, synthesize
-from lemur.synthesis.model import Asker, Budget, Model, Sampling
-from lemur.synthesis.plan import Choice, digest_of, draw
-from lemur.synthesis.steps import Prover
+from lemur.synthesis.folder.write import PARAMETERS, accepted_of, counts_of, write_synthesis
+from lemur.synthesis.models.endpoint import Endpoint, check_url
+from lemur.synthesis.models.local import Local, name_of
+from lemur.synthesis.models.model import Asker, Budget, Model, Sampling
+from lemur.synthesis.prompting.plan import Choice, digest_of, draw
+from lemur.synthesis.proving.loop import Tried, synthesize
+from lemur.synthesis.proving.steps import Prover
 from lemur_core.files.atomic import check_free, claim
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from manifests.manifest import Stopwatch
-from train.check import CheckResult, CheckSettings, check_nn, open_box
-from train.contract import lemur_name
+from manifests.folders.manifest import Stopwatch
 from train.data import load_cifar10
-from train.register import archive, check_enters
+from train.lemur.check import CheckResult, CheckSettings, check_nn, open_box
+from train.model.contract import lemur_name
+from train.runs.register import archive, check_enters
 
 
 @dataclass(frozen=True, slots=True)

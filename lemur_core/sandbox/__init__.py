@@ -1,6 +1,6 @@
 """Running foreign code: jobs in, outcomes out; each job a confined process forked from a preloaded worker."""
 
 from lemur_core.sandbox.client import META_PRELOAD, PRELOAD, Sandbox
-from lemur_core.sandbox.jobs import Job, Limits, Outcome, Status
+from lemur_core.sandbox.server.jobs import Job, Limits, Outcome, Status
 
 __all__ = ["META_PRELOAD", "PRELOAD", "Job", "Limits", "Outcome", "Sandbox", "Status"]

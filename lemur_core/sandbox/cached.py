@@ -24,9 +24,9 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
 from lemur_core.sandbox.client import Sandbox
-from lemur_core.sandbox.foreign import one_line
-from lemur_core.sandbox.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
 from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.sandbox.server.foreign import one_line
+from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
 
 _WIDER = 4  # times the seconds, the second time, where limits decide
 ATTEMPTS = 3  # in all, where passing trouble ends a job; anything else fails the same way again

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Self
 
 from lemur_core.files.errors import NoSandboxError, UserError
-from lemur_core.sandbox.jobs import Job, Limits, Message, Outcome, Status, read_report
 from lemur_core.sandbox.link import (
     Link,
     Setup,
@@ -28,7 +27,8 @@ from lemur_core.sandbox.link import (
     scrubbed_environment,
     start_all,
 )
-from lemur_core.sandbox.processes import remove_folder
+from lemur_core.sandbox.server.jobs import Job, Limits, Message, Outcome, Status, read_report
+from lemur_core.sandbox.server.processes import remove_folder
 
 #: The walls, the preferred ones first.
 BACKENDS = ("sandlock", "bubblewrap")

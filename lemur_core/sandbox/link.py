@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lemur_core.files.errors import UserError
-from lemur_core.sandbox.confine import MACHINE_FILES
-from lemur_core.sandbox.jobs import OWN_PACKAGES, Channel, Job, Message
-from lemur_core.sandbox.processes import remove_folder
 from lemur_core.sandbox.runtime import declared_runtime
+from lemur_core.sandbox.server.confine import MACHINE_FILES
+from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Channel, Job, Message
+from lemur_core.sandbox.server.processes import remove_folder
 
 _START_SECONDS = 600.0  # importing PyTorch from a cold disk takes a while
 _STOP_SECONDS = 1.0
@@ -137,13 +137,13 @@ class Setup:
 
     def command(self) -> list[str]:
         """The command line of the server."""
-        start = [sys.executable, "-P", "-S", str(Path(__file__).with_name("start.py"))]
+        start = [sys.executable, "-P", "-S", str(Path(__file__).parent / "server" / "start.py")]
         return start if self.backend != "bubblewrap" else [*self._bubblewrap(), *start]
 
     def _bubblewrap(self) -> list[str]:
         """A view of the file system with nothing in it but what is readable, and the scratch root to write to."""
         shown = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
-        shown += [str(Path(__file__).parent), *self.sys_path, *self.modules(self.needed()).values()]
+        shown += [str(Path(__file__).parent / "server"), *self.sys_path, *self.modules(self.needed()).values()]
         command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--cap-drop", "ALL"]
         command += ["--proc", "/proc", "--dev", "/dev"]
         command += ["--perms", "0111", "--dir", str(self.home)]  # an interpreter may lie in it: not to be listed

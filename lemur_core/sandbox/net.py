@@ -24,7 +24,7 @@ import torchvision
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
-from lemur_core.sandbox.foreign import NETWORK, causes_of, load, message_of, one_line
+from lemur_core.sandbox.server.foreign import NETWORK, causes_of, load, message_of, one_line
 
 _MESSAGE_CHARACTERS = 240
 _LINE_CHARACTERS = 100

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.cluster.hierarchy import DisjointSet
 
-from lemur_core.similarity.minhash import (
+from lemur_core.similarity.features.minhash import (
     ESTIMATE_MARGIN,
     PERMUTATIONS,
     Banding,

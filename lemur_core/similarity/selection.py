@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lemur_core.similarity.features.minhash import IntArray
 from lemur_core.similarity.index import Neighbour, NeighbourIndex
-from lemur_core.similarity.minhash import IntArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.index import prefix, set_jaccard
-from lemur_core.similarity.minhash import (
+from lemur_core.similarity.features.minhash import (
     ESTIMATE_MARGIN,
     PERMUTATIONS,
     Banding,
@@ -25,6 +24,7 @@ from lemur_core.similarity.minhash import (
     band_keys,
     banding_for,
 )
+from lemur_core.similarity.index import prefix, set_jaccard
 
 View = Literal["tree", "fingerprint"]
 
@@ -36,7 +36,7 @@ _STEP = 20_000
 
 
 class Items(ShingleSets, Protocol):
-    """Items 0..n-1 by the classes that they fall into, shape (n,), as `curate.features.FeatureTable` has them."""
+    """Items 0..n-1 by the classes that they fall into, shape (n,), as `curate.model.features.FeatureTable` has them."""
 
     tree: IntArray
     shingle_set: IntArray

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files.markdown import block
-from lemur_core.similarity.text import near_pairs, shingles, tokens_of
+from lemur_core.similarity.features.text import near_pairs, shingles, tokens_of
+from manifests.folders.tables import write_table, write_tables
 from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema
-from manifests.tables import write_table, write_tables
 
 #: Where the tables lie below the folder.
 TABLES, DROPS = "data/chat", "chat_drops.parquet"

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lemur_core.files.errors import UserError
-from manifests.checks import Check, found_check
 from manifests.conversations.conversation import DROPS, TABLES, conversation_id, count_chat, count_tokens
-from manifests.manifest import Manifest
+from manifests.folders.checks import Check, found_check
+from manifests.folders.manifest import Manifest
+from manifests.folders.tables import rows_by_split
 from manifests.records import CHAT_ROLES
-from manifests.tables import rows_by_split
 
 Row = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from manifests.hub import Hub
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
+from manifests.publish.hub import Hub
 from manifests.publish.publishing import Published, publish, pull
 
 _LISTED = 20  # files of each kind on a terminal; --json has all of them

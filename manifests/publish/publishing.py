@@ -9,10 +9,10 @@ from typing import Any
 
 from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
-from manifests.checks import check_files
-from manifests.hub import COMMIT, Hub, check_names
-from manifests.kinds import Verifier
-from manifests.manifest import FILE_NAME, read_manifest
+from manifests.folders.checks import check_files
+from manifests.folders.kinds import Verifier
+from manifests.folders.manifest import FILE_NAME, read_manifest
+from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.repository import KIND, Changes, LocalFile, Remote, Repository, compare, local_file
 from manifests.publish.screen import check_digests, check_findings, screen
 from manifests.publish.staged import ATTRIBUTES, IGNORES, Staged, Withheld, staged

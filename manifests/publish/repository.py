@@ -13,8 +13,8 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from manifests.hub import Hub, may_pass, status_of
-from manifests.manifest import FILE_NAME, Manifest, is_of_page
+from manifests.folders.manifest import FILE_NAME, Manifest, is_of_page
+from manifests.publish.hub import Hub, may_pass, status_of
 from manifests.publish.staged import ATTRIBUTES
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.licenses import NOASSERTION, is_permissive, licenses_of_code
-from manifests.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
+from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
+from manifests.folders.tables import CROISSANT
 from manifests.provenance import (
     LINE,
     QUOTED_LINE,
@@ -35,8 +35,8 @@ from manifests.provenance import (
     lean_path,
     read_parts,
 )
+from manifests.provenance.licenses import NOASSERTION, is_permissive, licenses_of_code
 from manifests.records import TrainingRecord
-from manifests.tables import CROISSANT
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"
@@ -228,7 +228,7 @@ def _without_code(
         if item.path in kept and kept[item.path].is_relative_to(scratch)
     }
     if CROISSANT in files:
-        from manifests.croissant import restate_croissant
+        from manifests.folders.croissant import restate_croissant
 
         path = kept[CROISSANT] = scratch / CROISSANT
         restate_croissant(folder / CROISSANT, path, list(changed.values()))

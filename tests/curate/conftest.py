@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.corpus import CodeFile, Corpus, read_corpus
-from curate.features import FeatureStore, code_features
-from curate.options import CurateOptions
-from curate.outcome import Outcome
-from curate.rows import BATCH_ROWS, Source, to_batch
-from curate.strict import curate_strict
+from curate.dedup.strict import curate_strict
+from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.features import FeatureStore, code_features
+from curate.model.options import CurateOptions
+from curate.published.outcome import Outcome
+from curate.sources.rows import BATCH_ROWS, Source, to_batch
 from lemur_core.similarity.selection import Verdict
-from manifests.manifest import Input
+from manifests.folders.manifest import Input
 
 Row = dict[str, Any]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from curate.graphs import Traced
-from curate.report.arch_uid import arch_uids
-from curate.report.facts import gather_facts
+from curate.compute.graphs import Traced
+from curate.folder.report.arch_uid import arch_uids
+from curate.folder.report.facts import gather_facts
 
 CODE = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x{}{}\n"
 LAYERS = ("Conv2d(3, 8, 3)", "Linear(4, 4)", "LSTM(2, 2)", "GRU(2, 2)", "Embedding(5, 5)", "MultiheadAttention(4, 2)")

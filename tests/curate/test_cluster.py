@@ -21,17 +21,18 @@ import pytest
 
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
-from curate import pipeline, strict
 from curate.cluster import command, steps
 from curate.cluster.work import Work
-from curate.graphs import NetworkTracer, Traced
-from curate.options import CurateOptions
-from curate.pipeline import curate
-from curate.rows import to_batch
-from lemur_core.files.exchange import Exchange
-from lemur_core.files.executors import Step, begin
+from curate.compute.graphs import NetworkTracer, Traced
+from curate.dedup import strict
+from curate.model.options import CurateOptions
+from curate.run import pipeline
+from curate.run.pipeline import curate
+from curate.sources.rows import to_batch
+from lemur_core.distributed.exchange import Exchange
+from lemur_core.distributed.executors import Step, begin
 from lemur_core.graphs.graph import FORM, TORCH
-from manifests.manifest import package_versions
+from manifests.folders.manifest import package_versions
 from tests.curate.test_graphs import rows as graph_rows
 from tests.curate.test_origins import extraction
 

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.features import Features, code_features
-from curate.outcome import count_decisions
-from curate.snapshot import write_snapshot_tables
-from lemur_core.similarity.outline import outline_tree
-from lemur_core.similarity.tokens import region_tokens
+from curate.folder.snapshot import write_snapshot_tables
+from curate.model.features import Features, code_features
+from curate.published.outcome import count_decisions
+from lemur_core.similarity.features.outline import outline_tree
+from lemur_core.similarity.features.tokens import region_tokens
 
 Network = Callable[..., str]
 

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import curate.pipeline
-import curate.strict
-from curate.explain import explain
-from curate.features import Features, code_features
-from curate.options import CurateOptions
-from curate.report import write_report
-from curate.verify import verify
+import curate.dedup.strict
+import curate.run.pipeline
+from curate.folder.explain import explain
+from curate.folder.report import write_report
+from curate.folder.verify import verify
+from curate.model.features import Features, code_features
+from curate.model.options import CurateOptions
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 
 Row = dict[str, Any]
 
@@ -88,13 +88,15 @@ def make(memory_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     root = tmp_path_factory.mktemp("deltas")
     numbers = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curate.pipeline, "write_report", lambda *_: None)
-        patch.setattr(curate.strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3})  # of a few records
+        patch.setattr(curate.run.pipeline, "write_report", lambda *_: None)
+        patch.setattr(
+            curate.dedup.strict, "SPLIT_RATIOS", {"train": 0.4, "validation": 0.3, "test": 0.3}
+        )  # of a few records
 
         def run(rows: Sequence[Row], *against: Path, **chosen: Any) -> Path:
             out = root / f"folder-{next(numbers)}"
             options = CurateOptions(**{"graph": "off", **chosen})
-            curate.pipeline.curate(memory_source(rows), out, options, against=against, jobs=1)
+            curate.run.pipeline.curate(memory_source(rows), out, options, against=against, jobs=1)
             return out
 
         yield run
@@ -382,7 +384,7 @@ def test_verify_sees_a_leak_across_the_union(pool: Pool, make: Make, split_base:
     forged = delta.with_name("forged")
     shutil.copytree(alone, forged)
     manifest, own = read_manifest(delta), read_manifest(forged)
-    from manifests.manifest import write_manifest
+    from manifests.folders.manifest import write_manifest
 
     changed = {"parameters": manifest.parameters, "parents": manifest.parents}
     details = own.details | {"against": manifest.details["against"]}
@@ -402,7 +404,7 @@ def test_verify_of_a_chain_reads_each_folder_once(pool: Pool, make: Make, monkey
             read.append(path)
             super().__init__(path, **further)
 
-    monkeypatch.setattr("curate.union.pq", SimpleNamespace(**{**vars(pq), "ParquetFile": Counted}))
+    monkeypatch.setattr("curate.published.delta_check.pq", SimpleNamespace(**{**vars(pq), "ParquetFile": Counted}))
     checks = verify(chain[3], jobs=1)
     assert all(check.ok for check in checks)
     assert {check.name for check in checks if check.name.startswith("parent")} == {
@@ -424,7 +426,7 @@ def test_verify_keeps_snapshots_apart_that_know_nothing_of_each_other(pool: Pool
 
 
 def test_verify_wants_the_same_rules(pool: Pool, make: Make, base: Path) -> None:
-    from manifests.manifest import write_manifest
+    from manifests.folders.manifest import write_manifest
 
     delta = make([row(pool, 54, 0.5)], base)
     manifest = read_manifest(delta)
@@ -497,7 +499,7 @@ def test_mistakes_get_one_line(
 def test_the_command_from_end_to_end(
     lemur_here: Callable[..., Any], base: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(curate.pipeline, "write_report", write_report)
+    monkeypatch.setattr(curate.run.pipeline, "write_report", write_report)
     done = lemur_here("curate", table, "--against", base, "--graph", "off", "--out", tmp_path / "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "structural         1  near-duplicates by structure" in done.stdout

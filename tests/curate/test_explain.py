@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from curate.explain import Explanation, draw_graph, explain
-from curate.options import CurateOptions
-from curate.pipeline import curate
+from curate.folder.explain import Explanation, draw_graph, explain
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.tracing.trace import trace
 
 ALL = tuple(range(12))
 UNUSED = """

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.features import Features, FeatureStore, code_features
+from curate.model.features import Features, FeatureStore, code_features
 from lemur_core.similarity import pool
-from lemur_core.similarity.parts import MAX_CODE_BYTES
+from lemur_core.similarity.features.parts import MAX_CODE_BYTES
 from lemur_core.similarity.pool import map_codes
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
@@ -193,7 +193,7 @@ def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Work, importable in workers, that ends its process at a code with the word KILL, as a crashing parser would."""
     (tmp_path / "deadly_features.py").write_text(
         "import os\n"
-        "from curate.features import code_features\n"
+        "from curate.model.features import code_features\n"
         "def work(code):\n"
         "    if 'KILL' in code:\n"
         "        os._exit(1)\n"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.corpus import CodeFile, read_corpus
-from curate.nndup.profile import curate_like_nndup
-from curate.options import CurateOptions, matching_prefix
-from curate.outcome import Outcome
+from curate.compat.profile import curate_like_nndup
+from curate.model.corpus import CodeFile, read_corpus
+from curate.model.options import CurateOptions, matching_prefix
+from curate.published.outcome import Outcome
 from lemur_core.files.errors import UserError
 
 CODE = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x{}\n"

@@ -5,9 +5,9 @@ import warnings
 
 import pytest
 
-from curate.features import Features, code_features
-from lemur_core.similarity.fingerprint import SEQUENCE_CALLS, fingerprint
-from lemur_core.similarity.outline import outline_tree
+from curate.model.features import Features, code_features
+from lemur_core.similarity.features.fingerprint import SEQUENCE_CALLS, fingerprint
+from lemur_core.similarity.features.outline import outline_tree
 
 
 def fp(source: str):  # type: ignore[no-untyped-def]

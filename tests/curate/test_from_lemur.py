@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import curate_from_lemur
-from curate.options import matching_prefix
+from curate.model.options import matching_prefix
 from lemur_core.files.errors import UserError
 
 CODE = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x{}\n"

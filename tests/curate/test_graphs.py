@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.explain import explain
-from curate.graphs import GraphTracer, Traced, choose_traced
-from curate.options import CurateOptions, Graphs
-from curate.pipeline import curate
-from curate.select import Rescue
-from curate.verify import verify
+from curate.compute.graphs import GraphTracer, Traced, choose_traced
+from curate.folder.explain import explain
+from curate.folder.verify import verify
+from curate.model.options import CurateOptions, Graphs
+from curate.model.select import Rescue
+from curate.run.pipeline import curate
 from lemur_core.files.errors import NoSandboxError, UsageError
 from lemur_core.similarity.selection import Verdict
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 from tests.curate.conftest import MemorySource
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"

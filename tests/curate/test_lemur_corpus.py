@@ -17,21 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.corpus import CodeFile, read_corpus
-from curate.options import CurateOptions
-from curate.origins import Origins
-from curate.pipeline import curate
-from curate.records import build_records
-from curate.rows import BATCH_ROWS, Source
+from curate.dedup.strict import curate_strict
+from curate.folder.verify import verify
+from curate.model.corpus import CodeFile, read_corpus
+from curate.model.options import CurateOptions
+from curate.model.origins import Origins
+from curate.model.records import build_records
+from curate.run.pipeline import curate
 from curate.sources.lemur import LemurRelease
-from curate.strict import curate_strict
-from curate.verify import verify
-from lemur_core.similarity.classes import class_texts
+from curate.sources.rows import BATCH_ROWS, Source
+from lemur_core.similarity.features.classes import class_texts
+from lemur_core.similarity.features.minhash import banding_for
 from lemur_core.similarity.index import LexicalIndex, StructuralIndex
-from lemur_core.similarity.minhash import banding_for
 from lemur_core.similarity.rounds import select_in_rounds
 from lemur_core.similarity.selection import Standing, select
-from manifests.manifest import Input, Manifest
+from manifests.folders.manifest import Input, Manifest
 from tests.curate.test_origins import extraction
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pytest
 from datasketch import MinHash
 
-import curate.nndup.code as text
-from curate.nndup.code import NnDupFeatures, family_of, nndup_features
-from curate.nndup.profile import NnDupResult, curate_nndup
-from curate.nndup.stages import SKETCH_SCHEME, NnDupOptions, sketch_options
-from curate.rows import Source
+import curate.compat.code as text
+from curate.compat.code import NnDupFeatures, family_of, nndup_features
+from curate.compat.profile import NnDupResult, curate_nndup
+from curate.compat.stages import SKETCH_SCHEME, NnDupOptions, sketch_options
+from curate.sources.rows import Source
 from lemur_core.files.errors import UserError
 
 PEER = """

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.novel import novel
-from curate.options import CurateOptions
-from curate.pipeline import curate
+from curate.model.options import CurateOptions
+from curate.published.novel import novel
+from curate.run.pipeline import curate
 from curate.sources import open_source
-from extract.index import Index
-from extract.results import Result, code_columns
-from extract.tracing import trace_all
-from extract.validate import Pair
+from extract.model.results import Result, code_columns
+from extract.proofs.trace import trace_all
+from extract.proofs.validate import Pair
+from extract.resolve.index import Index
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.records import GraphRow, arrow_schema
 
@@ -211,7 +211,7 @@ def test_without_a_sandbox_it_says_so(
     def refuse(*_: object) -> None:
         raise NoSandboxError("no sandbox here")
 
-    monkeypatch.setattr("curate.novel.NetworkTracer.run", refuse)
+    monkeypatch.setattr("curate.published.novel.NetworkTracer.run", refuse)
     shutil.copytree(snapshot, tmp_path / "traced")
     pq.write_table(arrow_schema(GraphRow).empty_table(), tmp_path / "traced" / "graphs.parquet")
     found = novel([file(codes["other"])], [tmp_path / "traced"])

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.options import CurateOptions
-from curate.origins import LEAST_SHINGLES, THRESHOLD, Origins
-from curate.pipeline import curate
-from curate.verify import verify
+from curate.folder.verify import verify
+from curate.model.options import CurateOptions
+from curate.model.origins import LEAST_SHINGLES, THRESHOLD, Origins
+from curate.run.pipeline import curate
 from lemur_core.files.errors import UserError
-from lemur_core.similarity.classes import ClassIndex, class_texts
-from lemur_core.similarity.minhash import jaccard
-from manifests.licenses import is_permissive
-from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
+from lemur_core.similarity.features.classes import ClassIndex, class_texts
+from lemur_core.similarity.features.minhash import jaccard
+from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
+from manifests.provenance.licenses import is_permissive
 from manifests.publish.staged import staged
 
 Write = Callable[..., Path]

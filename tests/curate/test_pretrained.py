@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from curate.features import code_features
-from curate.pretrained import Evidence, find_pretrained
+from curate.model.features import code_features
+from curate.model.pretrained import Evidence, find_pretrained
 
 FILES = """
 ## torchvision

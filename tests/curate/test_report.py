@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.corpus import CodeFile, read_corpus
-from curate.features import FeatureStore, code_features
-from curate.options import CurateOptions
-from curate.outcome import Outcome, count_decisions
-from curate.pipeline import curate
-from curate.report import write_report
+from curate.folder.report import write_report
+from curate.model.corpus import CodeFile, read_corpus
+from curate.model.features import FeatureStore, code_features
+from curate.model.options import CurateOptions
+from curate.published.outcome import Outcome, count_decisions
+from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
 from lemur_core.similarity.selection import Verdict
@@ -88,7 +88,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_here(rows: Sequence[Row], name: str = "out", *, draw: bool = False, **options: Any) -> Path:
         with monkeypatch.context() as patch:
             if not draw:
-                patch.setattr("curate.report.draw_figures", lambda *given: {})
+                patch.setattr("curate.folder.report.draw_figures", lambda *given: {})
             return curate_rows(tmp_path, rows, name, **options)
 
     return run_here

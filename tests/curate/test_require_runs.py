@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.explain import explain
-from curate.options import CurateOptions
-from curate.outcome import count_decisions
-from curate.pipeline import curate
-from curate.runs import RunResult
-from curate.strict import curate_strict
-from curate.verify import verify
+from curate.compute.runs import RunResult
+from curate.dedup.strict import curate_strict
+from curate.folder.explain import explain
+from curate.folder.verify import verify
+from curate.model.options import CurateOptions
+from curate.published.outcome import count_decisions
+from curate.run.pipeline import curate
 from lemur_core.files.errors import UserError
-from manifests.croissant import restate_croissant
-from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.folders.croissant import restate_croissant
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 
 Row = dict[str, Any]
 SIZE = 24
@@ -178,7 +178,7 @@ def run(codes: list[str], memory_source: Any, tmp_path: Path, monkeypatch: pytes
             }
             return {code: known.get(self._corpus.codes[code], RunResult(True)) for code in shown}
 
-    monkeypatch.setattr("curate.pipeline.RunChecker", Checker)
+    monkeypatch.setattr("curate.run.pipeline.RunChecker", Checker)
 
     def curate_to(name: str, **chosen: Any) -> Path:
         curate(memory_source(rows_of(codes, list(range(SIZE)))), tmp_path / name, CurateOptions(**chosen), jobs=1)

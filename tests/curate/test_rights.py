@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.options import CurateOptions
-from curate.pipeline import curate
-from curate.rights import Origin, Rights, stays
+from curate.folder.verify import verify
+from curate.model.options import CurateOptions
+from curate.model.rights import Origin, Rights, stays
+from curate.run.pipeline import curate
 from curate.sources import open_source
-from curate.verify import verify
 from lemur_core.files.errors import UserError
-from manifests.licenses import NOASSERTION, all_of, is_permissive, license_of_code
-from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
+from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive, license_of_code
 from manifests.publish.staged import Staged, staged
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from curate.runs import Case, RunChecker, RunResult, case_of, category_left_out, reason_to_leave_out
+from curate.compute.runs import Case, RunChecker, RunResult, case_of, category_left_out, reason_to_leave_out
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
-from lemur_core.sandbox.foreign import one_line
+from lemur_core.sandbox.server.foreign import one_line
 
 Row = dict[str, Any]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.records import row_scores
-from curate.rows import ROW_SCHEMA
+from curate.model.records import row_scores
+from curate.sources.rows import ROW_SCHEMA
 
 
 def scores(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> list[float | None]:

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from curate.options import CurateOptions
-from curate.pipeline import curate
-from curate.records import build_records
-from curate.sensitivity import (
+from curate.model.options import CurateOptions
+from curate.model.records import build_records
+from curate.run.pipeline import curate
+from curate.run.sensitivity import (
     LEXICAL_GRID,
     STRUCTURAL_GRID,
     decide_grid,
@@ -23,7 +23,7 @@ from curate.sensitivity import (
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.similarity import join
-from manifests.manifest import Manifest, read_manifest
+from manifests.folders.manifest import Manifest, read_manifest
 
 Row = dict[str, Any]
 
@@ -197,7 +197,7 @@ def test_own_grid(source: str, tmp_path: Path) -> None:
 def test_rare_prefixes_are_counted_together(
     rows: list[Row], curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.sensitivity.PREFIX_SHARE", 0.1)
+    monkeypatch.setattr("curate.run.sensitivity.PREFIX_SHARE", 0.1)
     base = curated(rows)
     grid = decide_grid(base.corpus, build_records(base.corpus, base.options), [0.9], [0.95])
     assert grid.records_by_prefix == {"first": 16, "second": 16, "third": 16, None: 1}

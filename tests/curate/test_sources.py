@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from curate.sources import join_sources, open_source, open_sources
+from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, Source
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.manifest import Input
+from manifests.folders.manifest import Input
 
 
 def rows_of(source: Source) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curate.rows import ROW_SCHEMA
 from curate.sources import open_source
 from curate.sources.database import arch_uid_of, read_database
+from curate.sources.rows import ROW_SCHEMA
 from lemur_core.files.errors import UserError
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")

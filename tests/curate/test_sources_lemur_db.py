@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session, constants
 
-from curate.options import CurateOptions
-from curate.pipeline import curate
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.lemur_db import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
-from lemur_core.similarity.minhash import SCHEME
-from manifests.manifest import read_manifest
+from lemur_core.similarity.features.minhash import SCHEME
+from manifests.folders.manifest import read_manifest
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.sources import open_source, open_sources, parents_of
-from manifests.manifest import Parent, parent_of
+from manifests.folders.manifest import Parent, parent_of
 
 
 @pytest.fixture

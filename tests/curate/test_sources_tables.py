@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curate.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, Source
 from curate.sources import open_source
+from curate.sources.rows import BATCH_CHARACTERS, BATCH_ROWS, ROW_SCHEMA, Source
 from lemur_core.files.errors import UserError
 
 GOOD = b'{"nn": "good", "nn_code": "x = 1"}\n'

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from extract.bindings import Bound, columns_of, compare_bindings, section
 from extract.extractor import BlockExtractor
-from extract.index import Index
-from extract.probing.bindings import Bindings, instructions
-from extract.results import _names
+from extract.model.results import _names
+from extract.proofs.name_resolution import Bound, columns_of, compare_bindings, section
+from extract.proofs.name_resolution_guest import Bindings, instructions
+from extract.resolve.index import Index
 from manifests.records import Block
 
 HEAD = "import torch\nfrom torch import nn\nimport math\n\n\n"

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 import extract
-from extract.blocks import draw_block, find_block, lines_of, load_block, match, show_block
-from extract.results import code_columns
+from extract.model.blocks import draw_block, find_block, lines_of, load_block, match, show_block
+from extract.model.results import code_columns
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.notation import to_notation
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.serialization import to_notation
+from lemur_core.graphs.tracing.trace import trace
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         results.append(made.Result(made.block(sources[0], name, **code_columns(code))))
     results.append(made.Result(made.block(sources[0], "Raises", **code_columns("raise KeyError('mine')\n"))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         made.write(base / "out", results, sources)
     return base / "out"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.categories import CATEGORIES, OTHER, category_of, words_of
+from extract.model.categories import CATEGORIES, OTHER, category_of, words_of
 
 #: Names from the paper's list of targets.
 BY_NAME = {

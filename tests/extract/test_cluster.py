@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("datatrove", reason="needs the extra cluster")
 
 from extract.cluster import _steps
-from extract.discover import select
 from extract.extractor import BlockExtractor, extract_to
-from extract.results import Options
+from extract.model.results import Options
+from extract.resolve.discover import select
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]
 

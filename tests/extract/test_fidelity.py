@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from extract.extractor import BlockExtractor
-from extract.index import Index
-from extract.probing.fidelity import digest
+from extract.proofs.equivalence_guest import digest
+from extract.proofs.validate import Comparison, Pair, compare, compare_all
+from extract.resolve.index import Index
 from extract.sources import open_source
-from extract.validate import Comparison, Pair, compare, compare_all
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extract.blocks import read_block, read_manifest_of, read_rows
-from extract.folder import code_paths
-from extract.results import code_columns
+from extract.folder.write import code_paths
+from extract.model.blocks import read_block, read_manifest_of, read_rows
+from extract.model.results import code_columns
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
@@ -106,7 +106,7 @@ def test_the_columns_of_a_block() -> None:
 
 
 def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manifests.tables._ROWS_PER_GROUP", 3)
+    monkeypatch.setattr("manifests.folders.tables._ROWS_PER_GROUP", 3)
     made.write(tmp_path / "out", made.results(sources), sources)
     assert pq.ParquetFile(tmp_path / "out" / "blocks.parquet").num_row_groups == 4
     blocks = [row["block"] for row in read_rows(tmp_path / "out", ["block"])]

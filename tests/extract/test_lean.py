@@ -13,14 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.blocks import load_block, show_block
-from extract.index import Index
-from extract.lean.header import LeanFile, lean_columns, lean_file, requires_of
-from extract.lean.stage import Leaned, Running, lean_all, sizes_of
-from extract.results import Result
-from extract.tracing import trace_all
-from extract.validate import Pair
-from extract.verify import verify
+from extract.folder.verify import verify
+from extract.minimize.header import LeanFile, lean_columns, lean_file, requires_of
+from extract.minimize.stage import Leaned, Running, lean_all, sizes_of
+from extract.model.blocks import load_block, show_block
+from extract.model.results import Result
+from extract.proofs.trace import trace_all
+from extract.proofs.validate import Pair
+from extract.resolve.index import Index
 from manifests.publish.staged import staged
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from extract import categories
-from extract.paper import (
+from extract.folder.paper import (
     CATEGORIES,
     FAILURES,
     NEITHER,
@@ -22,7 +21,8 @@ from extract.paper import (
     failures_section,
     qualities,
 )
-from extract.symbols import Reason
+from extract.model import categories
+from extract.resolve.symbols import Reason
 from lemur_core.sandbox import Status
 from lemur_core.source.quality import code_quality
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from extract.index import Index
-from extract.rebuild import Original, Rewritten, count_rewritten, rebuild_all, rebuild_to
+from extract.proofs.rebuild import Original, Rewritten, count_rewritten, rebuild_all, rebuild_to
+from extract.proofs.trace import trace_all
+from extract.proofs.validate import Pair
+from extract.resolve.index import Index
 from extract.specs.algorithm import algorithm_of, judged, stored_of
 from extract.specs.make import line_of, make_spec
-from extract.tracing import trace_all
-from extract.validate import Pair
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.identity import identities_of
-from lemur_core.graphs.notation import forms_of
+from lemur_core.graphs.serialization import forms_of
 from manifests.records import Block, Spec
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))

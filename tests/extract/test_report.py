@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.report import failures_of, goal_of, summary_text
-from extract.report_figures import rung_colors
-from extract.results import wilson
+from extract.folder.report import failures_of, goal_of, summary_text
+from extract.folder.report_figures import rung_colors
+from extract.model.results import wilson
 from lemur_core.files.markdown import code_span, plain, shown, table
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 from manifests.records import LEVELS, Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))

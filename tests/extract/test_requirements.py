@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from extract.requirements import imports_of, qualified_swhid, requirements_text, runtime_versions, versioned
-from extract.results import code_columns
-from extract.standins import SOURCE_NAME, standin_source
-from manifests.swhid import Swhid, content_swhid, directory_swhid
+from extract.model.results import code_columns
+from extract.resolve.requirements import imports_of, qualified_swhid, requirements_text, runtime_versions, versioned
+from extract.resolve.standins import SOURCE_NAME, standin_source
+from manifests.provenance.swhid import Swhid, content_swhid, directory_swhid
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 

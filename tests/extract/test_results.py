@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.results import at_least, choose, count_rows, count_targets, reached, wilson
+from extract.model.results import at_least, choose, count_rows, count_targets, reached, wilson
 from manifests.records import LEVELS
 
 NAMES = ("Attention", "Scale", "Block")

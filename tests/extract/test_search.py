@@ -19,7 +19,7 @@ from extract.search.ranking import Filters, Found, search
 from extract.search.words import SYNONYMS, stem, terms_of
 from extract.specs.make import line_of, make_spec
 from lemur_core.files.errors import UserError
-from manifests.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
+from manifests.folders.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
 from manifests.records import Block
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))

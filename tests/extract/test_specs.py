@@ -18,7 +18,7 @@ from extract.specs.make import line_of, make_spec, worked_of
 from extract.specs.notation import type_of, value_of, value_of_text
 from extract.specs.outline import outline_of
 from extract.specs.splits import Place, place_specs
-from lemur_core.similarity.text import near_pairs, shingles
+from lemur_core.similarity.features.text import near_pairs, shingles
 from manifests.records import Block, Observed, Spec
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "blocks.py")))

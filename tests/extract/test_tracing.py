@@ -9,19 +9,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from extract.index import Index
-from extract.results import Result, code_columns
+from extract.folder.verify import check_graphs, verify
+from extract.model.results import Result, code_columns
+from extract.proofs.trace import Traced, trace_all
+from extract.proofs.validate import Pair
+from extract.resolve.index import Index
 from extract.search.alike import Computation, alike, block_in, lines_of
 from extract.search.index import open_index
 from extract.search.ranking import Filters
 from extract.specs.algorithm import algorithm_of
-from extract.tracing import Traced, trace_all
-from extract.validate import Pair
-from extract.verify import check_graphs, verify
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.identity import identities_of, similarity, subtrees
-from lemur_core.graphs.notation import forms_of
-from manifests.manifest import read_manifest
+from lemur_core.graphs.serialization import forms_of
+from manifests.folders.manifest import read_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Spec
 
@@ -182,7 +182,7 @@ def sound(traced: dict[str, Traced], tmp_path_factory: pytest.TempPathFactory) -
         )
         results.append(Result(row, ((of.name, row.path),), found))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         made.write(base / "out", results, sources, level="backward")
     return base / "out"
 

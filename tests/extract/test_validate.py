@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from extract import validate
-from extract.index import Index
-from extract.validate import Candidate, Verdict, check_text, validate_all
+from extract.proofs import validate
+from extract.proofs.validate import Candidate, Verdict, check_text, validate_all
+from extract.resolve.index import Index
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import ATTEMPTS
 from manifests.records import Level

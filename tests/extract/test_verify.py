@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.results import code_columns
+from extract.folder.verify import verify
+from extract.folder.verify_code import import_faults
+from extract.model.results import code_columns
 from extract.specs.make import write_specs
-from extract.verify import verify
-from extract.verify_code import import_faults
 from lemur_core.files.atomic import sha256_file
 from lemur_core.source.undefined import undefined_names
-from manifests.checks import Check
-from manifests.croissant import restate_croissant
-from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.folders.checks import Check
+from manifests.folders.croissant import restate_croissant
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, arrow_schema
 
@@ -47,7 +47,7 @@ ID = "alpha@1.0::alpha.blocks.Scale"
 @pytest.fixture(scope="module", autouse=True)
 def _without_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         yield
 
 

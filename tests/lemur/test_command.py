@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.options import SPLIT_RATIOS
-from curate.verify import verify
+from curate.folder.verify import verify
+from curate.model.options import SPLIT_RATIOS
 from lemur_core.files.atomic import sha256_file
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 from manifests.records import LemurRecord
 
 LEMUR = Path(sys.executable).with_name("lemur")

@@ -324,8 +324,8 @@ FREE = {
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path]) -> Path:
     """A folder with one of everything that a command reads, whole and broken."""
-    from curate.options import CurateOptions
-    from curate.pipeline import curate
+    from curate.model.options import CurateOptions
+    from curate.run.pipeline import curate
     from curate.sources import open_source
 
     folder = tmp_path_factory.mktemp("place")
@@ -341,7 +341,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     row = '{"nn": "ga-%d", "nn_code": "x = %d", "task": "t", "dataset": "d", "metric": "m", "accuracy": 0.5}\n'
     (folder / "rows.jsonl").write_text("".join(row % (number, number) for number in range(3)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         sources = [made.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
         made.write(folder / "lib", made.results(sources), sources)
     options = CurateOptions(graph="off", license="MIT")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from extract.index import Index
-from extract.results import Result, code_columns
+from extract.model.results import Result, code_columns
+from extract.proofs.trace import trace_all
+from extract.proofs.validate import Pair
+from extract.resolve.index import Index
 from extract.search.ranking import Filters
-from extract.tracing import trace_all
-from extract.validate import Pair
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
 
@@ -97,7 +97,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         row = made.block(of, name, "backward", **nothing, **facts, **closed)
         results.append(Result(row, ((of.name, row.path),), answer))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         made.write(base / "out", results, [of for of, *_ in wanted], level="backward")
     return base / "out"
 

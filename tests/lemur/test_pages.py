@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from curate.options import CurateOptions
-from curate.pipeline import curate
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.cli import app
-from lemur.folders import verify_folder
+from lemur.finished.folders import verify_folder
 from lemur.pages import find_page
-from lemur.synthesis.page import synthesis_page
-from lemur.synthesis.steps import STEPS
+from lemur.synthesis.folder.page import synthesis_page
+from lemur.synthesis.proving.steps import STEPS
 from lemur_core.files.errors import UserError
-from manifests.manifest import Manifest, Stopwatch, is_of_page
-from manifests.page.frame import write_page
+from manifests.folders.frame import write_page
+from manifests.folders.manifest import Manifest, Stopwatch, is_of_page
+from manifests.folders.tables import write_table
 from manifests.records import SynthesisAttempt, arrow_schema
-from manifests.tables import write_table
 
 TESTS = Path(__file__).parents[1]
 made = SimpleNamespace(**runpy.run_path(str(TESTS / "fixtures" / "extract" / "results.py")))
@@ -44,7 +44,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMUR_CURATOR_CACHE", str(folder / "cache"))
-        patch.setattr("curate.report.draw_figures", lambda *given: {})
+        patch.setattr("curate.folder.report.draw_figures", lambda *given: {})
         curate(open_sources([str(folder / "in.jsonl")]), folder / "out", CurateOptions(graph="off"), jobs=1)
     return folder / "out"
 
@@ -54,7 +54,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("blocks")
     sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         made.write(base / "out", made.results(sources), sources)
     return base / "out"
 

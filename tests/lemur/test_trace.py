@@ -14,11 +14,22 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.folders import trace
+from lemur.finished.folders import trace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.kinds import Link
-from manifests.manifest import Input, Manifest, Measured, Parent, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.folders.kinds import Link
+from manifests.folders.manifest import (
+    Input,
+    Manifest,
+    Measured,
+    Parent,
+    list_outputs,
+    parent_of,
+    read_manifest,
+    write_manifest,
+)
+from manifests.folders.tables import write_table, write_tables
+from manifests.provenance.swhid import content_swhid
 from manifests.records import (
     CHAT_ROLES,
     ChatMessage,
@@ -29,8 +40,6 @@ from manifests.records import (
     SpecChatRow,
     arrow_schema,
 )
-from manifests.swhid import content_swhid
-from manifests.tables import write_table, write_tables
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "extract" / "results.py")))
 ATTENTION = "alpha@1.0::alpha.blocks.Attention"
@@ -48,7 +57,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("trace")
     source = made.source(base)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         made.write(base / "blocks", made.results([source]), [source])
     return base / "blocks"
 

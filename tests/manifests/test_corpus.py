@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UserError
-from manifests.corpus import FOLDER, Corpus, Fetch, corpus_names, load_corpus
-from manifests.licenses import is_permissive
+from manifests.provenance.licenses import is_permissive
+from manifests.records.corpus import FOLDER, Corpus, Fetch, corpus_names, load_corpus
 from manifests.schemas import schema_texts
 
 DIGEST = "0" * 64

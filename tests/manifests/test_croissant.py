@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemur_core.files.atomic import sha256_file
-from manifests.croissant import (
+from manifests.folders.croissant import (
     About,
     _field,
     _source,
@@ -24,9 +24,9 @@ from manifests.croissant import (
     restate_croissant,
     write_croissant,
 )
-from manifests.manifest import Output
+from manifests.folders.manifest import Output
+from manifests.folders.tables import CROISSANT, Table, write_table, write_tables
 from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
-from manifests.tables import CROISSANT, Table, write_table, write_tables
 
 Row = dict[str, Any]
 

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub.utils import http_backoff
 
 from lemur_core.files.errors import RetryableError
-from manifests.hub import hub_errors
+from manifests.publish.hub import hub_errors
 
 NOBODY = "http://127.0.0.1:9/owner/name"  # the discard port: nothing listens there
 

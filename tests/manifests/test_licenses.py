@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
-from manifests.licenses import (
+from manifests.provenance.licenses import (
     NOASSERTION,
     all_of,
     find_license,

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.checks import check_files
-from manifests.manifest import Input, Parent, list_outputs, parent_of, read_manifest, write_manifest
+from manifests.folders.checks import check_files
+from manifests.folders.manifest import Input, Parent, list_outputs, parent_of, read_manifest, write_manifest
 
 Finished = Callable[..., Path]
 DIGEST = "0" * 64

@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from manifests.checks import check_table
-from manifests.corpus import Corpus
-from manifests.manifest import Manifest
+from manifests.folders.checks import check_table
+from manifests.folders.manifest import Manifest
+from manifests.folders.tables import ROWS_PER_FILE, Table, card_yaml, offered_tables, write_tables
 from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Removed, Stat, arrow_schema
+from manifests.records.corpus import Corpus
 from manifests.schemas import FOLDER, schema_texts
-from manifests.tables import ROWS_PER_FILE, Table, card_yaml, offered_tables, write_tables
 
 API = {
     "nn": "string", "task": "string?", "dataset": "string?", "metric": "string?", "epoch": "int64?",
@@ -97,8 +97,8 @@ def test_a_wrong_decision(change: dict[str, Any]) -> None:
 
 
 def test_tables_are_cut_and_hold_their_columns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manifests.tables.ROWS_PER_FILE", 10)
-    monkeypatch.setattr("manifests.tables._ROWS_PER_GROUP", 3)
+    monkeypatch.setattr("manifests.folders.tables.ROWS_PER_FILE", 10)
+    monkeypatch.setattr("manifests.folders.tables._ROWS_PER_GROUP", 3)
     rows = ({**DECISION, "row": number} for number in range(25))
     assert write_tables(tmp_path / "t", "train", Decision, rows, 25) == {
         "train-00000-of-00003.parquet": 10,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.swhid import Swhid, blob_sha1, content_swhid, directory_swhid, tree_sha1
+from manifests.provenance.swhid import Swhid, blob_sha1, content_swhid, directory_swhid, tree_sha1
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git to compare with")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import train.candidates
+import train.compose.candidates
 from lemur_core.sandbox import Sandbox, cached
 
 
@@ -24,8 +24,8 @@ def same_threads() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def one_sandbox() -> Iterator[None]:
     """One real sandbox for all tests of a file: each would start its own, and import torch once more."""
-    entries = [train.candidates.PROBE, train.candidates.NETWORK]
-    sandbox = Sandbox(entries=entries, workers=2, limits=train.candidates.LIMITS)
+    entries = [train.compose.candidates.PROBE, train.compose.candidates.NETWORK]
+    sandbox = Sandbox(entries=entries, workers=2, limits=train.compose.candidates.LIMITS)
     with sandbox as box, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached, "Sandbox", lambda **options: contextlib.nullcontext(box))
         yield

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from manifests.records import TrainingRecord
-from train.job import EpochFigures
-from train.recipe import Recipe
+from train.model.recipe import Recipe
+from train.runs.job import EpochFigures
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from lemur_core.files.errors import UserError
-from train.ablation import FULL, Difference, paired_difference, variants
-from train.recipe import Recipe, read_changes
+from train.model.recipe import Recipe, read_changes
+from train.studies.ablation import FULL, Difference, paired_difference, variants
 
 WHOLE = Recipe().changed(
     slots__attention="timm::SEModule", slots__downsample="timm::BlurPool2d", slots__stochastic_depth="timm::DropPath",

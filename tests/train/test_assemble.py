@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import train.assemble
+import train.compose.assemble
 from lemur_core.files.errors import UserError
-from train.assemble import assemble
-from train.contract import check_contract
-from train.library import open_library
-from train.network_text import PREAMBLE, Filled, network_text
-from train.recipe import Network, Recipe, Slots, load_recipe
+from train.compose.assemble import assemble
+from train.compose.library import open_library
+from train.compose.network_text import PREAMBLE, Filled, network_text
+from train.model.contract import check_contract
+from train.model.recipe import Network, Recipe, Slots, load_recipe
 
-SHIPPED = Path(train.assemble.__file__).with_name("recipes")
+SHIPPED = Path(train.compose.assemble.__file__).with_name("recipes")
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
@@ -101,7 +101,7 @@ def test_full_forms_are_taken_where_a_network_meets_what_was_cut(
     assert [part.code_sha256 for part in found.ingredients] == [
         open_library(folder).block("kit@1.0::kit.gates.Gate").code_sha256
     ]
-    monkeypatch.setattr("train.assemble.met_a_cut", lambda _reason: False)
+    monkeypatch.setattr("train.compose.assemble.met_a_cut", lambda _reason: False)
     with pytest.raises(UserError, match=r"network does not run: .*left out of the lean form: Gate\.forward"):
         assemble(wanted, lean)
 
@@ -193,7 +193,7 @@ def test_the_file_is_clean(made: Network, tmp_path: Path) -> None:
 def test_the_same_bytes_from_another_process(made: Network, folder: Path) -> None:
     assert made.recipe is not None
     script = (
-        "import sys; from pathlib import Path; from train.assemble import assemble; from train.recipe import Recipe; "
+        "import sys; from pathlib import Path; from train.compose.assemble import assemble; from train.model.recipe import Recipe; "
         "sys.stdout.write(assemble(Recipe.model_validate_json(sys.argv[1]), Path(sys.argv[2])).code)"
     )
     environment = os.environ | {"PYTHONHASHSEED": "77", "PYTHONIOENCODING": "utf-8"}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from train.augment import GROUP, AlternatingFlip, Augment, Pixels, measure_pixels
-from train.recipe import Augmentation
+from train.model.recipe import Augmentation
+from train.runs.augment import GROUP, AlternatingFlip, Augment, Pixels, measure_pixels
 
 PIXELS = Pixels((0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 NOTHING = Augmentation(crop_padding=0, flip=False)

@@ -8,8 +8,8 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
-from train.candidates import Candidate, candidates
-from train.library import open_library
+from train.compose.candidates import Candidate, candidates
+from train.compose.library import open_library
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from lemur_core.files.errors import UserError
-from train.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
-from train.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
 from train.data import Cifar10, load_cifar10
-from train.lemur_trainer import TrainData, prepare, steps_of
+from train.lemur.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
+from train.lemur.check_guest import TrainData, prepare, steps_of
+from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UserError
-from train.assemble import assemble_to
 from train.cli import read_numbers
-from train.recipe import Recipe, find_recipe, network_in, read_prm
-from train.run_folder import run_text
+from train.compose.assemble import assemble_to
+from train.model.recipe import Recipe, find_recipe, network_in, read_prm
+from train.runs.run_folder import run_text
 
 made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from train.contract import check_contract, lemur_digest, lemur_name
+from train.model.contract import check_contract, lemur_digest, lemur_name
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 

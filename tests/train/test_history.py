@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.job import StepFigures, copy_plain, read_history, read_progress, watching
+from train.runs.job import StepFigures, copy_plain, read_history, read_progress, watching
 
 LINE = {
     "epoch": 1, "steps": 8, "train_loss": 1.5, "train_accuracy": None, "learning_rate": 0.1,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from train.augment import Pixels
-from train.job import load_checkpoint, loose_buffers, put_back, save_whole, tensors_only, weights_digest
-from train.process import (
+from train.runs.augment import Pixels
+from train.runs.job import load_checkpoint, loose_buffers, put_back, save_whole, tensors_only, weights_digest
+from train.runs.process import (
     DivergedError,
     NetworkError,
     RunMetrics,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from train.optimizer import Muon, MuonBesideSgd, make_average, make_optimizer, make_schedule
-from train.recipe import Recipe, Training
+from train.model.recipe import Recipe, Training
+from train.runs.optimizer import Muon, MuonBesideSgd, make_average, make_optimizer, make_schedule
 
 STEPS = 40
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from train.candidates import default_support
-from train.probe import probe_filler, probe_network
-from train.slots import SLOTS, sizes_of
+from train.compose.candidates import default_support
+from train.compose.probe_guest import probe_filler, probe_network
+from train.model.slots import SLOTS, sizes_of
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 

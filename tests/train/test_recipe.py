@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
-from train.recipe import Recipe, Slot, load_recipe
+from train.model.recipe import Recipe, Slot, load_recipe
 
 
 def written(folder: Path, text: str) -> Path:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import UserError
-from manifests.manifest import Manifest, Measured, list_outputs, write_manifest
-from train.contract import lemur_digest, lemur_name
-from train.register import Registered, register, why_refused, write_lemur_files
+from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
+from train.model.contract import lemur_digest, lemur_name
+from train.runs.register import Registered, register, why_refused, write_lemur_files
 
 _made_up = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))
 made_up_record, history, write_run = (_made_up[name] for name in ("made_up_record", "history", "write_run"))
@@ -172,7 +172,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatc
     text.write_text("not a database, but long enough to be looked at as one " * 40)
     with pytest.raises(UserError, match=r"text\.db: file is not a database; give a LEMUR database"):
         register(text, [folder])
-    monkeypatch.setattr("train.register._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("train.runs.register._WAIT_SECONDS", 0.1)
     db = tmp_path / "locked.db"
     register(db, [])
     with closing(sqlite3.connect(db, isolation_level=None)) as other:

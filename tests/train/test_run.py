@@ -19,11 +19,11 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Sandbox
 from manifests.records import Ingredient, TrainingRecord
 from train.data import Cifar10, load_cifar10
-from train.job import read_history, weights_digest
-from train.recipe import Network, Recipe
-from train.run import Resources, TrainingRun, open_sandbox, train_once
-from train.run_folder import own_folder
-from train.study import train_all
+from train.model.recipe import Network, Recipe
+from train.runs.job import read_history, weights_digest
+from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
+from train.runs.run_folder import own_folder
+from train.studies.study import train_all
 
 pytestmark = pytest.mark.slow
 

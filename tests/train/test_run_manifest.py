@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from lemur.folders import trace, verify_folder
+from lemur.finished.folders import trace, verify_folder
 from lemur_core.files.errors import UserError
-from manifests.manifest import Manifest, Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
-from manifests.page.frame import Page
+from manifests.folders.frame import Page
+from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, parent_of, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Block, Ingredient, TrainingRecord
-from train.assemble import header, provenance
+from train.compose.assemble import header, provenance
+from train.compose.library import open_library
 from train.data import Cifar10
-from train.job import EpochFigures
-from train.library import open_library
-from train.page import runs_library
-from train.recipe import Recipe
-from train.run_folder import read_identity, read_record, renew_parents, write_run_manifest
-from train.slots import Filler
-from train.study import close_study, open_study
+from train.model.recipe import Recipe
+from train.model.slots import Filler
+from train.runs.job import EpochFigures
+from train.runs.page import runs_library
+from train.runs.run_folder import read_identity, read_record, renew_parents, write_run_manifest
+from train.studies.study import close_study, open_study
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 made = SimpleNamespace(**runpy.run_path(str(FIXTURES / "extract" / "results.py")))
@@ -44,7 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mixed = ("beta@2.0", "beta/parts.py")
     outcomes[scale] = made.Result(outcomes[scale].row, (*outcomes[scale].closure_files, mixed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         made.write(base / "blocks", outcomes, sources)
     return base / "blocks"
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train import cli
-from train.recipe import Recipe
-from train.search import SLOTS, Plan, Trial, compositions, page, rungs
+from train.model.recipe import Recipe
+from train.studies.search import SLOTS, Plan, Trial, compositions, page, rungs
 
 made_up_record = runpy.run_path(str(Path(__file__).with_name("lemur_record.py")))["made_up_record"]
 

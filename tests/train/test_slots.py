@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from lemur_core.files.errors import UserError
-from train.candidates import build_from_recipe, builds_of
-from train.recipe import Model, Slots
-from train.slots import BUILT_IN, SLOTS, sizes_of, suits, widths_of
+from train.compose.candidates import build_from_recipe, builds_of
+from train.model.recipe import Model, Slots
+from train.model.slots import BUILT_IN, SLOTS, sizes_of, suits, widths_of
 
 blocks = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "train" / "slot_blocks.py")))
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from lemur_core.files.errors import UserError
-from train.ablation import ablate
-from train.assemble import assemble
+from train.compose.assemble import assemble
 from train.data import Cifar10, load_cifar10
-from train.recipe import Recipe, load_recipe
-from train.run import Resources, TrainingRun
-from train.run_folder import own_folder
-from train.search import Plan, search
-from train.study import check_study, open_study, train_all
+from train.model.recipe import Recipe, load_recipe
+from train.runs.run import Resources, TrainingRun
+from train.runs.run_folder import own_folder
+from train.studies.ablation import ablate
+from train.studies.search import Plan, search
+from train.studies.study import check_study, open_study, train_all
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -119,7 +119,7 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
         assert any(temporary.glob("**/lemur-sandbox-*"))  # for the second run, which is on its way
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("train.study.note", interrupt)
+    monkeypatch.setattr("train.studies.study.note", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_all(runs, tmp_path / "out", RESOURCES, library=None, again=False)
     with own_folder(tmp_path / "out" / "runs" / "run1"):

@@ -11,11 +11,11 @@ import torch
 from torchvision import transforms
 
 from lemur_core.files.errors import UserError
-from train.check import CheckSettings
-from train.contract import lemur_digest, lemur_name
-from train.register import archive
-from train.task_trainer import _MAKERS
-from train.tasks import LABEL, TASKS, check_file, check_task, package_code
+from train.lemur.check import CheckSettings
+from train.lemur.task_guest import _MAKERS
+from train.lemur.tasks import LABEL, TASKS, check_file, check_task, package_code
+from train.model.contract import lemur_digest, lemur_name
+from train.runs.register import archive
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from manifests.hub import hub_errors, parse_dataset
+from manifests.publish.hub import hub_errors, parse_dataset
 from train.data.sources import (
     JPEG_COPY,
     ORIGINAL,

@@ -194,6 +194,6 @@ def test_what_libcst_does_not_parse_is_left_alone() -> None:
 
 
 def test_libcst_is_imported_only_where_conversations_are_made() -> None:
-    code = "import sys, curate.cli, curate.pipeline, curate.verify; print('libcst' in sys.modules)"
+    code = "import sys, curate.cli, curate.run.pipeline, curate.folder.verify; print('libcst' in sys.modules)"
     found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

@@ -14,7 +14,7 @@ from curate.chat.complete import MARK, completions, gaps, put_back
 from curate.chat.design import BLOCK_SYSTEMS, SYSTEMS, design, explain, output_of
 from curate.chat.network import Child, Facts, Lab, Network, read_code
 from curate.chat.repair import repairs
-from curate.runs import Case
+from curate.compute.runs import Case
 from manifests.conversations.conversation import Draft, Skipped, fence, fenced_codes
 from manifests.conversations.sampling import Sampler
 

@@ -9,7 +9,7 @@ from torch import nn
 from curate.chat.design import stage_lines
 from curate.chat.network import Answer, Experiment, Facts, Lab, read_facts
 from curate.chat.probe import recording
-from curate.runs import Case
+from curate.compute.runs import Case
 
 CASE = Case((2, 3, 8, 8), (4,))
 BUILT = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"

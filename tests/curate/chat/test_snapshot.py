@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import chat as of_records
-from curate.options import CurateOptions
-from curate.pipeline import curate
-from curate.snapshot import REASONS
-from curate.verify import verify
+from curate.folder.snapshot import REASONS
+from curate.folder.verify import verify
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
 from manifests.conversations.conversation import fenced_codes
-from manifests.croissant import restate_croissant
-from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.folders.croissant import restate_croissant
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import CHAT_KINDS
 
 Row = dict[str, Any]

@@ -11,8 +11,8 @@ import pytest
 
 from extract.chat.build import ChatOptions
 from extract.chat.draft import ChatBlock
-from extract.lean.header import LeanFile, lean_columns
-from extract.results import Result, code_columns
+from extract.minimize.header import LeanFile, lean_columns
+from extract.model.results import Result, code_columns
 from extract.specs.make import make_spec
 from extract.specs.splits import Place
 from manifests.records import Block
@@ -112,7 +112,7 @@ def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
 
     def write_to(out: Path, chat: ChatOptions | None = None, **facts: Any) -> Path:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("extract.report.draw_figures", lambda *given: {})
+            patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
             made.write(out, results, sources, level="backward", chat=chat, **facts)
         return out
 

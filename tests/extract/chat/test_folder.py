@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.chat.build import ChatOptions
-from extract.verify import verify
-from manifests.manifest import list_outputs, read_manifest, write_manifest
+from extract.folder.verify import verify
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import staged
 from manifests.records import Spec, SpecRow
 

@@ -16,10 +16,10 @@ import pytest
 from pyflakes import messages
 from pyflakes.checker import Checker
 
-from extract.discover import Found, discover
-from extract.emit import Emitted, Emitter, Unresolved
-from extract.index import Index
-from extract.modules import Library
+from extract.emit.emit import Emitted, Emitter, Unresolved
+from extract.resolve.discover import Found, discover
+from extract.resolve.index import Index
+from extract.resolve.modules import Library
 from extract.sources import Source, open_source
 
 _UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport, messages.ImportStarUsed)

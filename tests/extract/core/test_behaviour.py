@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from extract.emit import Emitted
+from extract.emit.emit import Emitted
 
 PACKAGES = Path(__file__).parents[2] / "fixtures" / "extract" / "packages"
 

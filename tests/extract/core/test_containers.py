@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from extract.emit import Emitted
+from extract.emit.emit import Emitted
 from tests.extract.core.test_behaves import read_cases
 
 Behaves = Callable[..., str]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from extract.extractor import BlockExtractor, extract_to
-from extract.results import Options
-from manifests.manifest import read_manifest
+from extract.model.results import Options
+from manifests.folders.manifest import read_manifest
 
 TINY = Path(__file__).parents[2] / "fixtures" / "extract" / "tinyvision"
 

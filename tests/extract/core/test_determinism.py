@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from extract.emit import Emitted
+from extract.emit.emit import Emitted
 from extract.sources.contents import Source
 
 PACKAGES = Path(__file__).parents[2] / "fixtures" / "extract" / "packages"
 
 EMIT_ALL = """
 import json, pathlib, sys, tempfile
-from extract.discover import discover
-from extract.emit import Emitter
-from extract.index import Index
-from extract.modules import Library
+from extract.resolve.discover import discover
+from extract.emit.emit import Emitter
+from extract.resolve.index import Index
+from extract.resolve.modules import Library
 from extract.sources import open_source
 source = open_source(sys.argv[1])
 with tempfile.TemporaryDirectory() as folder, Index(pathlib.Path(folder) / "index.sqlite") as index:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import libcst
 import pytest
 
-from extract.emit import Emitted, Unresolved
+from extract.emit.emit import Emitted, Unresolved
 
 Behaves = Callable[..., str]
 

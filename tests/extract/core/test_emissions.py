@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from extract.discover import Found
-from extract.emissions import KeptEmitter
-from extract.emit import Emitted, Emitter, Unresolved
+from extract.emit.emission_cache import KeptEmitter
+from extract.emit.emit import Emitted, Emitter, Unresolved
+from extract.resolve.discover import Found
 from extract.sources import Source
 
 TEXT = """

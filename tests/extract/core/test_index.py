@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.index import VERSION, Index, Policy
+from extract.resolve.index import VERSION, Index, Policy
 from extract.sources import Source, open_source
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import FileFacts
@@ -178,7 +178,7 @@ def test_a_reader_does_not_wait_for_a_writer(source: Source, path: Path) -> None
 
 WRITER = """
 import sys
-from extract.index import Index
+from extract.resolve.index import Index
 from extract.sources import open_source
 source = open_source(sys.argv[1])
 with Index(__import__("pathlib").Path(sys.argv[2])) as index:

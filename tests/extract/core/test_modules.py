@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extract.modules import Definition, External, Missing, Module, Target
+from extract.resolve.modules import Definition, External, Missing, Module, Target
 
 # module, is it a package, import: the absolute name (None: it leaves the package)
 RELATIVE: list[tuple[str, bool, str, str | None]] = [

@@ -2,8 +2,8 @@
 
 import pytest
 
-from extract.emit import Emitted, Unresolved
-from extract.symbols import Reason
+from extract.emit.emit import Emitted, Unresolved
+from extract.resolve.symbols import Reason
 
 HEAD = "from torch import nn\n"
 GIVEN = {
@@ -129,7 +129,7 @@ def test_the_reason_is_said_where_nothing_gives_it(corpus, case: str) -> None:  
 
 
 def test_a_bare_name_means_the_class_of_module_level(corpus) -> None:  # type: ignore[no-untyped-def]
-    from extract.discover import Selection, select
+    from extract.resolve.discover import Selection, select
 
     made = corpus(
         {

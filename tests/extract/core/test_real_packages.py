@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extract.emit import Emitted
+from extract.emit.emit import Emitted
 from extract.sources import open_source
 
 BLOCKS = 40

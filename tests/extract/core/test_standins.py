@@ -7,9 +7,9 @@ import pytest
 import torch
 import torchvision
 
-from extract.discover import Found
-from extract.emit import Emitted, Unresolved
-from extract.verify_code import import_faults
+from extract.emit.emit import Emitted, Unresolved
+from extract.folder.verify_code import import_faults
+from extract.resolve.discover import Found
 
 LOADER = """
 --- p/loader.py

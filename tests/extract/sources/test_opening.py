@@ -9,7 +9,7 @@ import pytest
 
 from extract.sources import Source, open_available, open_source
 from lemur_core.files.errors import UserError
-from manifests.corpus import Corpus
+from manifests.records.corpus import Corpus
 
 FILES = ("models/a.py", "train.py", "tests/test_a.py", ".venv/x.py", "env/pyvenv.cfg", "env/lib/y.py", "build/lib/a.py")
 

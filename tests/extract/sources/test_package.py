@@ -14,7 +14,7 @@ from extract.sources import open_source
 from extract.sources.package import near_versions, read_installed
 from lemur_core.files import pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.swhid import blob_sha1, directory_swhid
+from manifests.provenance.swhid import blob_sha1, directory_swhid
 
 Make = Callable[..., Path]
 

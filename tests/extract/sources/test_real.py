@@ -12,7 +12,7 @@ from extract.sources.package import _read_release, read_installed
 from extract.sources.store import workspace
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import download
-from manifests.corpus import load_corpus
+from manifests.records.corpus import load_corpus
 
 pytestmark = pytest.mark.network
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import extract.runtime
-from extract.runtime import Runtime, runtime_for
+import extract.proofs.runtime
+from extract.proofs.runtime import Runtime, runtime_for
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Job, Sandbox, Status
 
@@ -43,7 +43,7 @@ def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *_: object, **__: object) -> Path:
         raise AssertionError(f"asked pip for {name}")
 
-    monkeypatch.setattr(extract.runtime, "download", refuse)
+    monkeypatch.setattr(extract.proofs.runtime, "download", refuse)
 
 
 def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
@@ -204,7 +204,7 @@ def test_links_and_scripts_are_left_out(index: Path, wheel: Wheel) -> None:
 def test_bounds(wheel: Wheel, monkeypatch: pytest.MonkeyPatch, bound: str, says: str) -> None:
     wheel("large", files={"large.py": str(list(range(20_000)))})
     with monkeypatch.context() as patch:
-        patch.setattr(extract.runtime, bound, 20_000)
+        patch.setattr(extract.proofs.runtime, bound, 20_000)
         assert says in reasons(runtime_for(["large"]))["large"]
     if bound == "MAX_UNPACKED_BYTES":  # that a wheel is too large is known for a day
         assert runtime_for(["large"]).installed == ("large==1.0",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manifests.manifest import Manifest, Stopwatch, list_outputs, write_manifest
+from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, write_manifest
 
 SOURCES = {"alpha": "alpha@1.0", "beta": "beta@2.0", "other": "other@0.1"}
 SETTINGS = """

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lemur.experts import loop
-from lemur.experts.facts import RELATIONS, questions, read_facts, wordings
-from lemur.experts.projector import Projector
+from lemur.experts.domains.facts import RELATIONS, questions, read_facts, wordings
+from lemur.experts.domains.settings import GENERAL, ProjectorSettings, Training, load_settings
+from lemur.experts.models import loop
+from lemur.experts.models.projector import Projector
+from lemur.experts.models.router import PrototypeRouter, centres
 from lemur.experts.retrieval import Bm25
-from lemur.experts.router import PrototypeRouter, centres
-from lemur.experts.settings import GENERAL, ProjectorSettings, Training, load_settings
 from lemur_core.files.errors import UserError
 
 

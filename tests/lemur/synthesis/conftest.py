@@ -28,6 +28,6 @@ def answers(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 def library(answers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An extraction of two blocks under the MIT licence."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         folder: Path = small.write(tmp_path_factory.mktemp("library"), answers)
     return folder

@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from extract.index import Index
-from extract.results import Result, code_columns
-from extract.tracing import trace_all
-from extract.validate import Pair
+from extract.model.results import Result, code_columns
+from extract.proofs.trace import trace_all
+from extract.proofs.validate import Pair
+from extract.resolve.index import Index
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.answers import AnswerError, changed, code_in
+from lemur.synthesis.proving.answers import AnswerError, changed, code_in
 
 NET = "class Net:\n    pass\n"
 INDENTED = "  class Net:\n      pass\n"

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, get_token
 
-from lemur.synthesis.endpoint import Endpoint
-from lemur.synthesis.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
+from lemur.synthesis.models.endpoint import Endpoint
+from lemur.synthesis.models.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
 from lemur_core.files.errors import UsageError, UserError
 
 scripted = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "model_server.py")))

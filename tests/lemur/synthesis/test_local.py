@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.synthesis.local import Local
-from lemur.synthesis.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
+from lemur.synthesis.models.local import Local
+from lemur.synthesis.models.model import Answer, Asker, Budget, NoAnswer, Request, Sampling
 from lemur_core.files.errors import UserError
-from manifests.manifest import read_manifest
+from manifests.folders.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
 transformers = pytest.importorskip("transformers", reason="needs transformers: the extra `synthesis`")

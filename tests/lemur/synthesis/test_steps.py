@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.synthesis.plan import Asked, Attempt, Choice, draw
-from lemur.synthesis.prompts import first_messages, opening, plan_messages, repair_messages
-from lemur.synthesis.steps import STEPS, Candidate, Prover, conformance
+from lemur.synthesis.prompting.plan import Asked, Attempt, Choice, draw
+from lemur.synthesis.prompting.prompts import first_messages, opening, plan_messages, repair_messages
+from lemur.synthesis.proving.steps import STEPS, Candidate, Prover, conformance
 
 REST = """
 

@@ -21,14 +21,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.folders import trace, verify_folder
+from lemur.finished.folders import trace, verify_folder
 from lemur.synthesis.command import Ask, Service, Training, run_synthesis
-from lemur.synthesis.plan import Choice
-from lemur.synthesis.steps import STEPS
+from lemur.synthesis.prompting.plan import Choice
+from lemur.synthesis.proving.steps import STEPS
 from lemur_core.sandbox import Limits
-from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
+from manifests.folders.tables import write_table, write_tables
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
-from manifests.tables import write_table, write_tables
 
 HERE = Path(__file__).parent
 scripted = SimpleNamespace(**runpy.run_path(str(HERE / "model_server.py")))
@@ -178,7 +178,7 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         return f"Here:\n```python\n{code}```\n"
 
     with pytest.MonkeyPatch.context() as patch, scripted.serving(script) as server:
-        for where, cpu in (("curate.graphs.LIMITS", 8), ("lemur.synthesis.steps.LIMITS", 20)):
+        for where, cpu in (("curate.compute.graphs.LIMITS", 8), ("lemur.synthesis.proving.steps.LIMITS", 20)):
             patch.setattr(where, Limits(wall_seconds=900, cpu_seconds=cpu, memory_bytes=2 * 2**30))
 
         def run(out: Path, models: Sequence[str] = ("scripted",), **more: Any) -> Any:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
+from lemur_core.describe.layouts import told_layout
+from lemur_core.describe.patterns import SENTENCES, tell
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.layouts import told_layout
-from lemur_core.graphs.motifs import SENTENCES, tell
-from lemur_core.graphs.notation import from_notation, to_notation
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.serialization import from_notation, to_notation
+from lemur_core.graphs.tracing.trace import trace
 
 
 class Net(nn.Module):

@@ -558,7 +558,7 @@ HIDDEN_BY_WIDTHS = {"width", "a list that is written to", "values of a constant"
 
 _TRACE = """
 import json, sys
-from lemur_core.graphs.network import trace_network
+from lemur_core.graphs.tracing.network import trace_network
 given = json.load(sys.stdin)
 answers = [trace_network({"code": code, "prm": given["prm"], "cases": [given["case"]]}) for code in given["codes"]]
 json.dump([{name: answer.get(name) for name in ("graph", "graph_widths", "error")} for answer in answers], sys.stdout)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
-from lemur_core.graphs.notation import forms_of, from_notation, restore, store, to_notation
+from lemur_core.graphs.serialization import forms_of, from_notation, restore, store, to_notation
 from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import Size, at
 

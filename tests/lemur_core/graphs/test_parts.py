@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from lemur_core.describe.parts import parts
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities
-from lemur_core.graphs.parts import parts
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.tracing.trace import trace
 
 
 class Gate(nn.Module):

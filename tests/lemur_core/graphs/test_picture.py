@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from lemur_core.describe.picture import MAX_BOXES, boxes, draw, spaced
 from lemur_core.graphs.graph import LEAVES, Graph
-from lemur_core.graphs.picture import MAX_BOXES, boxes, draw, spaced
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.tracing.trace import trace
 
 ORANGE = "#d55e00"
 

@@ -12,13 +12,13 @@ from torchvision.models.swin_transformer import SwinTransformerBlock
 
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities_of
-from lemur_core.graphs.module_text import Rebuilt
-from lemur_core.graphs.notation import restore, store
-from lemur_core.graphs.proof import Inputs, Trial, compare
-from lemur_core.graphs.rebuild import rebuild
+from lemur_core.graphs.serialization import restore, store
 from lemur_core.graphs.sizes import Shape, Sized, never_run, trace_sizes
 from lemur_core.graphs.symbolic import at
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.tracing.proof import Inputs, Trial, compare
+from lemur_core.graphs.tracing.trace import trace
+from lemur_core.rebuild.module_text import Rebuilt
+from lemur_core.rebuild.rebuild import rebuild
 
 
 class Gate(nn.Module):

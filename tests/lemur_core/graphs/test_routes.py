@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lemur_core.graphs.identity import identities, label, text
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.tracing.trace import trace
 
 Build = Callable[[], nn.Module]
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import identities, label, similarity, subtrees, text
-from lemur_core.graphs.trace import trace
+from lemur_core.graphs.tracing.trace import trace
 
 CHANNELS = 4
 ALL = slice(None)

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 import weakref
 import torch
-import lemur_core.sandbox.compiler as ours
+import lemur_core.sandbox.server.compiler as ours
 ours.defer_compiler()
 import torchvision
 from torchvision import tv_tensors

@@ -209,7 +209,7 @@ def test_no_package_of_ours_can_be_imported(tmp_path: Path, installed: bool, uns
     payload: dict[str, object] = {"names": OURS}
     jobs = [Job("", "attacks:import_packages", payload | more) for more in ({}, {"folders": [str(tmp_path)]})]
     # This entry lies in a package of ours, which is imported before the jobs are.
-    entries = ["lemur_core.sandbox.foreign:one_line", "attacks:import_packages"]
+    entries = ["lemur_core.sandbox.server.foreign:one_line", "attacks:import_packages"]
     with Sandbox(preload=(), sys_path=path, readable=readable, entries=entries, unsafe=unsafe) as box:
         none, theirs = box.run(jobs)
     assert none.value == dict.fromkeys(OURS, ""), none.error

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur_core.sandbox.syscalls import build_filter
+from lemur_core.sandbox.server.syscalls import build_filter
 
 OWN = 4711
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

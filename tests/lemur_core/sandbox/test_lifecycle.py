@@ -243,7 +243,7 @@ def test_self_test_finds_a_missing_wall(monkeypatch: pytest.MonkeyPatch, box: Sa
 def test_probes_see_every_breach(open_box: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "canary").write_text("x")
     payload: dict[str, object] = {"canary": str(tmp_path / "canary"), "home": str(Path.home())}
-    (outcome,) = open_box.run([Job("1", "lemur_core.sandbox.confine:find_breaches", payload)])
+    (outcome,) = open_box.run([Job("1", "lemur_core.sandbox.server.confine:find_breaches", payload)])
     assert isinstance(outcome.value, list), outcome
     depends_on_the_user = {"read the server's environment", "trace the server", "lift a limit"}
     assert len({*outcome.value, *depends_on_the_user}) == 15, outcome

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.sandbox import Status
-from lemur_core.sandbox.jobs import Channel, read_report
+from lemur_core.sandbox.server.jobs import Channel, read_report
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),

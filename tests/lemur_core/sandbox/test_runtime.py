@@ -11,7 +11,7 @@ from lemur_core.sandbox import Job, Sandbox
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import DECLARED, NAMED_SETS, declared_runtime, expand_sets
 
-ENTRY = "lemur_core.sandbox.foreign:run_text"
+ENTRY = "lemur_core.sandbox.server.foreign:run_text"
 
 #: Which of these names a job can import, and which distributions it sees.
 LOOK = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from curate.options import CurateOptions
+from curate.model.options import CurateOptions
 from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct, count_distinct, decide
 
 NET = """

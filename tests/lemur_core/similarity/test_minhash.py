@@ -5,7 +5,15 @@ import hashlib
 import numpy as np
 import pytest
 
-from lemur_core.similarity.minhash import MISS_CHANCE, PERMUTATIONS, SCHEME, Banding, band_keys, banding_for, signature
+from lemur_core.similarity.features.minhash import (
+    MISS_CHANCE,
+    PERMUTATIONS,
+    SCHEME,
+    Banding,
+    band_keys,
+    banding_for,
+    signature,
+)
 
 GOLDEN_START = [155363496, 153058444, 225001600, 104049505]
 GOLDEN_DIGEST = "815761c83d7a1038"

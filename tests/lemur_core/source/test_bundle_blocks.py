@@ -20,7 +20,7 @@ from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.undefined import undefined_names
 
 pytestmark = pytest.mark.slow
-SIGN = "extract.probing.fidelity:sign_block"  # the names of the state, and digests of it and of outputs, eval and train
+SIGN = "extract.proofs.equivalence_guest:sign_block"  # the names of the state, and digests of it and of outputs, eval and train
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lemur_core.graphs.picture import Box
-from manifests.page.frame import (
+from lemur_core.describe.picture import Box
+from manifests.folders.frame import (
     Entry,
     Library,
     Page,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.page import frame
-from manifests.page.frame import Entry, Library, Page, Shards, View, code, facts, versions, write_page
+from manifests.folders import frame
+from manifests.folders.frame import Entry, Library, Page, Shards, View, code, facts, versions, write_page
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

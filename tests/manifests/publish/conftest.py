@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session, constants
 
-from lemur.folders import verify_folder
-from manifests.publish import Hub, Published, Pulled, publish, pull
+from lemur.finished.folders import verify_folder
+from manifests.folders.tables import Table, card_yaml, write_tables
+from manifests.publish.hub import Hub
+from manifests.publish.publishing import Published, Pulled, publish, pull
 from manifests.records import Removed
-from manifests.tables import Table, card_yaml, write_tables
 
 HERE = Path(__file__).parent
 the_hub = SimpleNamespace(**runpy.run_path(str(HERE / "hub_server.py")))

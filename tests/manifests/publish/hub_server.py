@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from manifests.swhid import blob_sha1
+from manifests.provenance.swhid import blob_sha1
 
 WRITER, READER = "hf_" + "W" * 34, "hf_" + "R" * 34
 PAGE = 4  # files a page of a tree

@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.folders import verify_folder
+from lemur.finished.folders import verify_folder
 from lemur_core.files.errors import UserError
-from manifests.publish import Hub, command
+from manifests.publish import command
+from manifests.publish.hub import Hub
 
 TOKEN = "hf_" + "W" * 34
 REPO = "owner/data"

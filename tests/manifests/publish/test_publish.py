@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lemur.folders import verify_folder
+from lemur.finished.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.hub import check_names, check_repository
-from manifests.publish import Published
+from manifests.provenance.swhid import blob_sha1
+from manifests.publish.hub import check_names, check_repository
+from manifests.publish.publishing import Published
 from manifests.publish.repository import LocalFile, RemoteFile, compare, local_file
-from manifests.swhid import blob_sha1
 
 REPO = "owner/data"
 Send = Callable[..., Published]

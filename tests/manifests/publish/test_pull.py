@@ -11,7 +11,8 @@ import pytest
 from huggingface_hub import constants
 
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.publish import Hub, Published, pull
+from manifests.publish.hub import Hub
+from manifests.publish.publishing import Published, pull
 
 REPO = "owner/data"
 Send = Callable[..., Published]

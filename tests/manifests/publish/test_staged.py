@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.folder import CONFIGS
+from extract.folder.write import CONFIGS
 from lemur_core.files.errors import UserError
-from manifests.checks import check_description, check_files, check_table
-from manifests.manifest import list_outputs, read_manifest, write_manifest
+from manifests.folders.checks import check_description, check_files, check_table
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.provenance import without_source
 from manifests.publish.staged import Staged, staged
 from manifests.records import Block
@@ -30,7 +30,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("staged")
     sources = [made.source(base, name) for name in ("alpha@1.0", "beta@2.0", "gamma@3.0")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extract.report.draw_figures", lambda *given: {})
+        patch.setattr("extract.folder.report.draw_figures", lambda *given: {})
         made.write(base / "out", made.results(sources), sources)
     return base / "out"
 

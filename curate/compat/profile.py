@@ -1,0 +1,265 @@
+"""The profile `nn-dup`: the decisions of the released package nn-dup 2.2.4, record for record.
+
+It is an oracle for the default profile and a way to move from the peer, so the peer's weaknesses are kept on purpose.
+LSH groups are those of the installed datasketch release, as with the peer. The peer walks every record and every pair;
+here the work is done on distinct token streams and sets, of which there are far fewer.
+
+Only where the peer depends on hash order (ties of accuracy, code length and name; which row a removal names) there is a
+rule of our own: see `stages`, `rescue` and `witness`.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from curate.compat.code import NnDupFeatures, nndup_features
+from curate.compat.rows import Rows, first_prefix, normalised, prepare_rows
+from curate.compat.stages import (
+    SKETCH_SCHEME,
+    NnDupOptions,
+    Removed,
+    remove_equal_code,
+    remove_lexical,
+    remove_structural,
+    rescue_for_prefixes,
+    top_up,
+)
+from curate.model.corpus import Corpus
+from curate.model.filters import left_out
+from curate.model.options import CurateOptions
+from curate.model.records import row_scores
+from curate.published.outcome import Outcome
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import progress
+from lemur_core.similarity.pool import map_codes
+from lemur_core.similarity.selection import Verdict
+
+
+def _witnessed(rows: Rows, kept: Sequence[int], stages: Mapping[str, Removed]) -> Iterator[tuple[int, Verdict]]:
+    """Every row that a stage removed and that was not brought back, with the kept row that stands for it.
+
+    It is the best kept row with the same code if there is one (a twin that was brought back), else the best kept row of
+    those that the row's stage kept; when none of these is left, the witness of the best of them. The similarity is 1
+    for rows removed as exact, else the Jaccard of the stage; 1 also for rows with one structural fingerprint.
+    """
+    present = set(kept)
+    twin: dict[str, int] = {}
+    for row in sorted(kept, key=lambda row: (rows.quality[row], row)):
+        twin.setdefault(rows.code[row], row)
+    stands = {row: kept_instead for removed in stages.values() for row, kept_instead in removed.items()}
+
+    def follow(row: int) -> int:
+        while (found := twin.get(rows.code[row])) is None:
+            row = next((other for other in stands[row] if other in present), stands[row][0])
+        return found
+
+    for stage, removed in stages.items():
+        pairs = [(row, follow(row)) for row in removed if row not in present]
+        for (row, other), near in zip(pairs, _similarities(rows, stage, pairs), strict=True):
+            yield row, Verdict(stage, other, near, _REASONS[stage])
+
+
+def _similarities(rows: Rows, stage: str, pairs: Sequence[tuple[int, int]]) -> list[float]:
+    if stage == "exact":
+        return [1.0] * len(pairs)
+    sets, number_of = (rows.shingles, rows.shingles_of) if stage == "lexical" else (rows.layers, rows.layers_of)
+    left, right = (np.array([number_of[pair[side]] for pair in pairs], dtype=np.int64) for side in (0, 1))
+    found: list[float] = sets.jaccards_of_pairs(left, right).tolist()
+    return [
+        1.0 if stage == "structural" and rows.fingerprint[row] == rows.fingerprint[other] else near
+        for (row, other), near in zip(pairs, found, strict=True)
+    ]
+
+
+#: Shares of the structural fingerprints; the rest is test.
+_TRAIN, _VALIDATION = 0.80, 0.10
+_REASONS = {
+    "exact": "same code as a better row",
+    "lexical": "lexically near-duplicate, not among the best of its group",
+    "structural": "same or similar layer calls as a better row",
+    "prefix": "brought back: its prefix had too few rows",
+    "topup": "brought back: unlike the kept rows of its prefix",
+}
+
+
+@dataclass(slots=True)
+class NnDupResult:
+    """One decision for each input row; split and family tag of each kept row, in nn-dup's order."""
+
+    decisions: list[Verdict]  # with rows as canonicals
+    splits: dict[int, str]
+    families: dict[int, str]
+
+
+def curate_nndup(
+    names: Sequence[str],
+    code_index: Sequence[int],
+    accuracies: Sequence[float | None],
+    features: Sequence[NnDupFeatures],
+    code_sha: Sequence[str],
+    options: NnDupOptions,
+) -> NnDupResult:
+    """Decide about every row as nn-dup 2.2.4 does.
+
+    The canonical of a removed row is the best kept row with the same code if there is one, else the best kept row, by
+    nn-dup's quality (accuracy, length of the code, name), of those that the row's stage kept; when none of these is
+    kept in the end, the canonical of the best of them.
+
+    Args:
+        names: the network's name of each row, in the order of the LEMUR API.
+        code_index: where the code of each row is in `features` and `code_sha`; -1 for a row without usable code (for
+            nn-dup: blank).
+        accuracies: of each row; None or NaN ranks last.
+        features: of each code.
+        code_sha: digest of each code; rows with equal digests have equal code.
+
+    Raises: UserError when `keep_per_family` is below 1 (nn-dup fails then).
+    """
+    if options.keep_per_family < 1:
+        raise UserError(f"keep_per_family is {options.keep_per_family}, but nn-dup keeps at least 1 record of a group")
+    rows = prepare_rows(names, code_index, accuracies, features, code_sha)
+    include = [normalised(prefix) for prefix in options.include]
+    prefer = [normalised(prefix) for prefix in options.prefer] or include
+    selected = [row for row, name in enumerate(rows.names) if not include or first_prefix(name, include) is not None]
+    usable = [row for row in selected if code_index[row] >= 0]
+
+    kept, exact = remove_equal_code(rows, usable, prefer)
+    lexical = remove_lexical(rows, kept, include, options)
+    kept = [row for row in kept if row not in lexical]
+    structural = remove_structural(rows, kept, options.structural_threshold)
+    kept = [row for row in kept if row not in structural]
+    stages = {"exact": exact, "lexical": lexical, "structural": structural}
+    removed = [*exact, *lexical, *structural]
+    rescued = dict.fromkeys(rescue_for_prefixes(rows, kept, removed, options), "prefix")
+    rescued |= dict.fromkeys(top_up(rows, [*kept, *rescued], removed, options), "topup")
+    kept += rescued
+
+    fates = dict.fromkeys(range(len(names)), Verdict("filter", reason="name begins with no included prefix"))
+    fates.update(dict.fromkeys(selected, Verdict("invalid", reason="no code")))
+    for row in kept:
+        fates[row] = Verdict(None, row, None, _REASONS.get(rescued.get(row, ""), "kept"), rescued.get(row))
+    fates.update(_witnessed(rows, kept, stages))
+    return NnDupResult(
+        decisions=[fates[row] for row in range(len(names))],
+        splits=_split(kept, rows.fingerprint, options.seed),
+        families={row: rows.families[row] for row in kept},
+    )
+
+
+def _split(kept: Sequence[int], fingerprint: Sequence[int], seed: int) -> dict[int, str]:
+    """The split of each kept row: fingerprints, in the order of their first row, shuffled and cut."""
+    drawn = list(dict.fromkeys(fingerprint[row] for row in kept))
+    random.Random(seed).shuffle(drawn)
+    train = round(len(drawn) * _TRAIN)
+    validation = train + round(len(drawn) * _VALIDATION)
+    names = ["train"] * train + ["validation"] * (validation - train) + ["test"] * (len(drawn) - validation)
+    split_of = dict(zip(drawn, names, strict=True))
+    return {row: split_of[fingerprint[row]] for row in kept}
+
+
+def curate_like_nndup(corpus: Corpus, options: CurateOptions, jobs: int | None) -> Outcome:
+    """Decide every row as the released nn-dup does with these options and the installed datasketch.
+
+    Unparseable code is judged as nn-dup judges it; only rows without any code are `invalid`.
+    """
+    filtered = left_out(corpus, options, corpus.code_of_row >= 0)
+    rows = [row for row in range(corpus.rows.num_rows) if row not in filtered]
+    features = _features(corpus, {code for row in rows if (code := int(corpus.code_of_row[row])) >= 0}, jobs)
+    code_of_row = [code if features[code] is not None else -1 for code in corpus.code_of_row.tolist()]
+    given = corpus.rows.take(pa.array(rows, pa.int64()))
+    result = curate_nndup(
+        names=[nn or "" for nn in given.column("nn").to_pylist()],
+        code_index=[code_of_row[row] for row in rows],
+        accuracies=given.column("accuracy").to_pylist(),
+        features=[item or _NOTHING for item in features],
+        code_sha=corpus.ids,
+        options=_options(options),
+    )
+    return _outcome(corpus, options, _among_all(result, rows, filtered))
+
+
+def _among_all(result: NnDupResult, rows: Sequence[int], filtered: Mapping[int, str]) -> NnDupResult:
+    """A result about some rows as one about all of them, where options left out the others."""
+    if not filtered:
+        return result
+    decisions = dict(zip(rows, result.decisions, strict=True)) | {
+        row: Verdict("filter", reason=reason) for row, reason in filtered.items()
+    }
+    for row in rows:
+        canonical = decisions[row].canonical
+        if canonical is not None:
+            decisions[row] = replace(decisions[row], canonical=rows[canonical])
+    return NnDupResult(
+        decisions=[decisions[row] for row in range(len(decisions))],
+        splits={rows[row]: split for row, split in result.splits.items()},
+        families={rows[row]: family for row, family in result.families.items()},
+    )
+
+
+_NOTHING = NnDupFeatures("", 0, (), (), (), "generic")
+
+
+def _features(corpus: Corpus, wanted: set[int], jobs: int | None) -> list[NnDupFeatures | None]:
+    """By code number; None where there is no code, it is not wanted, or a worker died of it. The last is number -1."""
+    found: list[NnDupFeatures | None] = [None] * (len(corpus.ids) + 1)
+    number_of = {bytes.fromhex(corpus.ids[number]): number for number in sorted(wanted)}
+    codes = ((digest, corpus.codes[number]) for digest, number in number_of.items())
+    with progress("nn-dup features", len(wanted), "codes") as advance:
+        for result in map_codes(nndup_features, codes, jobs):
+            for digest, item in result:
+                found[number_of[digest]] = item if isinstance(item, NnDupFeatures) else None
+            advance(len(result))
+    for number in wanted:
+        if corpus.features.problems.get(number) == "nn_code is empty":
+            found[number] = None
+    return found
+
+
+def _options(options: CurateOptions) -> NnDupOptions:
+    return NnDupOptions(
+        include=options.include,
+        prefer=options.prefer,
+        min_per_prefix=options.min_prefix,
+        keep_per_family=options.keep_per_family,
+        lexical_threshold=options.lexical_threshold,
+        fractal_threshold=options.fractal_threshold,
+        structural_threshold=options.structural,
+        topup_prefixes=options.topup_prefix,
+        topup_per_prefix=options.topup_per_prefix,
+        topup_lexical_max=options.topup_lexical_max,
+        topup_structural_max=options.topup_structural_max,
+        seed=options.seed,
+    )
+
+
+def _outcome(corpus: Corpus, options: CurateOptions, result: NnDupResult) -> Outcome:
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    code_of_row = corpus.code_of_row.tolist()
+    decisions = []
+    for row, decision in enumerate(result.decisions):
+        canonical = None if decision.canonical is None else code_of_row[decision.canonical]
+        reason = corpus.problems.get(row, decision.reason) if decision.stage == "invalid" else decision.reason
+        similarity = 1.0 if decision.kept else decision.similarity
+        decisions.append(replace(decision, canonical=canonical, similarity=similarity, reason=reason))
+    shown = {code_of_row[row]: row for row in result.splits}
+    scores = row_scores(corpus.rows, corpus.code_of_row >= 0)
+    return Outcome(
+        decisions=decisions,
+        kept=list(shown),
+        shown=shown,
+        splits={code_of_row[row]: split for row, split in result.splits.items()},
+        clusters={code: corpus.ids[code][:16] for code in shown},
+        families={code_of_row[row]: family for row, family in result.families.items()},
+        scores={code: None if np.isnan(scores[row]) else float(scores[row]) for code, row in shown.items()},
+        weights={code: _weight(names[row], options) for code, row in shown.items()},
+        details={"sketch": {"scheme": f"datasketch {SKETCH_SCHEME}", "permutations": NnDupOptions().num_perm}},
+    )
+
+
+def _weight(name: str, options: CurateOptions) -> float:
+    """nn-dup matches the beginning of a name, case ignored; the first factor that fits counts."""
+    fits = (factor for prefix, factor in options.upweight if name.lower().startswith(prefix.lower()))
+    return next(fits, 1.0)

@@ -1,0 +1,179 @@
+"""The input rows as the stages of nn-dup see them, with the distinct sets of their codes as rows of sparse matrices."""
+
+import math
+import re
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from curate.compat.code import NnDupFeatures, family_of
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_SHINGLE = 10  # tokens
+_BLOCK_CELLS = 4_000_000  # cells of a dense block of Jaccards: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctSets:
+    """The distinct ones among many sets.
+
+    `number[i]` is the number of the i-th given set, equal for equal sets; `elements[j]` is what column j stands for.
+    """
+
+    number: Ints
+    matrix: csr_matrix
+    sizes: Ints
+    elements: list[Hashable]
+    both_empty: float  # the Jaccard of two empty sets
+
+    def members(self, number: int) -> list[Hashable]:
+        """The elements of one set, in no particular but a fixed order."""
+        start, stop = self.matrix.indptr[number : number + 2]
+        return [self.elements[column] for column in self.matrix.indices[start:stop]]
+
+    def jaccards(self, rows: Ints, columns: Ints) -> Iterator[tuple[int, Floats]]:
+        """Exact Jaccards of sets against sets as dense blocks, each with the place in `rows` of its first row."""
+        height = max(1, _BLOCK_CELLS // max(1, len(columns)))
+        other = self.matrix[columns].T.tocsr()
+        for start in range(0, len(rows), height):
+            block = rows[start : start + height]
+            common = np.asarray((self.matrix[block] @ other).todense())
+            yield start, self._ratio(common, self.sizes[block][:, None] + self.sizes[columns] - common)
+
+    def jaccards_of_pairs(self, left: Ints, right: Ints) -> Floats:
+        """The exact Jaccard of each set on the left with the one at the same place on the right."""
+        found = np.empty(len(left))
+        for start in range(0, len(left), 1_000):
+            a, b = left[start : start + 1_000], right[start : start + 1_000]
+            common = np.asarray(self.matrix[a].multiply(self.matrix[b]).sum(axis=1)).ravel()
+            found[start : start + 1_000] = self._ratio(common, self.sizes[a] + self.sizes[b] - common)
+        return found
+
+    def _ratio(self, common: NDArray[np.int64], union: NDArray[np.int64]) -> Floats:
+        return np.where(union > 0, common / np.maximum(union, 1), self.both_empty)
+
+
+def distinct_sets(items: Iterable[Iterable[Hashable]], both_empty: float) -> DistinctSets:
+    """Number the distinct sets among the items (iterables of elements, which may repeat) by first appearance."""
+    column_of: dict[Hashable, int] = {}
+    number_of: dict[bytes, int] = {}
+    number: list[int] = []
+    columns: list[NDArray[np.int32]] = []
+    for item in items:
+        ids = np.array(sorted({column_of.setdefault(element, len(column_of)) for element in item}), dtype=np.int32)
+        found = number_of.setdefault(ids.tobytes(), len(number_of))
+        if found == len(columns):
+            columns.append(ids)
+        number.append(found)
+    sizes = np.array([len(ids) for ids in columns], dtype=np.int64)
+    indices = np.concatenate(columns) if columns else np.empty(0, dtype=np.int32)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    matrix = csr_matrix(
+        (np.ones(len(indices), dtype=np.int32), indices, starts), shape=(len(sizes), max(1, len(column_of)))
+    )
+    return DistinctSets(np.array(number, dtype=np.int64), matrix, sizes, list(column_of), both_empty)
+
+
+def shingle_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
+    """The shingle set of each code: all runs of ten tokens; one shorter run where there are fewer; none without tokens.
+
+    Two empty sets count as equal.
+    """
+    stream_of: dict[str, int] = {}
+    stream = np.array([stream_of.setdefault(code.tokens, len(stream_of)) for code in features], dtype=np.int64)
+    sets = distinct_sets(map(_shingles, stream_of), both_empty=1.0)
+    return DistinctSets(sets.number[stream], sets.matrix, sets.sizes, sets.elements, sets.both_empty)
+
+
+def layer_sets(features: Sequence[NnDupFeatures]) -> DistinctSets:
+    """The set of (layer, count) and (hyperparameter, value) pairs of each code. Two empty sets count as unlike."""
+    return distinct_sets(((*code.layer_bag, *code.hyperparameters) for code in features), both_empty=0.0)
+
+
+def _shingles(stream: str) -> Iterator[str]:
+    tokens = stream.split()
+    if tokens:
+        for start in range(max(1, len(tokens) - _SHINGLE + 1)):
+            yield " ".join(tokens[start : start + _SHINGLE])
+
+
+_OTHER = re.compile("[^a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One entry a row in every list; for rows without usable code it means nothing."""
+
+    names: list[str]  # normalised
+    code: list[str]  # digest
+    families: list[str]
+    quality: list[int]  # smaller is better; equal for ties
+    fingerprint: list[int]  # number of the structural fingerprint
+    shingles: DistinctSets
+    shingles_of: list[int]  # number of the shingle set
+    layers: DistinctSets
+    layers_of: list[int]  # number of the layer set
+
+
+def prepare_rows(
+    names: Sequence[str],
+    code_index: Sequence[int],
+    accuracies: Sequence[float | None],
+    features: Sequence[NnDupFeatures],
+    code_sha: Sequence[str],
+) -> Rows:
+    """Look up and number everything once for each code, then hand it out to the rows."""
+    usable = [code if code >= 0 else None for code in code_index]
+    plain = {name: normalised(name) for name in set(names)}
+    shingles, layers = shingle_sets(features), layer_sets(features)
+    fingerprints = _numbers(code.fingerprint for code in features)
+    keys = [
+        (_worst_last(accuracy), 0 if code is None else -features[code].length, name)
+        for name, code, accuracy in zip(names, usable, accuracies, strict=True)
+    ]
+    place_of = {key: place for place, key in enumerate(sorted(set(keys)))}
+    family = {
+        (name, code): "" if code is None else family_of(name, features[code])
+        for name, code in set(zip(names, usable, strict=True))
+    }
+    return Rows(
+        names=[plain[name] for name in names],
+        code=["" if code is None else code_sha[code] for code in usable],
+        families=[family[pair] for pair in zip(names, usable, strict=True)],
+        quality=[place_of[key] for key in keys],
+        fingerprint=[-1 if code is None else fingerprints[code] for code in usable],
+        shingles=shingles,
+        shingles_of=_spread(shingles, usable),
+        layers=layers,
+        layers_of=_spread(layers, usable),
+    )
+
+
+def normalised(name: str) -> str:
+    """A name or prefix as nn-dup compares it: lower case, nothing but letters and digits."""
+    return _OTHER.sub("", name.lower())
+
+
+def first_prefix(name: str, prefixes: Sequence[str]) -> int | None:
+    """The place of the first prefix with which a name begins (all normalised); None without one."""
+    return next((place for place, prefix in enumerate(prefixes) if name.startswith(prefix)), None)
+
+
+def _worst_last(accuracy: float | None) -> float:
+    return math.inf if accuracy is None or math.isnan(accuracy) else -accuracy
+
+
+def _numbers(items: Iterable[Hashable]) -> list[int]:
+    """Each item's number among the distinct ones."""
+    number_of: dict[Hashable, int] = {}
+    return [number_of.setdefault(item, len(number_of)) for item in items]
+
+
+def _spread(sets: DistinctSets, codes: Sequence[int | None]) -> list[int]:
+    numbers = sets.number.tolist()
+    return [-1 if code is None else numbers[code] for code in codes]

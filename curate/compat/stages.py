@@ -1,0 +1,274 @@
+"""The three removing stages of nn-dup 2.2.4: equal code, lexical near-duplicates, structural duplicates.
+
+Each takes the rows that are still kept, in nn-dup's order, and returns the removed ones, each with the rows that the
+stage kept instead, best first. Removals are in the order in which nn-dup records them (lexical ones: in the order of
+the rows that were kept, where nn-dup has hash order).
+
+Two further stages bring removed rows back: a minimum for each prefix, and a diverse few on top. Both take candidates by
+quality; of rows that tie in it, the one that was removed first comes first (nn-dup: hash order).
+"""
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from datasketch import MinHash, MinHashLSH
+from datasketch.hashfunc import sha1_hash32
+from scipy.sparse import csr_matrix, vstack
+from scipy.sparse.csgraph import connected_components
+
+from curate.compat.rows import DistinctSets, Rows, first_prefix, normalised
+
+#: Removed row -> the rows that its stage kept instead, best first.
+Removed = dict[int, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class NnDupOptions:
+    """The options and module constants of nn-dup, with its defaults."""
+
+    include: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()  # among rows with the same code; empty: as include
+    min_per_prefix: int = 1
+    keep_per_family: int = 5
+    lexical_threshold: float = 0.90
+    fractal_threshold: float = 0.97
+    structural_threshold: float = 0.90
+    lsh_threshold: float = 0.85
+    num_perm: int = 256
+    topup_prefixes: tuple[str, ...] = ()  # empty: the included ones that begin with FractalNet
+    topup_per_prefix: int = 10
+    topup_lexical_max: float = 0.85
+    topup_structural_max: float = 0.60
+    seed: int = 42
+
+    def threshold_for(self, family: str) -> float:
+        """The Jaccard from which two records of a family are near-duplicates."""
+        return self.fractal_threshold if family.startswith("fractal") else self.lexical_threshold
+
+
+#: How the installed datasketch sketches by default, as nn-dup has it do: since 2.0 by other permutations than before,
+#: which propose other pairs. https://github.com/ekzhu/datasketch/pull/323
+SKETCH_SCHEME = "affine32" if "scheme" in inspect.signature(MinHash.__init__).parameters else "legacy"
+
+
+def sketch_options(num_perm: int) -> dict[str, Any]:
+    """What decides a sketch, told outright, so that no later default changes it."""
+    stated = {} if SKETCH_SCHEME == "legacy" else {"scheme": SKETCH_SCHEME}
+    return {"num_perm": num_perm, "seed": 1, "hashfunc": sha1_hash32, **stated}
+
+
+def remove_equal_code(rows: Rows, given: Sequence[int], prefer: Sequence[str]) -> tuple[list[int], Removed]:
+    """Of rows with the same code, keep the best of the most preferred prefix (among equals, the first row).
+
+    Returns: the kept rows, in the order in which their codes appear first, and the removed ones.
+    """
+    groups: dict[str, list[int]] = {}
+    for row in given:
+        groups.setdefault(rows.code[row], []).append(row)
+
+    def rank(row: int) -> tuple[int, int]:
+        place = first_prefix(rows.names[row], prefer)
+        return len(prefer) if place is None else place, rows.quality[row]
+
+    return _best_of_each(list(groups.values()), rank)
+
+
+def remove_lexical(rows: Rows, kept: Sequence[int], include: Sequence[str], options: NnDupOptions) -> Removed:
+    """Of each group of near-duplicates (chained, within one family), remove all but the best few.
+
+    A group also keeps the best row of every included prefix that has none among these. Of rows that tie in quality, the
+    earlier is better (in nn-dup: the one that hash order puts first).
+    """
+    rows_of: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for row in kept:
+        rows_of[rows.shingles_of[row], rows.families[row]].append(row)
+    stands: Removed = {}
+    for nodes in _near_groups(rows.shingles, sorted(rows_of), options):
+        members = [row for node in nodes for row in rows_of[node]]
+        members.sort(key=lambda row: (rows.quality[row], row))
+        chosen, rest = members[: options.keep_per_family], members[options.keep_per_family :]
+        covered = {first_prefix(rows.names[row], include) for row in chosen} | {None}
+        for row in rest:
+            prefix = first_prefix(rows.names[row], include)
+            if prefix not in covered:
+                covered.add(prefix)
+                chosen.append(row)
+        stands.update(dict.fromkeys(set(rest).difference(chosen), chosen))
+    return {row: stands[row] for row in kept if row in stands}
+
+
+def remove_structural(rows: Rows, kept: Sequence[int], threshold: float) -> Removed:
+    """Remove rows with the fingerprint of a better one, then rows like another one, in a sweep that depends on order.
+
+    The sweep takes the pairs of rows in order, each while both are there, and removes the worse one (the later of
+    equals).
+    """
+    quality = rows.quality
+    groups: dict[int, list[int]] = {}
+    for row in kept:
+        groups.setdefault(rows.fingerprint[row], []).append(row)
+    _, removed = _best_of_each(list(groups.values()), quality.__getitem__)
+    for row, others in _similar_rows(rows, [row for row in kept if row not in removed], threshold):
+        for other in others if row not in removed else ():
+            if other in removed:
+                continue
+            if quality[row] > quality[other]:
+                removed[row] = [other]
+                break
+            removed[other] = [row]
+    return removed
+
+
+def _best_of_each(
+    groups: Sequence[Sequence[int]], rank: Callable[[int], int | tuple[int, int]]
+) -> tuple[list[int], Removed]:
+    """The best row of each group (the first of equals), and all others, removed in its favour."""
+    best = [min(group, key=rank) for group in groups]
+    removed: Removed = {}
+    for row, group in zip(best, groups, strict=True):
+        instead = [row]
+        removed.update((other, instead) for other in group if other != row)
+    return best, removed
+
+
+def _near_groups(
+    sets: DistinctSets, nodes: Sequence[tuple[int, str]], options: NnDupOptions
+) -> Iterator[list[tuple[int, str]]]:
+    """Connected groups of (set number, family) nodes; single nodes too, since several rows may share one."""
+    group_of = _candidate_groups(sets, sorted({number for number, _ in nodes}), options)
+    candidates: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for number, family in nodes:
+        candidates[group_of[number], family].append(number)
+    for (_, family), numbers in candidates.items():
+        threshold = options.threshold_for(family)
+        if threshold > 1.0:
+            continue  # then not even equal sets are near
+        places = np.array(numbers, dtype=np.int64)
+        links = vstack([csr_matrix((block >= threshold).astype(np.int8)) for _, block in sets.jaccards(places, places)])
+        count, labels = connected_components(links, directed=False)
+        groups: list[list[tuple[int, str]]] = [[] for _ in range(count)]
+        for number, label in zip(numbers, labels.tolist(), strict=True):
+            groups[label].append((number, family))
+        yield from groups
+
+
+def _candidate_groups(sets: DistinctSets, numbers: Sequence[int], options: NnDupOptions) -> dict[int, int]:
+    """Groups of sets chained by shared LSH buckets, as the installed datasketch draws them."""
+    if not numbers:
+        return {}
+    texts = ([str(shingle).encode() for shingle in sets.members(number)] for number in numbers)
+    sketch_of = dict(zip(numbers, MinHash.generator(texts, **sketch_options(options.num_perm)), strict=True))
+    lsh = MinHashLSH(threshold=options.lsh_threshold, num_perm=options.num_perm)
+    for number, sketch in sketch_of.items():
+        lsh.insert(number, sketch)
+    group_of: dict[int, int] = {}
+    for number in numbers:
+        reached = {number} - group_of.keys()
+        while reached:
+            current = reached.pop()
+            group_of[current] = number
+            reached.update(set(lsh.query(sketch_of[current])) - group_of.keys())
+    return group_of
+
+
+def _similar_rows(rows: Rows, kept: Sequence[int], threshold: float) -> Iterator[tuple[int, list[int]]]:
+    """Each row with the later rows whose layer sets have at least this Jaccard, in order."""
+    numbers = np.array([rows.layers_of[row] for row in kept], dtype=np.int64)
+    for start, block in rows.layers.jaccards(numbers, numbers):
+        for place, is_near in enumerate(block >= threshold, start):
+            yield kept[place], [kept[other] for other in np.flatnonzero(is_near).tolist() if other > place]
+
+
+class _Screen:
+    """Keeps rows out whose set is too near to a kept one. A set once barred stays barred: the kept only grow."""
+
+    def __init__(
+        self, sets: DistinctSets, number_of: Sequence[int], limit_for: Callable[[int], float], empty_counts: bool
+    ) -> None:
+        self._sets, self._number_of, self._limit_for, self._empty_counts = sets, number_of, limit_for, empty_counts
+        self._barred: set[int] = set()
+
+    def admits(self, row: int, fresh: Sequence[int], candidates: Sequence[int]) -> bool:
+        """Whether a row is near none of those kept so far.
+
+        Args:
+            fresh: rows that are kept since the last question.
+            candidates: all rows that will be asked about.
+        """
+        kept = [other for other in fresh if self._counts(other)]
+        if kept:
+            rest = np.array(sorted({self._number_of[other] for other in candidates} - self._barred), dtype=np.int64)
+            limits = np.array([self._limit_for(other) for other in kept])
+            numbers = np.array([self._number_of[other] for other in kept], dtype=np.int64)
+            for start, block in self._sets.jaccards(rest, numbers):
+                near = (block >= limits).any(axis=1)
+                self._barred.update(rest[start : start + len(block)][near].tolist())
+        return not self._counts(row) or self._number_of[row] not in self._barred
+
+    def _counts(self, row: int) -> bool:
+        return self._empty_counts or bool(self._sets.sizes[self._number_of[row]])
+
+
+def rescue_for_prefixes(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
+    """Rows to bring back so that each included prefix has its minimum: the best that are near no kept row of it.
+
+    Rows without tokens are near nothing. A kept row counts for the first prefix that it begins with.
+
+    Args:
+        removed: in the order of removal.
+    """
+    rescued: list[int] = []
+    beginnings = [normalised(prefix) for prefix in options.include]
+    have = [first_prefix(rows.names[row], beginnings) for row in kept]
+    for prefix, beginning in zip(options.include, beginnings, strict=True):
+        need = options.min_per_prefix - have.count(options.include.index(prefix))
+        near = _Screen(
+            rows.shingles, rows.shingles_of, lambda row: options.threshold_for(rows.families[row]), empty_counts=False
+        )
+        rescued += _best_admitted(rows, removed, [*kept, *rescued], beginning, need, [near])
+    return rescued
+
+
+def top_up(rows: Rows, kept: Sequence[int], removed: Sequence[int], options: NnDupOptions) -> list[int]:
+    """Rows to add for diversity: per prefix the best few that exceed neither Jaccard to any kept row of the prefix.
+
+    Rows without tokens count as lexically unlike everything.
+
+    Args:
+        removed: in the order of removal.
+    """
+    most = (options.topup_lexical_max, options.topup_structural_max)
+    if min(most) < 0.0:
+        return []
+    lexical, structural = (float(np.nextafter(limit, np.inf)) for limit in most)
+    added: list[int] = []
+    of_fractals = [name for name in options.include if normalised(name).startswith("fractalnet")]
+    for beginning in map(normalised, options.topup_prefixes or of_fractals):
+        screens = [
+            _Screen(rows.shingles, rows.shingles_of, lambda _: lexical, empty_counts=False),
+            _Screen(rows.layers, rows.layers_of, lambda _: structural, empty_counts=True),
+        ]
+        added += _best_admitted(rows, removed, [*kept, *added], beginning, options.topup_per_prefix, screens)
+    return added
+
+
+def _best_admitted(
+    rows: Rows, removed: Sequence[int], kept: Sequence[int], beginning: str, most: int, screens: Sequence[_Screen]
+) -> list[int]:
+    """The best removed rows whose name begins so, whose code is not kept, and that all screens admit."""
+    present = {rows.code[row] for row in kept}
+    candidates = [row for row in removed if rows.names[row].startswith(beginning) and rows.code[row] not in present]
+    candidates.sort(key=rows.quality.__getitem__)
+    fresh = [row for row in kept if rows.names[row].startswith(beginning)]
+    found: list[int] = []
+    for row in candidates:
+        if len(found) >= most:
+            break
+        refused = [screen for screen in screens if not screen.admits(row, fresh, candidates)]  # each is told of `fresh`
+        fresh = [] if refused else [row]
+        found += fresh
+    return found

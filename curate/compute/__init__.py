@@ -1,0 +1,1 @@
+"""Networks that are executed: whether they run, and what they compute."""

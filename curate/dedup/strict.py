@@ -1,0 +1,328 @@
+"""The profile `strict`: the whole of the curation on one page, and splits without leakage.
+
+What is lexically close, structurally equal or the same computation up to widths goes to one split, group by group.
+Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
+G1". They fill test, then validation, in an order drawn from the seed and the group itself, so that adding or removing a
+record moves hardly any other; a group larger than half a held-out split goes to train, whatever its draw.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from curate.compute.graphs import GraphTracer, Traced, apart, choose_traced
+from curate.compute.runs import Check, choose_running
+from curate.dedup.precomputed import Prepared
+from curate.model.corpus import Corpus
+from curate.model.features import FeatureTable
+from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS, CurateOptions, matching_prefix
+from curate.model.records import Records, build_records
+from curate.model.select import Rescue, Select, Support, rescue
+from curate.published.delta import Against, SplitGuard
+from curate.published.outcome import Outcome, Published
+from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, Banding, IntArray
+from lemur_core.similarity.index import LexicalIndex, StructuralIndex
+from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs, linked_by_lsh, measure_recall
+from lemur_core.similarity.selection import Differ, Standing, Verdict, select
+
+
+def leak_groups(kept: Sequence[int], features: FeatureTable, graphs: Sequence[str | None] | None = None) -> list[int]:
+    """The group number of each kept code; equal numbers must share a split.
+
+    Args:
+        graphs: what each kept code computes up to widths, None where that is not known.
+    """
+    count = len(kept)
+    codes = np.array(kept, np.int64)
+    sets, set_place = np.unique(features.shingle_set[codes], return_inverse=True)
+    structures, structure_place = np.unique(features.fingerprint[codes], return_inverse=True)
+    set_group = _components(sets, features)
+    # nodes: groups of shingle sets, then fingerprints, then graphs; each record ties its own together
+    nodes = int(set_group.max(initial=-1)) + 1
+    known = [text or str(code) for code, text in zip(kept, graphs or [None] * count, strict=True)]
+    computed, computed_place = np.unique(np.array(known, str), return_inverse=True)
+    first = set_group[set_place]
+    others = (nodes + structure_place, nodes + len(structures) + computed_place)
+    ties = (np.concatenate([first, first]), np.concatenate(others))
+    size = nodes + len(structures) + len(computed)
+    tied = coo_array((np.ones(2 * count, np.int8), ties), shape=(size, size))
+    _, labels = connected_components(tied, directed=False)
+    found: list[int] = labels[first].tolist()
+    return found
+
+
+def _components(sets: IntArray, features: FeatureTable) -> IntArray:
+    """The component of each shingle set under Jaccard >= LEAK_THRESHOLD, numbered from 0."""
+    pairs = exact_pairs(features, sets, LEAK_THRESHOLD)
+    if pairs.complete:
+        ends = (np.searchsorted(sets, pairs.a), np.searchsorted(sets, pairs.b))
+    else:
+        ends = linked_by_lsh(features, sets, LEAK_THRESHOLD)
+    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(len(sets), len(sets)))
+    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
+
+
+def group_names(groups: Sequence[int], ids: Sequence[str], given: Mapping[int, str] = {}) -> list[str]:
+    """For each record the name of its group: the smallest id of its members, cut to 16 digits; those given stay."""
+    names: dict[int, str] = {}
+    for group, id_ in zip(groups, ids, strict=True):
+        names[group] = min(names.get(group, id_), id_)
+    return [given.get(group, names[group][:16]) for group in groups]
+
+
+def assign_splits(groups: Sequence[int], ids: Sequence[str], seed: int, given: Mapping[int, str] = {}) -> list[str]:
+    """A split for each record: about 80 / 10 / 10 by records, whole groups only.
+
+    Args:
+        groups: group number of each record. ids: its SHA-256. seed: another seed draws another order.
+        given: groups that go with what is published; the others fill the splits among themselves.
+    """
+    members: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        if group not in given:
+            members.setdefault(group, []).append(place)
+    # the smallest id stands for a group: another member coming or going leaves its draw alone
+    order = sorted(members, key=lambda group: _draw(seed, min(ids[place] for place in members[group])))
+    split_of = dict.fromkeys(members, "train")
+    for split in ("test", "validation"):
+        quota = round(sum(map(len, members.values())) * SPLIT_RATIOS[split])
+        largest = max(1, quota // 2)
+        for group in order:
+            size = len(members[group])
+            if split_of[group] == "train" and size <= min(quota, largest):
+                split_of[group] = split
+                quota -= size
+    split_of |= given
+    return [split_of[group] for group in groups]
+
+
+def _draw(seed: int, text: str) -> bytes:
+    return hashlib.sha256(f"{seed}:{text}".encode()).digest()
+
+
+def curate_strict(
+    corpus: Corpus,
+    options: CurateOptions,
+    check: Check | None = None,
+    tracer: GraphTracer | None = None,
+    against: Against | None = None,
+    prepared: Prepared | None = None,
+) -> Outcome:
+    """Decide every row by the guarantees of the strict profile.
+
+    Args:
+        check: tells which records run; needed where they are required to.
+        tracer: tells what codes compute; None: graphs are not compared.
+        against: what is published already; the outcome is a delta then.
+        prepared: a selection that was made elsewhere.
+    """
+    records = build_records(corpus, options)
+    recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
+
+    def known(code: int) -> Traced | None:
+        return None if tracer is None else tracer.known.get(code)
+
+    guard = None if against is None else SplitGuard(corpus.features, against, known)
+    selector = _selector(corpus, options, recall, tracer, guard, prepared)
+    if tracer is not None and options.graphs != "survivors":
+        there = () if against is None else against.equal
+        tracer.trace({code: row for code, row in records.shown.items() if code not in there})
+    elif tracer is not None and prepared is not None:
+        tracer.trace({code: row for code, row in records.shown.items() if corpus.ids[code] in prepared.known})
+
+    def decide(candidates: Records) -> Rescue:
+        there = {} if against is None else against.verdicts(candidates.order, known)
+        new = replace(candidates, order=[code for code in candidates.order if code not in there])
+        found = rescue(new.order, _supports(new, options), corpus.features, selector)
+        found.verdicts |= there
+        return found
+
+    def choose(candidates: Records) -> Rescue:
+        return decide(candidates) if tracer is None else choose_traced(candidates, decide, tracer)
+
+    if options.require_runs:
+        assert check is not None
+        every, (records, chosen) = records, choose_running(records, corpus, choose, check)
+        if records is not every:  # the recall that is told is that among the records which were compared in the end
+            recall = _recall_again(corpus, records, options, recall)
+    else:
+        chosen = choose(records)
+    rank = records.rank
+    kept = sorted((code for code, verdict in chosen.verdicts.items() if verdict.stage is None), key=rank.__getitem__)
+    traced = None if tracer is None else tracer.known
+    if guard is None:
+        widths = None if traced is None else [traced[code].widths for code in kept]
+        groups, beside = leak_groups(kept, corpus.features, widths), dict[int, Published]()
+    else:
+        groups, beside = guard.groups(kept)
+    ids = [corpus.ids[code] for code in kept]
+    splits = assign_splits(groups, ids, options.seed, {group: record.split for group, record in beside.items()})
+    names = group_names(groups, ids, {group: record.cluster for group, record in beside.items()})
+    return Outcome(
+        decisions=_decisions(corpus, records, chosen),
+        kept=kept,
+        shown={code: records.shown[code] for code in kept},
+        splits=dict(zip(kept, splits, strict=True)),
+        clusters=dict(zip(kept, names, strict=True)),
+        families=records.families,
+        scores={code: _known(records.scores[row]) for code, row in records.shown.items()},
+        weights={code: weight_of(records.names[code], options.upweight) for code in kept},
+        graphs=traced,
+        published={} if against is None else against.records,
+        further=frozenset() if against is None else frozenset(against.published),
+        notes=chosen.shortfalls,
+        details={
+            "lsh": recall.facts(),
+            "sketch": {"scheme": SCHEME, "permutations": PERMUTATIONS},
+            "split_groups": len(set(groups)),
+            **({} if against is None else {"against": against.facts | {"split_groups": len(beside)}}),
+        },
+    )
+
+
+def weight_of(name: str, upweight: Sequence[tuple[str, float]]) -> float:
+    """The sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
+    place = matching_prefix(name, [prefix for prefix, _ in upweight])
+    return 1.0 if place is None else upweight[place][1]
+
+
+def _true_pairs(corpus: Corpus, records: Records, options: CurateOptions) -> ExactPairs:
+    return exact_pairs(corpus.features, corpus.sets(records.order), options.lexical_threshold)
+
+
+def _recall_again(corpus: Corpus, records: Records, options: CurateOptions, recall: Recall) -> Recall:
+    """The recall among fewer records, LSH as before."""
+    banding = Banding(recall.bands, recall.rows)
+    return measure_recall(corpus.features, _true_pairs(corpus, records, options), banding, options.lexical_threshold)
+
+
+def banding_of(corpus: Corpus, records: Records, options: CurateOptions) -> Banding:
+    """The bands by which near records are found."""
+    recall = enough_effort(corpus.features, _true_pairs(corpus, records, options), options.lexical_threshold)
+    return Banding(recall.bands, recall.rows)
+
+
+def standing(
+    features: FeatureTable,
+    options: CurateOptions,
+    banding: Banding,
+    graphs: Mapping[int, str] = {},
+    differ: Differ | None = None,
+) -> Standing:
+    """What stands by these options, none so far."""
+    lexical = LexicalIndex(features, options.lexical_threshold, banding)
+    return Standing(features, lexical, StructuralIndex(features.elements, options.structural), graphs, differ)
+
+
+def _selector(
+    corpus: Corpus,
+    options: CurateOptions,
+    recall: Recall,
+    tracer: GraphTracer | None,
+    guard: SplitGuard | None,
+    prepared: Prepared | None,
+) -> Select:
+    kept = standing(corpus.features, options, Banding(recall.bands, recall.rows))
+
+    def run(order: Sequence[int]) -> dict[int, Verdict]:
+        known = set() if tracer is None else tracer.known.keys()
+        made = None if prepared is None else prepared.selected(order, known, corpus.ids)
+        if made is not None and (guard is None or guard.admits(code for code in order if made[code].kept)):
+            return made
+        kept.clear()
+        kept.graphs = {} if tracer is None else tracer.graphs
+        kept.differ = None if tracer is None else apart(tracer.known, options.graphs)
+        if guard is not None:
+            guard.clear()
+        return select(order, kept, None if guard is None else guard.admit)
+
+    return run
+
+
+def raises_support(options: CurateOptions) -> bool:
+    """Whether groups shall keep at least so many records, so that the first selection may not be the last."""
+    return bool(options.min_prefix or options.topup_prefix or options.topup_family)
+
+
+def _supports(records: Records, options: CurateOptions) -> list[Support]:
+    """Minimum prefixes first, then top-ups, each over the records in best-first order."""
+    supports = []
+    if options.min_prefix:
+        named = list(dict.fromkeys([*options.prefer, *options.include]))
+        prefixes = named or sorted(set(records.prefixes.values()))
+        supports += [_by_prefix("prefix", text, records, options.min_prefix) for text in prefixes]
+    supports += [_by_prefix("topup", text, records, options.topup_per_prefix) for text in options.topup_prefix]
+    for family in options.topup_family:
+        members = tuple(code for code in records.order if records.families[code] == family.casefold())
+        supports.append(Support(f"top-up of family {family}", members, options.topup_per_prefix, "topup"))
+    return supports
+
+
+def _by_prefix(kind: str, text: str, records: Records, minimum: int) -> Support:
+    members = tuple(code for code in records.order if matching_prefix(records.names[code], [text]) is not None)
+    return Support(f"{'minimum' if kind == 'prefix' else 'top-up'} of prefix {text}", members, minimum, kind)
+
+
+def _decisions(corpus: Corpus, records: Records, chosen: Rescue) -> list[Verdict]:
+    """One decision for every input row, in input order."""
+    rows = corpus.rows.num_rows
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    decisions = []
+    for row in range(rows):
+        code = int(corpus.code_of_row[row])
+        if row in corpus.problems:
+            decisions.append(Verdict("invalid", reason=corpus.problems[row]))
+        elif row in records.filtered:
+            decisions.append(Verdict("filter", reason=records.filtered[row]))
+        else:
+            verdict = chosen.verdicts[code]
+            speaks = records.speaking[names[row], code]
+            if row != speaks:
+                reason = f"further row of {names[row]}, see row {speaks}"
+                decisions.append(Verdict("repeat", verdict.canonical, verdict.similarity, reason))
+            elif verdict.stage is None and row != records.shown[code]:
+                reason = f"same code as {records.names[code]}"
+                decisions.append(Verdict("exact", code, 1.0, reason))
+            else:
+                decisions.append(_record_decision(code, corpus, records, chosen))
+    return decisions
+
+
+def _record_decision(code: int, corpus: Corpus, records: Records, chosen: Rescue) -> Verdict:
+    verdict, features = chosen.verdicts[code], corpus.features
+    if verdict.reason:  # something published decided it
+        return verdict
+    other, similarity = verdict.canonical, verdict.similarity
+    assert other is not None
+    assert similarity is not None
+    name = records.names[other]
+    if verdict.stage is None:
+        rescued = chosen.rescued.get(code)
+        reason = (
+            "kept" if rescued is None else f"kept for the support of its {'prefix' if rescued == 'prefix' else 'group'}"
+        )
+        return Verdict(None, code, 1.0, reason, rescued)
+    if verdict.stage == "exact":
+        reason = f"same code as {name} but for comments, docstrings and layout"
+    elif verdict.stage == "graph":
+        reason = f"computes what {name} computes"
+    elif verdict.stage == "lexical" and features.literal[code] == features.literal[other]:
+        reason = f"same model code as {name}"
+    elif verdict.stage == "lexical" and features.shingle_set[code] == features.shingle_set[other]:
+        reason = f"same shingles as {name}; names, numbers or repetitions differ"
+    elif verdict.stage == "structural" and features.fingerprint[code] == features.fingerprint[other]:
+        reason = f"same fingerprint as {name}"
+    elif verdict.stage == "structural" and similarity == 1:
+        reason = f"same layer calls and sizes as {name}; their order or repetition differs"
+    else:
+        reason = f"{verdict.stage} Jaccard {math.floor(similarity * 1000) / 1000:.3f} to {name}"
+    return Verdict(verdict.stage, other, verdict.similarity, reason)
+
+
+def _known(score: float) -> float | None:
+    return None if math.isnan(score) else float(score)

@@ -1,0 +1,1 @@
+"""The snapshot folder: written, verified, explained, shown."""

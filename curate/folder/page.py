@@ -1,0 +1,311 @@
+"""What there is to see of a snapshot: from rows to records, splits and leaks, each record with those it stands for."""
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curate.model.rights import stays
+from curate.published.delta_check import record_files
+from lemur_core.describe.picture import Box, boxes
+from lemur_core.files.markdown import count, percent, plural, ratio
+from lemur_core.graphs.graph import Graph
+from manifests.folders.frame import (
+    Entry,
+    Library,
+    Page,
+    View,
+    bars,
+    code,
+    facts,
+    graph,
+    link,
+    table,
+    versions,
+)
+from manifests.folders.manifest import Manifest
+from manifests.records import SPLITS
+
+#: What takes codes away, in the order in which it does, as it is told.
+_STAGES = {
+    "filter": "left out by options",
+    "exact": "exact duplicates",
+    "lexical": "lexical near-duplicates",
+    "structural": "structural near-duplicates",
+    "graph": "other texts of the same computation",
+    "leak": "near to records of two splits",
+}
+_AGREEMENT = {"same": "same graph", "widths": "same graph up to widths", "different": "another graph"}
+#: Boxes up to which each operation of a network has its own.
+_BOXES = 40
+_LARGEST = 12  # groups in a chart
+#: Records that are listed, and removed codes that are compared, at most; how many of each record, where all are more.
+_RECORDS, _REMOVED = 5_000, 20_000
+_MOST = (10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1)
+
+#: The rows of `decisions.parquet` that speak for a code.
+_COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity", "agreement")
+_COUNTED = ("id", "split", "cluster")
+_SHOWN = (
+    *("id", "nn", "prefix", "family", "split", "cluster", "score", "task", "dataset", "metric", "epoch", "accuracy"),
+    *("license", "origin", "origin_similarity", "origin_license"),
+    *("weight", "pretrained", "runs", "runs_error", "dead_classes", "unused_parameters", "graph"),
+)
+
+
+def snapshot_page(folder: Path, manifest: Manifest) -> Page:
+    """The page of a snapshot, read from its tables: columns of all rows, whole rows of what it lists alone."""
+    decided = _decided(folder)
+    records = pa.concat_tables([pq.read_table(path, columns=list(_COUNTED)) for path in record_files(folder)])
+    stages = Counter(dict(zip(*_counted(pc.fill_null(decided["stage"], "kept")), strict=True)))
+    rows, source = manifest.counts["rows"]["input"], str(manifest.parameters.get("source"))
+    kept, codes = records.num_rows, stages.total()
+    views = [
+        facts("Overview", _overview(manifest, kept, codes)),
+        _funnel(stages, rows),
+        *(_similarities(decided, stage) for stage in ("lexical", "structural")),
+        _splits(records, stages["leak"]),
+        *(_groups(manifest, name, title) for name, title in (("prefixes", "By prefix"), ("families", "By family"))),
+    ]
+    removed = decided.filter(pc.and_(pc.invert(decided["kept"]), pc.is_valid(decided["canonical"])))
+    listed = _listed(folder, records, removed)
+    standing = _standing(removed, listed)
+    library = Library(
+        title="Records",
+        noun="records",
+        facets=("split", "prefix", "family", "graph", "pretrained"),
+        numbers=("stands for", "score"),
+        entries=[_entry(row, *standing[row["id"]]) for row in listed],
+        views=_views(folder, listed, standing, str(manifest.details.get("license"))),
+        total=kept,
+        elsewhere="data/records",
+        order="stands for",
+        by="stands for",
+    )
+    told = ", ".join(f"{count(pc.sum(pc.equal(records['split'], split)).as_py() or 0)} {split}" for split in SPLITS)
+    lead = (
+        f"{count(kept)} distinct networks of {plural(codes, 'code')} ({percent(kept, codes)}), from"
+        f" {plural(rows, 'row')}: {told}. Each one opens to what it stands for, compared line by line."
+    )
+    return Page(f"Curated snapshot of {source}", "snapshot", lead, [view for view in views if view["rows"]], library)
+
+
+def _overview(manifest: Manifest, kept: int, codes: int) -> list[tuple[str, Any]]:
+    asked, graphs = manifest.parameters, manifest.counts.get("graphs", {})
+    return [
+        ("source", asked.get("source")),
+        ("rows, codes, kept", f"{count(manifest.counts['rows']['input'])}, {count(codes)}, {count(kept)}"),
+        ("profile", asked.get("profile")),
+        ("similar from", f"lexical {asked.get('lexical_threshold')}, structural {asked.get('structural_threshold')}"),
+        ("graphs traced", f"{count(graphs['kept'])} of the kept, no two the same" if graphs else None),
+        ("licence", manifest.details.get("license")),
+        ("made with", f"lemur-curator {manifest.versions.get('lemur-curator')}, seed {asked.get('seed')}"),
+        ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
+    ]
+
+
+def _decided(folder: Path) -> pa.Table:
+    """One decision for each code, its best: kept, else the first that is no further row of a network."""
+    with pq.ParquetFile(folder / "decisions.parquet") as file:
+        found = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
+    found = found.filter(pc.and_(pc.is_valid(found["id"]), pc.not_equal(pc.fill_null(found["stage"], ""), "repeat")))
+    codes = found["id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    filtered = pc.fill_null(pc.equal(found["stage"], "filter"), False).to_numpy()
+    rank = np.where(found["kept"].to_numpy(), 0, 1) + filtered
+    order = np.lexsort((rank, codes))  # stable: of equals the first
+    first = np.ones(len(order), bool)
+    first[1:] = codes[order][1:] != codes[order][:-1]
+    return found.take(np.sort(order[first]))
+
+
+def _counted(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
+    """The values of a column, and how often each is there."""
+    found = pc.value_counts(column)
+    return found.field("values").to_pylist(), found.field("counts").to_pylist()
+
+
+def _funnel(stages: Counter[str], rows: int) -> View:
+    left, kept = stages.total(), stages["kept"]
+    lines = [("distinct codes", float(left), float(left), count(left))]
+    for stage, label in _STAGES.items():
+        if stages[stage]:
+            before, left = left, left - stages[stage]
+            lines.append((label, float(left), float(before), f"−{count(stages[stage])}"))
+    lines.append(("kept", float(kept), float(kept), count(kept)))
+    intro = f"Codes that are left after each step; light, what it took off. {plural(rows, 'row')} hold them."
+    return bars("From rows to records", lines, intro)
+
+
+def _similarities(decided: pa.Table, stage: str) -> View:
+    """How near the removed are to what stands for them."""
+    found = decided.filter(pc.equal(decided["stage"], stage))["similarity"].drop_null().to_numpy()
+    bins, numbers = np.unique(np.minimum((found * 100 + 1e-9).astype(int), 100), return_counts=True)
+    rows = [(f"{at / 100:.2f}", float(n), 0.0, count(int(n))) for at, n in zip(bins, numbers, strict=True)]
+    intro = "Removed codes by similarity to the kept record that stands for them, rounded down."
+    return bars(f"{stage.capitalize()} similarity", rows, intro)
+
+
+def _splits(records: pa.Table, leaks: int) -> View:
+    groups = records.group_by(["cluster", "split"]).aggregate([("id", "count")])
+    _, splits = _counted(groups["cluster"])
+    rows = []
+    for split in SPLITS:
+        own = groups.filter(pc.equal(groups["split"], split))["id_count"].to_numpy()
+        number = int(own.sum())
+        rows.append([split, number, percent(number, records.num_rows), len(own), int(own.max(initial=0))])
+    told = f" {plural(leaks, 'code')} near to two published splits left out." if leaks else ""
+    intro = (
+        "What is alike, by text, structure or graph, is one group and stays in one split:"
+        f" {plural(sum(number > 1 for number in splits), 'group')} of {count(len(splits))} in more than one.{told}"
+    )
+    return table("Splits and leaks", ["split", "records", "share", "groups", "largest group"], rows, intro)
+
+
+def _groups(manifest: Manifest, name: str, title: str) -> View:
+    found = sorted(manifest.counts.get(name, {}).items(), key=lambda item: (-item[1]["before"], item[0]))
+    what = "networks" if name == "prefixes" else "codes"
+    rows = [
+        (label or "(none)", float(n["kept"]), float(n["before"]), f"{count(n['kept'])} of {count(n['before'])}")
+        for label, n in found[:_LARGEST]
+    ]
+    more = f", the largest {_LARGEST} of {count(len(found))}" if len(found) > _LARGEST else ""
+    return bars(title, rows, f"Records kept of the {what} that came in{more}.")
+
+
+# -- records ------------------------------------------------------------------------------------------------------
+
+
+def _listed(folder: Path, records: pa.Table, removed: pa.Table) -> list[dict[str, Any]]:
+    """The records that stand for most, whole, near texts side by side."""
+    numbers = np.zeros(records.num_rows, int)
+    ids = records["id"].combine_chunks()
+    found = pc.value_counts(removed["canonical"])
+    places = pc.index_in(found.field("values"), value_set=ids)
+    here = pc.is_valid(places).to_numpy(zero_copy_only=False)  # of a delta, others are published already
+    numbers[places.drop_null().to_numpy()] = found.field("counts").to_numpy()[here]
+    order = np.lexsort((pc.rank(ids).to_numpy(), -numbers))[:_RECORDS]
+    chosen = set(ids.take(pa.array(order)).to_pylist())
+    rows = [row for path in record_files(folder) for row in _read(path, _SHOWN, chosen)]
+    return sorted(rows, key=lambda row: (row["prefix"], row["cluster"], row["nn"], row["id"]))
+
+
+def _standing(removed: pa.Table, listed: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    """For each record how many codes it stands for, and those of them that are compared: all, unless they are many."""
+    own = removed.filter(pc.is_in(removed["canonical"], value_set=pa.array([row["id"] for row in listed], pa.string())))
+    numbers = Counter(dict(zip(*_counted(own["canonical"]), strict=True)))
+    most = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
+    own = own.sort_by([("canonical", "ascending"), ("nn", "ascending"), ("id", "ascending")])
+    groups = own["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
+    place = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
+    found: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in listed}
+    for row in own.filter(pa.array(place < most)).to_pylist():
+        found[row["canonical"]].append(row)
+    return {name: (numbers[name], rows) for name, rows in found.items()}
+
+
+def _entry(row: Mapping[str, Any], number: int, removed: Sequence[Mapping[str, Any]]) -> Entry:
+    return Entry(
+        name=row["nn"] or row["id"][:16],
+        note=f"{row['family']} · group {row['cluster']}",
+        facets=(
+            row["split"],
+            row["prefix"],
+            row["family"],
+            "known" if row.get("graph") else "not known",
+            "pretrained" if row["pretrained"] else "from scratch",
+        ),
+        numbers=(number, None if row["score"] is None else round(row["score"], 4)),
+        further=tuple(one["nn"] or one["id"][:16] for one in removed),
+    )
+
+
+def _views(
+    folder: Path,
+    listed: Sequence[Mapping[str, Any]],
+    standing: Mapping[str, tuple[int, list[dict[str, Any]]]],
+    shared: str,
+) -> Iterator[list[View]]:
+    """Of each record. Code that is kept back where the folder is published is in none. Args: shared: its licence."""
+    wanted = {row["id"] for row in listed}
+    others = {one["id"] for _, removed in standing.values() for one in removed}
+    texts = _codes(record_files(folder), wanted, shared) | _codes([folder / "removed.parquet"], others, shared)
+    graphs = _graphs(folder, wanted & texts.keys())
+    for row in listed:
+        number, removed = standing[row["id"]]
+        drawn, text = graphs.get(row["id"]), _text(texts, row["id"])
+        views = [facts("Record", _record(row))]
+        if removed:
+            some = f"; {count(len(removed))} of them here, all in decisions.parquet" if len(removed) < number else ""
+            intro = f"{plural(number, 'code')} removed for it{some}. Left the kept code, right the removed one."
+            compared = [(_told(one), _text(texts, one["id"])) for one in removed]
+            views.append(versions("Stands for", text, compared, intro))
+        views += [*([graph("What it computes", drawn)] if drawn else []), code("Code", text)]
+        yield views
+
+
+def _record(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    measured = ", ".join(str(row[name]) for name in ("task", "dataset", "metric") if row[name])
+    accuracy = None if row["accuracy"] is None else f"{row['accuracy']:.4f} after {row['epoch']} epochs ({measured})"
+    origin = row.get("origin")
+    runs = {True: "yes", False: f"no: {row.get('runs_error')}", None: None}[row.get("runs")]
+    return [
+        ("id (SHA-256)", row["id"]),
+        ("split, group", f"{row['split']}, {row['cluster']}"),
+        ("prefix, family", f"{row['prefix']}, {row['family']}"),
+        ("best result", accuracy),
+        ("score", None if row["score"] is None else f"{row['score']:.4f}, its percentile within that benchmark"),
+        ("runs", runs),
+        ("licence", row.get("license")),
+        ("from", origin and f"{origin} ({row['origin_license']}), similarity {ratio(row['origin_similarity'])}"),
+        ("pretrained", "loads trained weights" if row["pretrained"] else None),
+        ("dead classes", ", ".join(row.get("dead_classes") or ())),
+        ("unused parameters", ", ".join(row.get("unused_parameters") or ())),
+    ]
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    similarity = "" if row["similarity"] is None else f" {ratio(row['similarity'])}"
+    agrees = _AGREEMENT.get(row.get("agreement") or "")
+    return f"{row['stage']}{similarity}{f', {agrees}' if agrees else ''}"
+
+
+def _codes(files: Sequence[Path], wanted: set[str], shared: str) -> dict[str, bytes]:
+    """The codes of some ids that are not kept back, compressed: they may be many."""
+    found: dict[str, bytes] = {}
+    for path in files:
+        for row in _read(path, ("id", "nn_code", "license"), wanted):
+            if not stays(row.get("license") or shared, shared):
+                found[row["id"]] = zlib.compress(row["nn_code"].encode("utf-8", "surrogatepass"), 1)
+    return found
+
+
+def _text(texts: Mapping[str, bytes], digest: str) -> str:
+    return zlib.decompress(texts[digest]).decode("utf-8", "surrogatepass") if digest in texts else ""
+
+
+def _graphs(folder: Path, wanted: set[str]) -> dict[str, list[Box]]:
+    """What some codes compute in eval mode; those alone that this release of torch can read."""
+    path, found = folder / "graphs.parquet", {}
+    for row in _read(path, ("id", "eval"), wanted) if path.exists() else ():
+        if row["eval"]:
+            try:
+                found[row["id"]] = boxes(Graph.from_json(json.loads(row["eval"])), _BOXES)
+            except ValueError:  # recorded by another torch
+                return {}
+    return found
+
+
+def _read(path: Path, columns: Sequence[str], wanted: set[str]) -> Iterator[dict[str, Any]]:
+    """The rows of some ids, with those of the columns that the table has; older ones lack some."""
+    names = pa.array(sorted(wanted), pa.string())
+    with pq.ParquetFile(path) as file:
+        there = [name for name in columns if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=500, columns=there):
+            yield from batch.filter(pc.is_in(batch["id"], value_set=names)).to_pylist()

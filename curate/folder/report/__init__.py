@@ -1,0 +1,79 @@
+"""The report of a curation: `report.md`, with figures beside it, all of it counted from the decisions."""
+
+from pathlib import Path
+from typing import Any
+
+from curate.folder.report import records, sections
+from curate.folder.report.arch_uid import arch_uids
+from curate.folder.report.facts import gather_facts
+from curate.folder.report.figures import draw_figures
+from curate.folder.report.graphs import draw_graphs
+from curate.folder.snapshot import chat_section
+from curate.model.corpus import Corpus
+from curate.model.options import CurateOptions
+from curate.published.outcome import Outcome
+
+_CAPTIONS = {
+    "funnel": "Codes that are left after each stage; light: what it took off.",
+    "similarity": "Similarity of removed codes to the kept record that stands for them.",
+    "prefixes": "Networks by prefix before curation, and records kept.",
+    "families": "Codes by architecture family before curation, and records kept.",
+    "best": "The best codes on CIFAR-10 before curation; hatched, what loads trained weights.",
+}
+
+
+def write_report(
+    folder: Path, corpus: Corpus, outcome: Outcome, counts: dict[str, Any], options: CurateOptions, name: str
+) -> None:
+    """Write `report.md` and `figures/*` into `folder`; the same outcome gives the same bytes.
+
+    Args:
+        counts: of `curate.published.outcome.count_decisions`.
+        name: of the source.
+    """
+    thresholds = {"lexical": options.lexical_threshold, "structural": options.structural}
+    facts = gather_facts(corpus, outcome, thresholds)
+    files = draw_figures(folder / "figures", facts, thresholds, corpus.features.pretrained)
+    graphs = draw_graphs(folder / "figures", corpus, facts, outcome)
+    files |= {key: f"{key}.svg" for key in graphs}
+    captions = _CAPTIONS | graphs
+    numbers = {figure: place for place, figure in enumerate(files, start=1)}
+
+    def figure(key: str) -> list[str]:
+        if key not in files:
+            return []
+        caption = f"Figure {numbers[key]}. {captions[key]}"
+        return [f"![{caption}](figures/{files[key]})", "", f"*{caption}*", ""]
+
+    lines = [
+        *sections.head(name, facts, options, outcome),
+        *sections.funnel(facts, options),
+        *figure("funnel"),
+        *sections.beside(facts, outcome),
+        *sections.stages(facts),
+        *figure("similarity"),
+        *sections.lsh(outcome.details, options),
+        *sections.by_group("By prefix", "prefix", "networks", facts.prefixes),
+        *figure("prefixes"),
+        *sections.by_group("By family", "family", "codes", facts.families),
+        *figure("families"),
+        *sections.splits(outcome, counts, options),
+        *sections.weights(facts, outcome, options),
+        *records.best(facts, corpus),
+        *figure("best"),
+        *records.rescued(facts),
+        *records.pretrained(facts, corpus, outcome.rights),
+        *sections.graphs(facts, outcome, counts),
+        *(line for key in graphs for line in figure(key)),
+        *arch_uids(facts, corpus, outcome),
+        *records.runs(facts, corpus, outcome, counts),
+        *records.origins(facts, outcome),
+        *chat_section(outcome.chat),
+        *records.largest_groups(facts),
+        *records.invalid(facts),
+        "## Single records",
+        "",
+        "`decisions.parquet` has one row for every input row: what became of it, the kept record that stands for it,"
+        " how similar the two are, and why. `lemur explain DIR NAME_OR_ID` shows one of them with its code.",
+    ]
+    (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")

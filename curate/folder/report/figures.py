@@ -1,0 +1,212 @@
+"""The figures of a curation report, as PNG files whose bytes depend on the data alone.
+
+Colours: Okabe and Ito 2008, "Color Universal Design"; every distinction is also one of position or lightness.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from curate.folder.report.facts import Facts, compared_groups
+from curate.published.outcome import DUPLICATE_STAGES
+from lemur_core.files.figures import BEHIND, INK, bar_axes, label_bars, save_figure
+from lemur_core.files.markdown import count, plural, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KEPT, GONE = "#0072B2", "#B9D5E6"
+STAGE_COLORS = {"exact": "#009E73", "lexical": "#0072B2", "structural": "#D55E00", "graph": "#CC79A7"}
+_DUPLICATE = {
+    "exact": "exact duplicate",
+    "lexical": "lexical near-duplicate",
+    "structural": "structural near-duplicate",
+    "graph": "other text of the same computation",
+}
+_WIDTH = 8.0  # inches
+_BARS = 14
+_NAME = 44  # characters
+_LINEAR = 30  # numbers up to here are drawn on a linear scale
+
+
+def draw_figures(
+    folder: Path, facts: Facts, thresholds: dict[str, float], pretrained: Collection[int] = ()
+) -> dict[str, str]:
+    """Draw what there is to show into `folder`.
+
+    Args:
+        thresholds: of the stages `lexical` and `structural`.
+        pretrained: codes that load trained weights.
+
+    Returns: file name by figure: `funnel`, `similarity`, `prefixes`, `families`, `best`.
+    """
+    drawings: dict[str, Callable[[Figure], None]] = {}
+    if facts.codes.total() > facts.codes["filter"]:
+        drawings["funnel"] = lambda figure: _funnel(figure, facts)
+    if any(facts.codes[stage] for stage in thresholds):
+        drawings["similarity"] = lambda figure: _similarity(figure, facts, thresholds)
+    for name, groups in (
+        ("prefixes", compared_groups(facts.prefixes)),
+        ("families", compared_groups(facts.families)),
+    ):
+        if len(groups) > 1:
+            drawings[name] = _group_drawing(groups, "networks" if name == "prefixes" else "codes")
+    if len(facts.best) > 1:
+        drawings["best"] = lambda figure: _best(figure, facts, pretrained)
+    for name, draw in drawings.items():
+        save_figure(folder / f"{name}.png", draw)
+    return {name: f"{name}.png" for name in drawings}
+
+
+def _funnel(figure: "Figure", facts: Facts) -> None:
+    """Distinct codes, and what each stage leaves of them."""
+    left = facts.codes.total() - facts.codes["filter"]
+    steps = [("distinct codes", left, "")]
+    stages = [stage for stage in DUPLICATE_STAGES if stage != "graph" or facts.codes[stage]]
+    for stage in stages:
+        number = facts.codes[stage]
+        left -= number
+        note = f"− {plural(number, _DUPLICATE[stage])}" if number else ""
+        steps.append((f"after {stage}" if stage != stages[-1] else "kept", left, note))
+    figure.set_size_inches(_WIDTH, 0.6 + 0.42 * len(steps))
+    _steps(figure.subplots(), steps)
+
+
+def _steps(axes: "Axes", steps: Sequence[tuple[str, int, str]]) -> None:
+    """Bars of what is left after each step, the part that the step took off in a lighter colour."""
+    whole = max(1, *(number for _, number, _ in steps))
+    for place, (_, number, note) in enumerate(steps):
+        before = steps[place - 1][1] if place else number
+        axes.barh(place, before, 0.64, color=GONE)
+        axes.barh(place, number, 0.64, color=KEPT)
+        inside = number > 0.4 * whole
+        start = 0 if inside else number if before - number > 0.4 * whole else before
+        axes.annotate(
+            f"{count(number)}    {note}",
+            (start, place),
+            (7, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            color="white" if inside else INK,
+        )
+    axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
+    axes.set_ylim(len(steps) - 0.5, -0.5)
+    axes.set_xlim(0, whole)
+    axes.tick_params(length=0)
+    axes.set_xticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _similarity(figure: "Figure", facts: Facts, thresholds: dict[str, float]) -> None:
+    """Histograms of the similarity to the kept record, one panel a stage, equals in a bar of their own."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    found = {stage: [facts.similarity(code) for code in facts.removed(stage)] for stage in thresholds}
+    found = {stage: values for stage, values in found.items() if values}
+    lowest = min(min(thresholds.values()), *(min(values) for values in found.values()))
+    width = 0.005 if lowest >= 0.8 else 0.02
+    first = int(lowest / width + 1e-9)
+    last = round(1 / width)
+    figure.set_size_inches(_WIDTH, 0.8 + 1.75 * len(found))
+    panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (stage, values) in zip(panels, found.items(), strict=True):
+        bins = Counter(last if value == 1.0 else min(int(value / width + 1e-9), last - 1) for value in values)
+        places = sorted(bins)
+        color = STAGE_COLORS[stage]
+        axes.bar(
+            [(place + 0.5) * width for place in places], [bins[place] for place in places], width * 0.86, color=color
+        )
+        highest = max(bins.values())
+        if highest > _LINEAR:
+            axes.set_yscale("log")
+        axes.set_ylim(*((0.7, 3.2 * highest) if highest > _LINEAR else (0, 1.4 * highest)))
+        axes.yaxis.set_major_locator(LogLocator() if highest > _LINEAR else MaxNLocator(4, integer=True))
+        axes.grid(axis="y")
+        axes.set_ylabel("codes")
+        axes.yaxis.set_major_formatter(lambda value, _: count(round(value)))
+        axes.minorticks_off()
+        axes.axvline(thresholds[stage], color=INK, lw=1.2, ls=(0, (4, 3)))
+        axes.text(
+            thresholds[stage] + 0.25 * width,
+            0.97,
+            f"threshold {thresholds[stage]:g}",
+            transform=axes.get_xaxis_transform(),
+            va="top",
+            fontsize=9.5,
+            bbox=BEHIND,
+        )
+        axes.set_title(
+            f"{stage}: {plural(len(values), 'code')}", loc="left", fontsize=10.5, color=color, fontweight="bold"
+        )
+        if bins[last]:
+            axes.annotate(
+                count(bins[last]),
+                ((last + 0.5) * width, bins[last]),
+                (0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9.5,
+                bbox=BEHIND,
+            )
+    figure.align_ylabels(panels)
+    bottom = panels[-1]
+    bottom.set_xlim((first - 0.5) * width, (last + 1.3) * width)
+    step = 0.01 if width == 0.005 and lowest >= 0.88 else 0.05 if lowest >= 0.6 else 0.1
+    ticks = [place * step for place in range(round(1 / step)) if place * step >= lowest - 1e-9]
+    bottom.set_xticks([*ticks, 1 + 0.5 * width], [*(f"{tick:.2f}" for tick in ticks), "1"])
+    bottom.set_xlabel("Jaccard similarity to the kept record (last bar: exactly 1)")
+
+
+def _best(figure: "Figure", facts: Facts, pretrained: Collection[int]) -> None:
+    """Horizontal bars of the best accuracies; hatched, what loads trained weights."""
+    from matplotlib.patches import Patch
+
+    numbers = [100 * accuracy for _, accuracy, _ in facts.best]
+    axes = bar_axes(figure, [shown(facts.names[code], _NAME).strip() or "(no name)" for code, _, _ in facts.best], 1.1)
+    low = max(0.0, min(numbers) - max(1.0, 0.5 * (max(numbers) - min(numbers))))
+    for place, ((code, _, _), number) in enumerate(zip(facts.best, numbers, strict=True)):
+        loads = code in pretrained
+        axes.barh(
+            place, number - low, 0.72, left=low, color=GONE if loads else KEPT, ec="white" if not loads else KEPT,
+            hatch="///" if loads else None, lw=0.6,
+        )  # fmt: skip
+    label_bars(axes, [f"{number:.2f} %" for number in numbers], numbers)
+    axes.set_xlim(low, max(numbers) + 0.16 * (max(numbers) - low))
+    axes.set_xlabel(f"% accuracy on CIFAR-10; the axis starts at {low:.1f}")
+    handles = [Patch(color=KEPT, label="own weights"), Patch(fc=GONE, ec=KEPT, hatch="///", label="trained weights")]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)
+
+
+def _group_drawing(groups: dict[str, Counter[str]], unit: str) -> "Callable[[Figure], None]":
+    return lambda figure: _groups(figure, groups, unit)
+
+
+def _groups(figure: "Figure", groups: dict[str, Counter[str]], unit: str) -> None:
+    """Horizontal bars, on a logarithmic scale where numbers are large: all of a group, and before it what was kept."""
+    from matplotlib.ticker import MaxNLocator
+
+    bars = [(shown(name, 24).strip() or "(no name)", fates.total(), fates["kept"]) for name, fates in groups.items()]
+    if len(bars) > _BARS:
+        tail = bars[_BARS - 1 :]
+        bars = bars[: _BARS - 1]
+        bars.append((f"{count(len(tail))} others", sum(bar[1] for bar in tail), sum(bar[2] for bar in tail)))
+    axes = bar_axes(figure, [name for name, _, _ in bars], 1.2)
+    places = range(len(bars))
+    highest = max(before for _, before, _ in bars)
+    logarithmic = highest > _LINEAR
+    start = 0.6 if logarithmic else 0.0
+    axes.barh(places, [before - start for _, before, _ in bars], 0.72, left=start, color=GONE, label=f"{unit} in")
+    axes.barh(places, [max(kept - start, 0) for _, _, kept in bars], 0.72, left=start, color=KEPT, label="kept")
+    if logarithmic:
+        axes.set_xscale("log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.set_xlim(start, 3.5 * highest if logarithmic else 1.15 * highest)
+    label_bars(axes, [f"{count(kept)} of {count(before)}" for _, before, kept in bars], [bar[1] for bar in bars], 6)
+    axes.xaxis.set_major_formatter(lambda value, _: count(round(value)) if value >= start else "")
+    axes.minorticks_off()
+    axes.set_xlabel(f"{unit}, logarithmic scale" if logarithmic else unit)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)

@@ -1,0 +1,86 @@
+"""Graphs of a few networks as pictures for the report: a twin that the texts hide, a frequent one, the best one."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from curate.folder.report.facts import Facts
+from curate.model.corpus import Corpus
+from curate.published.outcome import Outcome
+from lemur_core.files.markdown import code_span, count, plural, ratio
+from lemur_core.graphs.graph import LEAVES, Graph, unpack
+from lemur_core.similarity.features.minhash import jaccard
+
+#: Boxes of a picture on a page; larger graphs are folded.
+BOXES = 24
+
+
+def draw_graphs(folder: Path, corpus: Corpus, facts: Facts, outcome: Outcome) -> dict[str, str]:
+    """Draw what there is to show into `folder`, as `NAME.svg`. Returns: the captions by name, as they stand."""
+    from lemur_core.describe.picture import draw
+
+    captions: dict[str, str] = {}
+    drawn: set[str] = set()
+    for name, code, title, caption in _chosen(corpus, facts, outcome):
+        assert outcome.graphs is not None
+        traced = outcome.graphs[code]
+        assert traced.graph is not None
+        if traced.graph not in drawn:
+            drawn.add(traced.graph)
+            draw(Graph.from_json(unpack(traced.answer["eval"])), folder / f"{name}.svg", title, BOXES)
+            captions[name] = caption
+    return captions
+
+
+def _chosen(corpus: Corpus, facts: Facts, outcome: Outcome) -> Iterator[tuple[str, int, str, str]]:
+    """Name, code, title and caption of each picture."""
+    shown = {code: traced for code, traced in (outcome.graphs or {}).items() if not outcome.rights.barred(code)}
+    graphs = {code: traced.graph for code, traced in shown.items() if traced.graph is not None}
+    kept = [code for code in outcome.kept if code in graphs]
+    twins = [code for code in facts.removed("graph") if code in graphs]
+    if twins:
+        near = {code: _lexical(corpus, code, facts.verdicts[code].canonical) for code in twins}
+        code = min(twins, key=lambda one: (_size(outcome, one) > BOXES, near[one], facts.ids[one]))
+        canonical = facts.verdicts[code].canonical
+        assert canonical is not None
+        one, other = facts.names[code], facts.names[canonical]
+        yield (
+            "graph_twins",
+            code,
+            f"{one} = {other}",
+            f"Two texts, one computation: {code_span(one, 60)} was removed for {code_span(other, 60)}; of all their"
+            f" shingles they share {ratio(near[code])}.",
+        )
+    shared = Counter(graphs.values())
+    often = max(kept, key=lambda one: (shared[graphs[one]], facts.ids[one]), default=None)
+    if often is not None and shared[graphs[often]] > 1:
+        yield (
+            "graph_common",
+            often,
+            facts.names[often],
+            f"What {count(shared[graphs[often]])} of {plural(len(graphs), 'traced code')} compute;"
+            f" {code_span(facts.names[often], 60)} stands for them.",
+        )
+    scored = [code for code in kept if outcome.scores.get(code) is not None]
+    best = max(scored, key=lambda one: (outcome.scores[one] or 0.0, facts.ids[one]), default=None)
+    if best is not None:
+        score = outcome.scores[best] or 0.0
+        yield (
+            "graph_best",
+            best,
+            facts.names[best],
+            f"The kept network with the best score, {score:.4f}: {code_span(facts.names[best], 60)}.",
+        )
+
+
+def _lexical(corpus: Corpus, one: int, other: int | None) -> float:
+    assert other is not None
+    features = corpus.features
+    return jaccard(*(features.shingles(int(features.shingle_set[code])) for code in (one, other)))
+
+
+def _size(outcome: Outcome, code: int) -> int:
+    """Operations in eval mode."""
+    assert outcome.graphs is not None
+    nodes = unpack(outcome.graphs[code].answer["eval"])["nodes"]
+    return sum(op not in LEAVES for op, *_ in nodes)

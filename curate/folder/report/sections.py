@@ -1,0 +1,297 @@
+"""The sections of a curation report, each a list of Markdown lines; empty where there is nothing to say."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from curate.folder.report.facts import FATES, HOW, Facts, compared_groups
+from curate.model.filters import BY_VALUE
+from curate.model.options import LEAK_THRESHOLD, CurateOptions, matching_prefix
+from curate.published.outcome import DUPLICATE_STAGES, Outcome
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
+from lemur_core.sandbox.runtime import option_for
+from manifests.records import Agreement
+
+#: Rows of a table before the rest is folded into one.
+LONG_TABLE = 20
+
+#: Where no graphs are.
+NOT_COMPARED = "Graphs were not compared: two of them may compute the same."
+
+_STEPS = {
+    "invalid": "invalid: no code, or not Python",
+    "filter": "left out by an option",
+    "further": "further rows of a network",
+    "exact": "exact duplicates",
+    "lexical": "lexical near-duplicates",
+    "structural": "structural near-duplicates",
+    "graph": "other texts of the same computation",
+    "leak": "near to two published splits",
+    "kept": "**kept**",
+}
+
+
+def folded(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
+    """The rows of a table, those beyond a limit as one that says how many they are."""
+    rest = [[f"{count(len(rows) - limit)} others", *[""] * (len(rows[0]) - 1)]] if len(rows) > limit else []
+    return [*rows[:limit], *rest]
+
+
+def head(name: str, facts: Facts, options: CurateOptions, outcome: Outcome) -> list[str]:
+    """What this is, the one-line result, the settings, and what could not be done as asked."""
+    compared, notes = outcome.graphs is not None, outcome.notes
+    kept, codes = facts.codes["kept"], facts.codes.total()
+    result = f"**{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}).**"
+    result += (
+        f" The source has {plural(facts.rows.total(), 'row')}: evaluations of"
+        f" {plural(facts.networks.total(), 'network')} (a name with a code)."
+    )
+    if options.profile == "strict":
+        result += (
+            " No two kept records are near-duplicates, every removed one names a kept record that it is near to,"
+            " and nothing close crosses the splits."
+            + (" No two of them compute the same, as far as they run." if compared else f" **{NOT_COMPARED}**")
+        )
+    settings = [
+        f"profile `{options.profile}`",
+        f"lexical Jaccard ≥ {options.lexical_threshold:g}",
+        f"structural Jaccard ≥ {options.structural:g}",
+        f"tokens `{options.tokens}`",
+        f"graphs `{options.graphs if compared else 'off'}`",
+        f"seed {options.seed}",
+    ]
+    chosen = {label: getattr(options, label) for label in (*BY_VALUE, "include", "nn_prefixes", "prefer")}
+    settings += [f"{label} {', '.join(map(code_span, texts))}" for label, texts in chosen.items() if texts]
+    if options.min_prefix:
+        settings.append(f"at least {options.min_prefix} a prefix")
+    if options.topup_prefix or options.topup_family:
+        groups = ", ".join(code_span(text) for text in (*options.topup_prefix, *options.topup_family))
+        settings.append(f"at least {options.topup_per_prefix} of {groups}")
+    if options.from_scratch:
+        settings.append("only networks trained from scratch")
+    if options.require_runs:
+        settings.append("only networks that run")
+    if kept:
+        by_prefix = sorted(facts.prefixes.items(), key=lambda item: (-item[1]["kept"], item[0]))
+        most = [(prefix, fates["kept"]) for prefix, fates in by_prefix if fates["kept"]]
+        shares = [f"{code_span(prefix, 40)} {count(number)} ({percent(number, kept)})" for prefix, number in most[:4]]
+        if len(most) > 4:
+            rest = sum(number for _, number in most[4:])
+            shares.append(f"{count(len(most) - 4)} others {count(rest)} ({percent(rest, kept)})")
+        result += f" Kept by prefix: {', '.join(shares)}."
+    lines = [f"# Curation report: {plain(name)}", "", result, "", f"Settings: {', '.join(settings)}.", ""]
+    if notes:
+        lines += ["Not everything could be done as asked:", "", *(f"- {plain(note)}" for note in notes), ""]
+    return lines
+
+
+def beside(facts: Facts, outcome: Outcome) -> list[str]:
+    """What a delta was compared with, and what of that decided how much; nothing of a whole snapshot."""
+    stated = outcome.details.get("against")
+    if stated is None:
+        return []
+    by_stage = Counter(
+        verdict.stage for verdict in facts.verdicts.values() if verdict.canonical in outcome.published and verdict.stage
+    )
+    removed = {stage: number for stage in DUPLICATE_STAGES if (number := by_stage[stage])}
+    removed["exact"] = removed.get("exact", 0) - stated["codes_published"]
+    stages = ", ".join(f"{count(number)} {stage}" for stage, number in removed.items() if number) or "none"
+    folders = ", ".join(map(code_span, stated["folders"]))
+    return [
+        "## Beside what is published",
+        "",
+        f"This is a delta to {folders}: {plural(stated['records'], 'record')}, none of which is decided again."
+        f" Of the codes here {count(stated['codes_published'])} are published there; their rows"
+        f" are in `stats`. {count(stated['codes_removed_there'])} were removed there, and share that decision. Removed"
+        f" for a published record: {stages}. {plural(stated['split_groups'], 'group')} of new records went to the split"
+        f" of published ones that are near; {count(facts.codes['leak'])} would have tied two splits together.",
+        "",
+    ]
+
+
+def funnel(facts: Facts, options: CurateOptions) -> list[str]:
+    """The table of rows, networks and codes by what became of them; each column adds up."""
+    lines = ["## From rows to records", ""]
+    rows = [
+        [
+            "in",
+            *(count(column.total()) for column in (facts.rows, facts.networks, facts.codes)),
+            percent(facts.codes.total(), facts.codes.total()),
+        ]
+    ]
+    for step, label in _STEPS.items():
+        if step in ("invalid", "filter", "graph", "leak") and not facts.rows[step]:
+            continue
+        cells = [label, f"{count(facts.rows[step])} ({percent(facts.rows[step], facts.rows.total())})"]
+        if step in FATES:
+            codes = facts.codes[step]
+            cells += [count(facts.networks[step]), count(codes), percent(codes, facts.codes.total())]
+        else:
+            cells += ["", "", ""]
+        rows.append(
+            [cell if step != "kept" or not cell or place == 0 else f"**{cell}**" for place, cell in enumerate(cells)]
+        )
+    lines += table(["", "rows", "networks", "codes", "% of codes"], rows)
+    lines += [
+        "Rows are evaluations. A network is a name with a code: its further rows (other data sets, epochs,"
+        " hyperparameters) are no duplicates, and one row speaks for it. Each column adds up to its first line."
+    ]
+    shared = facts.networks.total() - facts.codes.total()
+    if shared:
+        lines[-1] += f" {plural(shared, 'network has', 'networks have')} the very code of another."
+    usable = facts.rows.total() - facts.rows["invalid"]
+    if usable != facts.rows.total():
+        lines[-1] += " Networks and codes are those of the rows that can be used."
+    if facts.stages["exact"] != facts.rows["exact"]:
+        lines[-1] += (
+            f" (The decisions of profile `{options.profile}` say `exact` of {plural(facts.stages['exact'], 'row')}:"
+            f" {count(facts.stages['exact'] - facts.rows['exact'])} of them are such further rows.)"
+        )
+    return [*lines, ""]
+
+
+def stages(facts: Facts) -> list[str]:
+    """How removed records resemble the kept one."""
+    removed = sum(facts.codes[stage] for stage in DUPLICATE_STAGES)
+    if not removed:
+        return []
+    how = Counter((facts.verdicts[code].outcome, phrase) for code, phrase in facts.how.items())
+    rows = [
+        [stage, phrase, count(how[stage, phrase]), percent(how[stage, phrase], removed)]
+        for stage in DUPLICATE_STAGES
+        for phrase in HOW[stage]
+        if how[stage, phrase]
+    ]
+    head = ["stage", "shared with the kept record", "codes", "% of removed"]
+    return ["## What the removed share with what was kept", "", *table(head, rows, left=2)]
+
+
+def lsh(details: dict[str, Any], options: CurateOptions) -> list[str]:
+    """How candidates were proposed, and how many true pairs that missed."""
+    facts = details.get("lsh")
+    if not facts:
+        return []
+    text = (
+        f"MinHash-LSH with {plural(facts['bands'], 'band')} of {plural(facts['rows'], 'row')} proposes lexical pairs"
+        f" and the exact Jaccard decides. A pair at {options.lexical_threshold:g} goes unproposed with a chance of"
+        f" {facts['miss_chance']:.1e}. Measured against an exact join on this corpus: {count(facts['found'])} of"
+        f" {plural(facts['pairs'], 'true pair')} of shingle sets proposed (recall {facts['recall']:.4g})"
+    )
+    if facts["sets_asked"] == facts["sets"]:
+        text += f", all {plural(facts['sets'], 'set')} joined."
+    else:
+        text += f"; {count(facts['sets_asked'])} of {plural(facts['sets'], 'set')} joined with all others."
+    return ["## Recall of the candidate pairs", "", text, ""]
+
+
+def graphs(facts: Facts, outcome: Outcome, counts: dict[str, Any]) -> list[str]:
+    """What the networks compute: how many were traced, and what the graphs say of what the texts say."""
+    if outcome.graphs is None:
+        return []
+    found, kept = counts["graphs"], len(outcome.kept)
+    lines = [
+        "## What the networks compute",
+        "",
+        f"{plural(len(outcome.graphs), 'code was', 'codes were')} run in the sandbox,"
+        f" {count(found['traced'])} have a graph. Of {plural(kept, 'kept record')} {count(found['kept'])} have one:"
+        f" {count(found['distinct'])} computations, {count(found['distinct_up_to_widths'])} up to widths."
+        " What has no graph is decided by its text alone.",
+        "",
+    ]
+    if found["not_traced"]:
+        rows = [[f"`{name}`", count(number)] for name, number in found["not_traced"].items()]
+        lines += table(["no graph", "codes"], rows)
+    if found["missing_packages"]:
+        lines += ["Codes that import what the declared runtime does not hold, and how to let them:", ""]
+        rows = [
+            [f"`{name}`", count(number), f"`{option_for(name) or '--runtime NAME'}`"]
+            for name, number in found["missing_packages"].items()
+        ]
+        lines += [*table(["package", "codes", "option"], rows), ""]
+    agreements = Counter(
+        (verdict.stage, outcome.graphs[code].agrees(outcome.graphs[verdict.canonical]))
+        for code, verdict in facts.verdicts.items()
+        if verdict.stage in DUPLICATE_STAGES and code in outcome.graphs and verdict.canonical in outcome.graphs
+    )
+    rows = [
+        [stage, *(count(agreements[stage, said]) for said in _AGREEMENTS)]
+        for stage in DUPLICATE_STAGES
+        if any(agreements[stage, said] for said in _AGREEMENTS)
+    ]
+    if rows:
+        lines += ["What the graphs say of removals, where both codes were traced:", ""]
+        lines += table(["stage", "same", "same up to widths", "different", "no graph"], rows)
+    return lines
+
+
+_AGREEMENTS: tuple[Agreement | None, ...] = ("same", "widths", "different", None)
+
+
+def by_group(title: str, label: str, unit: str, groups: dict[str, Counter[str]]) -> list[str]:
+    """A table of groups before and after, with what removed them and the drop rate of what was compared."""
+    kept_in_all = sum(fates["kept"] for fates in groups.values())
+    columns = [fate for fate in FATES if fate != "kept" and any(fates[fate] for fates in groups.values())]
+    compared = compared_groups(groups)
+    tail = list(compared)[LONG_TABLE:] if len(compared) > LONG_TABLE + 1 else []
+    rows = [
+        [code_span(name, 40), *_group_cells(fates, columns, kept_in_all)]
+        for name, fates in compared.items()
+        if name not in tail
+    ]
+    for names, what in ((tail, "others"), (list(groups.keys() - compared.keys()), "left out by an option")):
+        if names:
+            rest = sum((groups[name] for name in names), Counter[str]())
+            rows.append([f"{count(len(names))} {what}", *_group_cells(rest, columns, kept_in_all)])
+    heads = [label, f"{unit} in", *columns, "kept", "% dropped", "% of kept"]
+    return [f"## {title}", "", *table(heads, rows)] if rows else []
+
+
+def _group_cells(fates: Counter[str], columns: list[str], kept_in_all: int) -> list[str]:
+    dropped, kept = sum(fates[stage] for stage in DUPLICATE_STAGES), fates["kept"]
+    shares = [percent(dropped, dropped + kept), percent(kept, kept_in_all)]
+    return [count(fates.total()), *(count(fates[column]) for column in columns), count(kept), *shares]
+
+
+def splits(outcome: Outcome, counts: dict[str, Any], options: CurateOptions) -> list[str]:
+    """Records and leak-free groups of each split."""
+    if not outcome.kept:
+        return []
+    sizes: dict[str, Counter[str]] = {split: Counter() for split in counts["splits"]}
+    for code, split in outcome.splits.items():
+        sizes.setdefault(split, Counter())[outcome.clusters.get(code, "")] += 1
+    grouped = bool(outcome.clusters)
+    rows = []
+    for split, groups in sizes.items():
+        records = groups.total()
+        cells = [split, count(records), percent(records, len(outcome.kept))]
+        rows.append(cells + ([count(len(groups)), count(max(groups.values(), default=0))] if grouped else []))
+    lines = [
+        "## Splits",
+        "",
+        *table(["split", "records", "%", *(["groups", "largest group"] if grouped else [])], rows),
+    ]
+    if grouped and options.profile == "strict":
+        lines += [
+            f"A group is what is linked by a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more or by one structural"
+            " fingerprint; it lies in one split as a whole.",
+            "",
+        ]
+    return lines
+
+
+def weights(facts: Facts, outcome: Outcome, options: CurateOptions) -> list[str]:
+    """What `--upweight` did to the records."""
+    if not options.upweight:
+        return []
+    prefixes = [prefix for prefix, _ in options.upweight]
+    places = {code: matching_prefix(facts.names[code], prefixes) for code in outcome.kept}
+    whole = sum(outcome.weights.get(code, 1.0) for code in outcome.kept)
+    rows = []
+    for place, label, factor in (
+        *((place, code_span(prefix), factor) for place, (prefix, factor) in enumerate(options.upweight)),
+        (None, "all others", 1.0),
+    ):
+        codes = [code for code in outcome.kept if places[code] == place]
+        share = sum(outcome.weights.get(code, 1.0) for code in codes)
+        rows.append([label, f"{factor:g}", count(len(codes)), percent(len(codes), len(places)), percent(share, whole)])
+    return ["## Sampling weights", "", *table(["prefix", "weight", "records", "% of records", "% of weight"], rows)]

@@ -1,0 +1,319 @@
+"""Writes the tables and the card of a snapshot folder; its conversations also for the report."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from curate.compute.graphs import graph_rows
+from curate.model.corpus import Corpus
+from curate.model.options import SPLIT_RATIOS, prefix_of
+from curate.published.outcome import Outcome
+from lemur_core.files.markdown import count, plain, plural, table
+from manifests.conversations.card import chat_card
+from manifests.conversations.conversation import Chat, write_chat_tables
+from manifests.folders.manifest import package_versions
+from manifests.folders.tables import Configs, card_yaml, offered_tables, write_table, write_tables
+from manifests.records import (
+    SPLITS,
+    Agreement,
+    ChatDrop,
+    ChatRow,
+    Decision,
+    GraphRow,
+    LemurRecord,
+    Removed,
+    Stat,
+    arrow_schema,
+)
+
+_API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
+
+#: The tables that are offered to readers, by configuration.
+CONFIGS: Configs = {
+    "records": (LemurRecord, {split: f"data/records/{split}-*.parquet" for split in SPLIT_RATIOS}),
+    "stats": (Stat, {"train": "data/stats/train-*.parquet"}),
+    "decisions": (Decision, {"train": "decisions.parquet"}),
+    "graphs": (GraphRow, {"train": "graphs.parquet"}),
+    "removed": (Removed, {"train": "removed.parquet"}),
+    "chat": (ChatRow, {split: f"data/chat/{split}-*.parquet" for split in SPLIT_RATIOS}),
+    "chat_drops": (ChatDrop, {"train": "chat_drops.parquet"}),
+}
+
+
+def write_snapshot_tables(folder: Path, corpus: Corpus, outcome: Outcome) -> dict[str, int]:
+    """Write all tables. Returns: rows by path below `folder`."""
+    rows: dict[str, int] = {}
+    for split in SPLIT_RATIOS:
+        codes = [code for code in outcome.kept if outcome.splits[code] == split]
+        written = write_tables(
+            folder / "data" / "records", split, LemurRecord, _records(corpus, outcome, codes), len(codes)
+        )
+        rows |= {f"data/records/{name}": count for name, count in written.items()}
+    kept = {*outcome.kept, *outcome.further}
+    stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in kept]
+    written = write_tables(folder / "data" / "stats", "train", Stat, _stats(corpus, stat_rows), len(stat_rows))
+    rows |= {f"data/stats/{name}": count for name, count in written.items()}
+    write_table(folder / "decisions.parquet", arrow_schema(Decision), _decisions(corpus, outcome))
+    rows["decisions.parquet"] = len(outcome.decisions)
+    if outcome.graphs is not None:
+        write_table(folder / "graphs.parquet", arrow_schema(GraphRow), graph_rows(corpus, outcome.graphs))
+        rows["graphs.parquet"] = len(outcome.graphs)
+    removed = removed_rows(corpus, outcome)
+    write_table(folder / "removed.parquet", arrow_schema(Removed), _removed(corpus, outcome, removed))
+    rows["removed.parquet"] = len(removed)
+    return rows if outcome.chat is None else rows | write_chat_tables(folder, outcome.chat, ChatRow, ChatDrop)
+
+
+def snapshot_card(name: str, outcome: Outcome, rows: dict[str, int]) -> str:
+    """The README.md of a snapshot: the YAML that `datasets.load_dataset` reads, and a page for its users.
+
+    Args:
+        rows: rows by path, from `write_snapshot_tables`.
+    """
+    head = card_yaml(
+        offered_tables(CONFIGS, rows),
+        default="records",
+        pretty_name=f"Curated snapshot of {name}",
+        tags=["neural-architecture", "pytorch", "code", "deduplicated", "lemur"],
+        size=len(outcome.kept),
+    )
+    counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
+    return (
+        head
+        + f"""
+# Curated snapshot of {name}
+
+{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of {name}:
+{counts}. Every row that is not here has a reason in `decisions.parquet`.
+
+```python
+from datasets import load_dataset
+
+records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
+stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of the kept networks
+decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
+{_chat_line(outcome)}```
+
+`report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
+`lemur verify` checks its promises. Accuracies of different benchmarks (task, dataset, metric, epoch) are not
+comparable; `score` is the percentile within one. Records with `pretrained` start from trained weights.
+{_delta_note(outcome)}{_graphs_note(outcome)}{_runs_note(outcome)}{_rights_note(outcome)}{_chat_note(outcome)}"""
+    )
+
+
+def describe_snapshot(folder: Path, name: str, outcome: Outcome, rows: Mapping[str, int]) -> None:
+    """Write `croissant.json`: the tables that the card offers, their columns and the digests of their files."""
+    from manifests.folders.croissant import About, write_croissant
+
+    about = About(
+        name=f"Curated snapshot of {name}",
+        description=f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
+        f" {name}. Every row that is not among them has a reason in the table of decisions.",
+        version=package_versions()["lemur-curator"],
+        licenses=outcome.rights.told,
+    )
+    write_croissant(folder, offered_tables(CONFIGS, rows), about)
+
+
+def _delta_note(outcome: Outcome) -> str:
+    if "against" not in outcome.details:
+        return ""
+    folders = ", ".join(f"`{name}`" for name in outcome.details["against"]["folders"])
+    return f"""
+This is a delta: it appends to {folders}, and holds only what is new beside that. All promises hold for both together:
+concatenate them split by split. `stats` also holds further evaluations of networks that are published there.
+"""
+
+
+def _graphs_note(outcome: Outcome) -> str:
+    if outcome.graphs is None:
+        return "\nGraphs were not compared: two of these networks may compute the same.\n"
+    found = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
+    return f"""
+{found:,} of these networks were traced in a sandbox, and no two of them compute the same; what is the same up to widths
+is in one split (columns `graph`, `graph_widths`; `graphs.parquet` holds the graphs).
+"""
+
+
+def _runs_note(outcome: Outcome) -> str:
+    if outcome.runs is None:
+        return ""
+    found = [result.runs for result in outcome.runs.values()]
+    return f"""
+{found.count(True):,} of these networks were constructed and run forward, as LEMUR calls them, on a CPU without their
+trained weights (column `runs`). {found.count(False):,} do not run and {found.count(None):,} could not be tried;
+`runs_error` says why.
+"""
+
+
+def _rights_note(outcome: Outcome) -> str:
+    barred = sum(outcome.rights.barred(code) for code in outcome.kept)
+    if not barred:
+        return ""
+    return f"""
+The code of {plural(barred, "network")} is under a licence that does not let it be passed on (column `license`): a
+published copy has its row, and an empty `nn_code`.
+"""
+
+
+def _chat_line(outcome: Outcome) -> str:
+    line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
+    return "" if outcome.chat is None else line
+
+
+def _chat_note(outcome: Outcome) -> str:
+    return "" if outcome.chat is None else "\n" + "\n".join(snapshot_chat_card(outcome.chat))
+
+
+def removed_rows(corpus: Corpus, outcome: Outcome) -> list[int]:
+    """One row for each distinct code that was usable and is neither kept nor published, in input order."""
+    seen = {*outcome.kept, *outcome.further}
+    rows = []
+    for row, code in enumerate(corpus.code_of_row.tolist()):
+        if code >= 0 and code not in seen and row not in corpus.problems:
+            seen.add(code)
+            rows.append(row)
+    return rows
+
+
+def _records(corpus: Corpus, outcome: Outcome, codes: list[int]) -> Iterator[dict[str, object]]:
+    columns = corpus.rows.take([outcome.shown[code] for code in codes]).select([*_API_COLUMNS, "arch_uid"]).to_pylist()
+    for code, row in zip(codes, columns, strict=True):
+        row["nn"] = row["nn"] or ""
+        yield {
+            **row,
+            "nn_code": corpus.codes[code],
+            "id": corpus.ids[code],
+            "prefix": prefix_of(row["nn"]),
+            "family": outcome.families[code],
+            "split": outcome.splits[code],
+            "weight": outcome.weights[code],
+            "cluster": outcome.clusters[code],
+            "score": outcome.scores[code],
+            "pretrained": code in corpus.features.pretrained,
+            **_computed(outcome, code),
+            **outcome.rights.columns(code),
+        }
+
+
+def _computed(outcome: Outcome, code: int) -> dict[str, object]:
+    """Whether a network runs, and what it computes."""
+    traced = (outcome.graphs or {}).get(code)
+    told = {name: None if traced is None else traced.answer.get(name) for name in _OF_GRAPH}
+    shown = traced if outcome.runs is None else outcome.runs[code]
+    return told | {"runs": None if shown is None else shown.runs, "runs_error": None if shown is None else shown.error}
+
+
+_OF_GRAPH = ("graph", "graph_widths", "dead_classes", "unused_parameters")
+
+
+def _agreement(outcome: Outcome, code: int, canonical: int | None) -> Agreement | None:
+    """What the graphs say of a removal."""
+    if canonical is None or canonical == code:
+        return None
+    one, other = outcome.traced(code), outcome.traced(canonical)
+    return None if one is None or other is None else one.agrees(other)
+
+
+def _stats(corpus: Corpus, rows: list[int]) -> Iterator[dict[str, object]]:
+    columns = corpus.rows.take(rows).select(_API_COLUMNS)
+    at = 0
+    for batch in columns.to_batches(max_chunksize=5_000):
+        for stat in batch.to_pylist():
+            stat["nn"] = stat["nn"] or ""
+            yield {**stat, "id": corpus.ids[int(corpus.code_of_row[rows[at]])]}
+            at += 1
+
+
+def _decisions(corpus: Corpus, outcome: Outcome) -> Iterator[dict[str, object]]:
+    names = corpus.rows.column("nn").to_pylist()
+    for row, decision in enumerate(outcome.decisions):
+        code = int(corpus.code_of_row[row])
+        yield {
+            "row": row,
+            "id": corpus.ids[code] if code >= 0 else None,
+            "nn": names[row] or "",
+            "kept": decision.kept,
+            "stage": decision.stage,
+            "rescued": decision.rescued,
+            "canonical": None if decision.canonical is None else corpus.ids[decision.canonical],
+            "similarity": decision.similarity,
+            "reason": decision.reason,
+            "agreement": _agreement(outcome, code, decision.canonical),
+        }
+
+
+def _removed(corpus: Corpus, outcome: Outcome, rows: list[int]) -> Iterator[dict[str, object]]:
+    for row in rows:
+        code = int(corpus.code_of_row[row])
+        yield {
+            "id": corpus.ids[code],
+            "nn": corpus.rows.column("nn")[row].as_py() or "",
+            "nn_code": corpus.codes[code],
+            "score": outcome.scores.get(code),
+            **outcome.rights.columns(code),
+        }
+
+
+#: What each reason of a drop means.
+REASONS = {
+    "not_python": "the code does not parse",
+    "license": "the licence of the code does not let it be passed on, as the others are",
+    "does_not_run": "the network does not run here, or what LEMUR hands it cannot be told",
+    "residue": "the file holds a line that is no part of the network",
+    "too_long": "longer than the limit of tokens",
+    "near_split": "the request is nearly that of a conversation in an earlier split",
+    "no_part": "no part can be cut out and put back exactly, and be told from the rest or from measurements",
+    "in_another_split": "the answer is asked for in an earlier split",
+    "no_fault": "no place for a fault",
+    "no_clear_failure": "none of the faults that were tried fails with an error of the network",
+    "no_ingredient": "no ingredient that can be changed everywhere",
+    "change_fails": "the changed network fails",
+    "change_not_seen": "the measurements of the changed network are not those of the change",
+}
+
+_MEANINGS = {
+    "design": "requirements to a file that has these measures",
+    "complete": "a file with a gap to the missing part",
+    "repair": "a file that fails, with its error, to the file that runs",
+    "explain": "a file to what was measured on it",
+    "change": "a file and one change to the changed file, which was run",
+}
+_PROMISE = (
+    "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail, every changed"
+    " file to run."
+)
+
+
+def snapshot_chat_card(chat: Chat) -> list[str]:
+    """The part of the card of a snapshot that describes its conversations."""
+    return chat_card(chat, ("record", "records"), _MEANINGS, _PROMISE, "rows whose requests")
+
+
+def chat_section(chat: Chat | None) -> list[str]:
+    """Conversations by kind and split, and drops by kind and reason; nothing when none were asked for."""
+    if chat is None:
+        return []
+    counts = chat.counts("records")
+    made = Counter((item.kind, item.subject.split) for item in chat.conversations)
+    rows = []
+    for kind in chat.kinds:
+        cells = [counts["kinds"][kind], *(made[kind, split] for split in SPLITS), sum(counts["drops"][kind].values())]
+        rows.append([f"`{kind}`", *map(count, cells)])
+    lines = [
+        "## Conversations",
+        "",
+        f"{plural(counts['rows'], 'conversation')} about {plural(counts['records'], 'record')},"
+        f" {count(counts['tokens'])} tokens. Each kept record gives one of each kind or a reason why not"
+        " (`chat_drops.parquet`).",
+        "",
+        *table(["task", "made", *SPLITS, "not made"], rows),
+    ]
+    reasons = [
+        [f"`{kind}`", f"`{reason}`", plain(REASONS[reason]), count(number)]
+        for kind in chat.kinds
+        for reason, number in counts["drops"][kind].items()
+    ]
+    if reasons:
+        lines += ["Not made:", "", *table(["task", "reason", "meaning", "records"], reasons, 3)]
+    return lines

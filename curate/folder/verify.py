@@ -1,0 +1,491 @@
+"""`lemur verify DIR`: re-reads a finished folder and proves its promises from what lies in it."""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from curate.chat.complete import MARK, put_back
+from curate.chat.network import parse
+from curate.compute.runs import RunResult
+from curate.dedup.strict import assign_splits, group_names, leak_groups
+from curate.folder.snapshot import CONFIGS
+from curate.model.features import FeatureTable
+from curate.model.options import LEAK_THRESHOLD
+from curate.model.rights import check_rights
+from curate.published.delta_check import Member, Published, Union, record_files
+from curate.published.outcome import DUPLICATE_STAGES, count_runs
+from curate.published.published import check_rules, find_parents
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.identity import IDENTITIES, identities_of
+from lemur_core.similarity.features.minhash import Banding, IntArray, jaccard
+from lemur_core.similarity.index import set_jaccard
+from lemur_core.similarity.join import exact_pairs, measure_recall
+from manifests.conversations.conversation import fenced_codes
+from manifests.conversations.verify import Row, check_rows, contents, form_faults
+from manifests.folders.checks import Check, check_description, check_files, check_table, found_check
+from manifests.folders.manifest import Manifest, read_manifest
+from manifests.records import CHAT_KINDS, ChatDrop, ChatRow, Decision, GraphRow, LemurRecord, Removed, Stat
+
+_TABLES = (
+    ("data/records/*.parquet", LemurRecord),
+    ("data/stats/*.parquet", Stat),
+    ("decisions.parquet", Decision),
+    ("removed.parquet", Removed),
+)
+_CHAT_TABLES = (("data/chat/*.parquet", ChatRow), ("chat_drops.parquet", ChatDrop))
+
+
+def verify(folder: Path, *, against: Sequence[Path] = (), jobs: int | None = None) -> list[Check]:
+    """All checks of a finished folder, in a fixed order; of a delta also those of what it was made against.
+
+    Args:
+        against: what a delta was made against, where it does not lie beside it under its name.
+
+    Raises: UserError if it holds no valid manifest, or what it was made against is not found or has other rules.
+    """
+    manifest = read_manifest(folder)
+    parents = find_parents(folder, manifest, against)
+    manifests = {parent: read_manifest(parent) for parent in parents} | {folder: manifest}
+    made = {path: find_parents(path, own, among=parents) for path, own in manifests.items() if path != folder}
+    made[folder] = parents
+    order = sorted(manifests, key=lambda path: len(made[path]))  # each after those it was made against
+    number = {path: place for place, path in enumerate(order)}
+    members = []
+    for path in order:
+        if path != folder:
+            check_rules(path, manifests[path], manifest.parameters, by=folder.name)
+        beside = {number[parent]: place for place, parent in enumerate(made[path]) if parent in number}
+        members.append(Member(path, manifests[path], number[path], beside))
+    found = dict(zip(order, _verify(members, jobs), strict=True))
+    checks = []
+    for parent in parents:
+        wrong = [f"{check.name}: {check.detail}" for check in found[parent] if not check.ok]
+        checks.append(found_check(f"parent {parent.name}", wrong, f"{len(found[parent])} checks of its own hold"))
+    return checks + found[folder]
+
+
+def _verify(members: Sequence[Member], jobs: int | None) -> list[list[Check]]:
+    """The checks of each folder, all of which are read before any is compared."""
+    checks = [_check_form(member) for member in members]
+    if members[-1].manifest.kind != "snapshot":
+        return checks
+    for member, own in zip(members, checks, strict=True):
+        if not all(check.ok for check in own[1:]):
+            detail = f"not checked: the tables of {member.path.name} cannot be trusted"
+            return [[*each, Check("guarantees", ok=False, detail=detail)] for each in checks]
+    union = Union(members, jobs)
+    return [own + _check_content(_read(union, member)) for member, own in zip(members, checks, strict=True)]
+
+
+def _check_form(member: Member) -> list[Check]:
+    folder, manifest = member.path, member.manifest
+    checks = [check_files(folder, manifest)]
+    if manifest.kind == "snapshot":
+        tables = (*_TABLES, *_CHAT_TABLES) if manifest.parameters.get("chat") else _TABLES
+        if manifest.parameters["graph"] != "off" and "graphs" in manifest.counts:
+            tables = (*tables, ("graphs.parquet", GraphRow))
+        checks += [check_table(folder, pattern, record) for pattern, record in tables]
+    return checks
+
+
+def _check_content(snapshot: "_Snapshot") -> list[Check]:
+    manifest, folder = snapshot.manifest, snapshot.member.path
+    checks = [*check_description(folder, manifest, CONFIGS)]
+    sound = [_check_ids(snapshot), _check_explained(snapshot)]
+    codes = {"kept": record_files(folder), "removed": [folder / "removed.parquet"]}
+    checks += [_check_counts(snapshot), *sound, check_rights(manifest, codes, snapshot.withheld)]
+    if manifest.parameters.get("check_runs"):
+        checks.append(_check_runs(snapshot))
+    if manifest.parameters.get("chat"):
+        checks += check_chat(folder, manifest)
+    if manifest.parameters["profile"] != "strict":
+        return checks
+    if not all(check.ok for check in sound):
+        return [*checks, Check("guarantees", ok=False, detail="not checked: the decisions do not fit the records")]
+    graphs = [_check_graphs(snapshot)] if snapshot.graphs else []
+    if snapshot.withheld:
+        told = f"not proved again: what is compared needs {len(snapshot.withheld):,} codes that were not published"
+        return [*checks, Check("guarantees 1 to 5", ok=True, detail=told), *graphs]
+    return [
+        *checks,
+        _check_no_near_duplicates(snapshot),
+        _check_witnesses(snapshot),
+        _check_order(snapshot),
+        _check_leakage(snapshot),
+        _check_recall(snapshot),
+        *graphs,
+    ]
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    member: Member
+    union: Union
+    published: Published  # nothing of a whole snapshot
+    decisions: list[dict[str, Any]]
+    stats: int  # rows of the table
+    withheld: set[str]  # ids of codes that were left out when the folder, or what it was made against, was published
+    graphs: dict[str, dict[str, Any]]  # id -> its row of graphs.parquet; empty where graphs were not compared
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.member.manifest
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return self.member.records
+
+    def graph_of(self, id_: str) -> str | None:
+        """What a code computes, here or published."""
+        found: list[str | None] = [self.graphs.get(id_, {}).get("graph")]
+        found += [record.get("graph") for record in self.published.records("id", id_)]
+        return next(filter(None, found), None)
+
+    @cached_property
+    def codes(self) -> IntArray:
+        """The numbers of the records in the union's features."""
+        return np.array([self.union.code_of[record["id"]] for record in self.records], np.int64)
+
+    @cached_property
+    def groups(self) -> tuple[list[int], dict[int, list[Mapping[str, Any]]]]:
+        """The group of each record, and what is published that a group must be with."""
+        widths = [record["graph_widths"] for record in self.records]
+        numbers = leak_groups(self.codes.tolist(), self.union.features, widths) if self.records else []
+        return numbers, self.published.of_groups(numbers) if self.member.parents else {}
+
+
+def _read(union: Union, member: Member) -> _Snapshot:
+    decisions = pq.read_table(member.path / "decisions.parquet").to_pylist()
+    union.decided(member, decisions)
+    stats = sum(pq.read_metadata(path).num_rows for path in member.path.glob("data/stats/*.parquet"))
+    withheld = member.withheld | {
+        record["id"]
+        for number in member.parents
+        for record in union.members[number].records
+        if record["id"] in union.members[number].withheld
+    }
+    return _Snapshot(member, union, Published(union, member), decisions, stats, withheld, _read_graphs(member.path))
+
+
+def _read_graphs(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / "graphs.parquet"
+    return {row["id"]: row for row in pq.read_table(path).to_pylist()} if path.exists() else {}
+
+
+def _check_ids(snapshot: _Snapshot) -> Check:
+    ids = [record["id"] for record in snapshot.records]
+    wrong = list(snapshot.member.wrong_ids)
+    if len(set(ids)) != len(ids) or any(snapshot.published.records("id", id_) for id_ in ids):
+        wrong.append("an id occurs twice among the records")
+    known = len(snapshot.member.ids - snapshot.member.withheld)
+    return found_check("ids", wrong, f"{known:,} ids are the SHA-256 of their code")
+
+
+def _check_counts(snapshot: _Snapshot) -> Check:
+    """Guarantee 6, first half: the decisions add up to the input, and the manifest's counts are theirs."""
+    usable = [decision for decision in snapshot.decisions if decision["stage"] != "invalid"]
+    stages = Counter(decision["stage"] or "kept" for decision in snapshot.decisions)
+    stated = snapshot.manifest.counts
+    found = {f"rows.{stage}": stages[stage] for stage in stated["rows"]} | {
+        "rows.input": len(snapshot.decisions),
+        "networks": len({(decision["nn"], decision["id"]) for decision in usable}),
+        "names": len({decision["nn"] for decision in usable}),
+        "codes": len({decision["id"] for decision in usable}),
+    }
+    splits = Counter(record["split"] for record in snapshot.records)
+    found |= {f"splits.{split}": splits[split] for split in stated["splits"]}
+    wrong = []
+    for name, count in found.items():
+        group, _, key = name.partition(".")
+        in_manifest = stated[group][key] if key else stated[group]
+        if in_manifest != count:
+            wrong.append(f"{name}: {count:,} in the tables, {in_manifest:,} in the manifest")
+    if [decision["row"] for decision in snapshot.decisions] != list(range(len(snapshot.decisions))):
+        wrong.append("decisions: rows are not numbered from 0 in order")
+    kept = {record["id"] for record in snapshot.records}
+    evaluations = sum(row["id"] in kept or bool(snapshot.published.records("id", row["id"])) for row in usable)
+    if snapshot.stats != evaluations:
+        wrong.append(f"stats: {snapshot.stats:,} rows, {evaluations:,} decisions about rows of kept networks")
+    return found_check("counts", wrong, f"{len(snapshot.decisions):,} decisions = input rows, by stage as stated")
+
+
+def _check_runs(snapshot: _Snapshot) -> Check:
+    """Column `runs` agrees with itself and the manifest; where runs were required, every record runs."""
+    results = [RunResult(record["runs"], record["runs_error"]) for record in snapshot.records]
+    found = count_runs(results, ((decision["id"], decision["reason"]) for decision in snapshot.decisions))
+    wrong = [
+        f"{record['nn']}: runs is {record['runs']}, and the error is {record['runs_error']!r:.60}"
+        for record in snapshot.records
+        if (record["runs"] is True) != (record["runs_error"] is None)
+    ]
+    if snapshot.manifest.parameters["require_runs"]:
+        wrong += [f"{record['nn']}: kept, but does not run" for record in snapshot.records if not record["runs"]]
+    stated = snapshot.manifest.counts.get("runs")
+    if stated != found:
+        wrong.append(f"{found} in the tables, {stated} in the manifest")
+    return found_check("runs", wrong, f"{found['runs']:,} of {len(results):,} records run, as the manifest states")
+
+
+def _check_explained(snapshot: _Snapshot) -> Check:
+    """Guarantee 6, second half: one kept row for each record; a stage, a reason, a kept canonical for all others."""
+    kept_ids = {record["id"] for record in snapshot.records}
+    kept_rows = Counter(decision["id"] for decision in snapshot.decisions if decision["kept"])
+    wrong = [f"record {id_[:12]} has {kept_rows[id_]} kept rows" for id_ in sorted(kept_ids) if kept_rows[id_] != 1]
+    wrong += [f"kept row of {id_[:12]}, which is no record" for id_ in sorted(kept_rows.keys() - kept_ids)]
+    wrong += snapshot.published.equal(snapshot.decisions)
+    leaks = {decision["id"] for decision in snapshot.decisions if decision["stage"] == "leak"}
+    for decision in snapshot.decisions:
+        stage = decision["stage"]
+        if (stage is None) != decision["kept"] or not decision["reason"]:
+            wrong.append(f"row {decision['row']}: stage and kept disagree, or there is no reason")
+        if (
+            stage not in ("invalid", "filter")
+            and decision["canonical"] not in kept_ids
+            and decision["id"] not in leaks
+            and not snapshot.published.records("id", decision["canonical"])
+        ):
+            wrong.append(f"row {decision['row']}: its canonical is not a kept record")
+        own = decision["id"] in snapshot.member.ids or bool(snapshot.published.records("id", decision["id"]))
+        if stage != "invalid" and not own:
+            wrong.append(f"row {decision['row']}: its code is in no table")
+    return found_check(
+        "guarantee 6: everything is explained", wrong, "every row kept or removed for a reason by a kept record"
+    )
+
+
+def _check_no_near_duplicates(snapshot: _Snapshot) -> Check:
+    """Guarantee 1, by the exact joins."""
+    union, records, codes = snapshot.union, snapshot.records, snapshot.codes
+    sets: dict[int, list[int]] = {}
+    for place, number in enumerate(union.features.shingle_set[codes].tolist()):
+        sets.setdefault(number, []).append(place)
+    pairs = exact_pairs(
+        union.features, np.array(sorted(sets), np.int64), snapshot.manifest.parameters["lexical_threshold"]
+    )
+    near_sets = [(number, number, 1.0) for number in sets]
+    near_sets += zip(pairs.a.tolist(), pairs.b.tolist(), pairs.jaccard.tolist(), strict=True)
+    wrong = [
+        f"lexical Jaccard {value:.3f} between two kept records"
+        for a, b, value in near_sets
+        for one, other in itertools.product(sets[a], sets[b])
+        if (one < other or a != b) and not union.differ(records[one], records[other])
+    ]
+    for record in records:
+        for other, value in union.near_structures[snapshot.member.number, record["id"]]:
+            if other["folder"] == record["folder"] and not union.differ(record, other):
+                wrong.append(f"structural Jaccard {value:.3f} between {other['nn']} and {record['nn']}")
+    detail = f"{len(records):,} records, all pairs"
+    if snapshot.member.parents:
+        wrong += snapshot.published.near_duplicates()
+        detail += f", and all with {len(snapshot.published):,} published"
+    return found_check("guarantee 1: no near-duplicate stays", wrong, detail)
+
+
+def _check_witnesses(snapshot: _Snapshot) -> Check:
+    """Guarantee 2: every removal's similarity, worked out anew, is what was recorded and reaches its threshold."""
+    code_of, parameters = snapshot.union.code_of, snapshot.manifest.parameters
+    wrong, checked = [], 0
+    for decision in snapshot.decisions:
+        stage = decision["stage"]
+        if stage not in DUPLICATE_STAGES or snapshot.published.removal(decision["id"]) is not None:
+            continue
+        if stage == "graph":
+            one, other = (snapshot.graph_of(decision[name]) for name in ("id", "canonical"))
+            checked += 1
+            if one is None or one != other or decision["similarity"] != 1.0:
+                wrong.append(f"row {decision['row']} (graph): its graph is not that of its canonical")
+            continue
+        code, canonical = code_of[decision["id"]], code_of[decision["canonical"]]
+        checked += 1
+        found = _similarity(snapshot.union.features, stage, code, canonical)
+        threshold = 1.0 if stage == "exact" else parameters[f"{stage}_threshold"]
+        if found != decision["similarity"] or found < threshold:
+            stated = f"{decision['similarity']} recorded, {found} found, {threshold} asked"
+            wrong.append(f"row {decision['row']} ({stage}): {stated}")
+    detail = f"{checked:,} removals, similarity as recorded"
+    if snapshot.member.parents:
+        widths = {id_: row["graph_widths"] for id_, row in snapshot.graphs.items()}
+        wrong += snapshot.published.leaks(snapshot.decisions, widths)
+        leaks = sum(decision["stage"] == "leak" for decision in snapshot.decisions)
+        detail += f"; {leaks:,} near to two published splits"
+    return found_check("guarantee 2: a witness for every removal", wrong, detail)
+
+
+def _check_graphs(snapshot: _Snapshot) -> Check:
+    """Guarantee 7: identities follow from the stored graphs, no two kept records share one, columns say the same."""
+    wrong, known = [], 0
+    distinct: set[str | None] = set()
+    for id_, row in snapshot.graphs.items():
+        if id_ in snapshot.withheld:
+            continue
+        try:
+            wrong += [f"{id_[:12]}: {name} is not that of its graph" for name in _wrong_identities(row)]
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            wrong.append(f"{id_[:12]}: its graph cannot be read: {error}")
+    for record in snapshot.records:
+        stored = snapshot.graphs.get(record["id"], {"graph": "", "graph_widths": ""})
+        if any(record[name] != stored[name] for name in ("graph", "graph_widths")):
+            wrong.append(f"{record['nn']}: its graph is not the one in graphs.parquet")
+        elif record["graph"] in distinct or (record["graph"] and snapshot.published.records("graph", record["graph"])):
+            wrong.append(f"{record['nn']}: another kept record computes the same")
+        elif record["graph"] is not None:
+            known += 1
+            distinct.add(record["graph"])
+    detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
+    return found_check("guarantee 7: no two compute the same", wrong, detail)
+
+
+def _wrong_identities(row: dict[str, Any]) -> list[str]:
+    graphs = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode] is not None}
+    found = identities_of(graphs) if graphs else dict.fromkeys(IDENTITIES)
+    return [name for name in IDENTITIES if row[name] != found[name]]
+
+
+def _similarity(features: FeatureTable, stage: str, code: int, canonical: int) -> float:
+    if stage == "exact":
+        return float(features.tree[code] == features.tree[canonical])
+    if stage == "lexical":
+        sets = int(features.shingle_set[code]), int(features.shingle_set[canonical])
+        return 1.0 if sets[0] == sets[1] else jaccard(features.shingles(sets[0]), features.shingles(sets[1]))
+    structures = int(features.fingerprint[code]), int(features.fingerprint[canonical])
+    if structures[0] == structures[1]:
+        return 1.0
+    first, second = (frozenset(features.elements[number].tolist()) for number in structures)
+    return set_jaccard(first, second)
+
+
+def _check_order(snapshot: _Snapshot) -> Check:
+    """Guarantee 3: splits follow from kept codes, the seed and what is published alone, not from the order of rows."""
+    groups, beside = snapshot.groups
+    given = {group: records[0]["split"] for group, records in beside.items()}
+    ids = [record["id"] for record in snapshot.records]
+    splits = assign_splits(groups, ids, snapshot.manifest.parameters["seed"], given)
+    wrong = [
+        f"{record['nn']}: split {record['split']}, by its content {split}"
+        for record, split in zip(snapshot.records, splits, strict=True)
+        if record["split"] != split
+    ]
+    return found_check("guarantee 3: order does not matter", wrong, "splits follow from content and seed alone")
+
+
+def _check_leakage(snapshot: _Snapshot) -> Check:
+    """Guarantee 4, by the exact join."""
+    numbers, beside = snapshot.groups
+    split_of = {group: records[0]["split"] for group, records in beside.items()}
+    wrong = [
+        f"{records[0]['nn']}: a new record ties its split to that of another published one"
+        for records in beside.values()
+        if len({record["split"] for record in records}) > 1
+    ]
+    names = group_names(numbers, [record["id"] for record in snapshot.records])
+    for record, group, name in zip(snapshot.records, numbers, names, strict=True):
+        clusters = {other["cluster"] for other in beside[group]} if group in beside else {name}
+        if record["cluster"] not in clusters:
+            wrong.append(f"{record['nn']}: its cluster is not {' or '.join(sorted(clusters))}")
+        split = split_of.setdefault(group, record["split"])
+        if split != record["split"]:
+            wrong.append(f"{record['nn']}: its group is in {split} too")
+    what = f"Jaccard >= {LEAK_THRESHOLD:.2f} or equal fingerprint, or graphs equal up to widths"
+    detail = f"{len(set(numbers)):,} groups ({what}), none across splits"
+    if snapshot.member.parents:
+        detail += f"; {len(beside):,} of them with published records"
+    return found_check("guarantee 4: no leakage", wrong, detail)
+
+
+def _check_recall(snapshot: _Snapshot) -> Check:
+    """Guarantee 5: LSH, as it was run, proposes every true pair of this corpus."""
+    stated, threshold = snapshot.manifest.details["lsh"], snapshot.manifest.parameters["lexical_threshold"]
+    features = snapshot.union.features
+    judged = {d["id"] for d in snapshot.decisions if d["stage"] not in ("invalid", "filter")}
+    if not judged:
+        return found_check("guarantee 5: all pairs are found", [], "nothing to compare")
+    sets = snapshot.union.sets(judged)
+    measured = measure_recall(
+        features, exact_pairs(features, sets, threshold), Banding(stated["bands"], stated["rows"]), threshold
+    )
+    wrong = [] if measured.found == measured.pairs else [f"{measured.pairs - measured.found:,} pairs are not proposed"]
+    if not np.isclose(stated["recall"], measured.recall):
+        wrong.append(f"recall {stated['recall']:.6f} stated, {measured.recall:.6f} found")
+    of = f"{measured.found:,} of {measured.pairs:,} pairs, {measured.sets_asked:,} of {measured.sets:,} sets asked"
+    if snapshot.member.parents:
+        found, pairs = snapshot.published.recall(judged)
+        of += f"; {found:,} of {pairs:,} with published records"
+        if found != pairs:
+            wrong.append(f"{pairs - found:,} pairs with published records are not proposed")
+    return found_check("guarantee 5: all pairs are found", wrong, f"recall {measured.recall:.4f}: {of}")
+
+
+_ONE_CODE = frozenset({"design", "complete", "repair", "change"})
+
+
+def check_chat(folder: Path, manifest: Manifest) -> list[Check]:
+    """The checks of a snapshot with conversations; its tables have the right columns already."""
+    facts = "chat code", ", the code in their answers parses and fits their records"
+    licenses = _licenses(folder)
+
+    def faults(row: Row) -> Iterator[str]:
+        if licenses.get(row["record"], row["license"]) != row["license"]:
+            yield f"its licence is {row['license']}, that of its record {licenses[row['record']]}"
+        yield from _faults(row)
+
+    return check_rows(folder, manifest, "record", _splits(folder), CHAT_KINDS, faults, facts)
+
+
+def _licenses(folder: Path) -> dict[str, str | None]:
+    """The licence of each kept record; none of an older snapshot."""
+    paths = [path for path in record_files(folder) if "license" in pq.read_schema(path).names]
+    tables = [pq.read_table(path, columns=["id", "license"]).to_pylist() for path in paths]
+    return {row["id"]: row["license"] for rows in tables for row in rows}
+
+
+def _splits(folder: Path) -> dict[str, str]:
+    """The split of each kept record, by the file that holds it."""
+    found = {}
+    for path in record_files(folder):
+        for id_ in pq.read_table(path, columns=["id"]).column("id").to_pylist():
+            found[id_] = path.name.partition("-")[0]
+    return found
+
+
+def _faults(row: Row) -> Iterator[str]:
+    """What is wrong with one conversation: its form, its code, and whether the code is that of its record."""
+    yield from form_faults(row, "record")
+    _, user, assistant = contents(row)
+    asked, answered = fenced_codes(user), fenced_codes(assistant)
+    if len(answered) != (row["task"] in _ONE_CODE):
+        yield f"{len(answered)} code blocks in the answer"
+        return
+    for code in answered:
+        try:
+            parse(code)
+        except (SyntaxError, ValueError) as error:
+            yield f"a code block of the answer does not parse: {str(error).splitlines()[0]}"
+    if asked == answered:
+        yield "the code of its answer is that of its question"
+    if not _is_file(row, asked, answered):
+        yield "the file in it is not that of its record"
+
+
+def _is_file(row: Row, asked: list[str], answered: list[str]) -> bool:
+    """Whether the record's file is where the kind of request has it; a newline at its end may have been added."""
+    if row["task"] in ("design", "repair"):
+        text = answered[0]
+    elif len(asked) != 1:
+        return False
+    elif row["task"] == "complete":
+        if MARK not in asked[0]:
+            return False
+        text = put_back(asked[0], answered[0].removesuffix("\n"))
+    else:
+        text = asked[0]
+    texts = (text, text.removesuffix("\n"))
+    return row["record"] in {hashlib.sha256(item.encode()).hexdigest() for item in texts}

@@ -1,0 +1,1 @@
+"""Rows, records, features and options."""

@@ -1,0 +1,140 @@
+"""The input of a run, read once: a row table without code, the distinct codes in a file, their features.
+
+Codes go to a file as they stream in, so that a million of them need no memory.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curate.model.features import FeatureStore, FeatureTable, code_features
+from curate.sources.rows import Source
+from lemur_core.files.errors import UserError
+from lemur_core.files.progress import progress
+from lemur_core.similarity.features.minhash import IntArray
+from lemur_core.similarity.features.tokens import Detail
+from lemur_core.similarity.join import in_order
+from lemur_core.similarity.pool import map_codes
+
+
+class CodeFile:
+    """Distinct codes, appended to one file and read back by number."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w+b")
+        self._ends = [0]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, number: int) -> str:
+        start, end = self._ends[number], self._ends[number + 1]
+        self._file.seek(start)
+        return self._file.read(end - start).decode()
+
+    def append(self, code: bytes) -> None:
+        """Add a code (UTF-8); its number is the count before."""
+        self._file.seek(self._ends[-1])
+        self._file.write(code)
+        self._ends.append(self._ends[-1] + len(code))
+
+    def __enter__(self) -> "CodeFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Rows and codes. Row r has code number `code_of_row[r]`, or -1 and a reason in `problems[r]`."""
+
+    rows: pa.Table  # ROW_SCHEMA without nn_code and problem
+    code_of_row: npt.NDArray[np.int64]
+    problems: dict[int, str]
+    ids: list[str]  # SHA-256 of each code, hexadecimal
+    codes: CodeFile
+    features: FeatureTable
+    computed: int  # codes whose features were not in the cache
+
+    def sets(self, codes: Iterable[int]) -> IntArray:
+        """The distinct shingle sets of codes, in the order of the codes' ids: the same however they are numbered."""
+        ordered = sorted(codes, key=self.ids.__getitem__)
+        return in_order(self.features.shingle_set[np.array(ordered, np.int64)])
+
+
+def read_corpus(
+    source: Source, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
+) -> Corpus:
+    """Read all rows of a source and have the features of every distinct code.
+
+    Args:
+        store: where features are kept; the user's cache by default.
+
+    Raises: UserError if there are no rows, or the source cannot be read.
+    """
+    store = store or FeatureStore(detail)
+    reader = _Reader(source, codes, store)
+    computed = fill_store(store, reader.new_codes(), detail, jobs)
+    if not reader.problem_of_row:
+        raise UserError(f"{source.name}: no rows; nothing to curate")
+    code_of_row = np.concatenate(reader.code_of_row)
+    features_table = store.table(reader.digests)
+    problems = {row: problem for row, problem in enumerate(reader.problem_of_row) if problem is not None}
+    for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features_table.problems, np.int64))):
+        problems[int(row)] = features_table.problems[int(code_of_row[row])]
+    ids = [digest.hex() for digest in reader.digests]
+    return Corpus(pa.concat_tables(reader.tables), code_of_row, problems, ids, codes, features_table, computed)
+
+
+def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> int:
+    """Work out and store the features of (digest, code) pairs. Returns: how many there were."""
+    computed = 0
+    try:
+        with progress("features", None, "new codes") as advance:
+            for result in map_codes(partial(code_features, detail=detail), codes, jobs):
+                for digest, features in result:
+                    store.add(digest, features)
+                computed += len(result)
+                advance(len(result))
+    finally:
+        store.flush()  # also when interrupted: the next run goes on from here
+    return computed
+
+
+class _Reader:
+    def __init__(self, source: Source, codes: CodeFile, store: FeatureStore) -> None:
+        self._source, self._codes, self._store = source, codes, store
+        self._number_of: dict[bytes, int] = {}
+        self.digests: list[bytes] = []
+        self.tables: list[pa.Table] = []
+        self.code_of_row: list[npt.NDArray[np.int64]] = []
+        self.problem_of_row: list[str | None] = []
+
+    def new_codes(self) -> Iterator[tuple[bytes, str]]:
+        """Read all batches; yields each distinct code whose features are not known."""
+        for batch in self._source.batches():
+            self.tables.append(pa.table(batch.drop_columns(["nn_code", "problem"])))
+            self.problem_of_row += batch.column("problem").to_pylist()
+            encoded = batch.column("nn_code").dictionary_encode()
+            numbers = []
+            for code in encoded.dictionary.to_pylist():
+                raw = code.encode()
+                digest = hashlib.sha256(raw).digest()
+                number = self._number_of.setdefault(digest, len(self.digests))
+                numbers.append(number)
+                if number == len(self.digests):
+                    self.digests.append(digest)
+                    self._codes.append(raw)
+                    if digest not in self._store:
+                        yield digest, code
+            lookup = np.array([*numbers, -1], np.int64)
+            indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
+            self.code_of_row.append(lookup[indices])

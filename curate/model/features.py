@@ -1,0 +1,343 @@
+"""Everything that curation knows about one code, worked out from that code alone, and kept between runs.
+
+A shard is a pair of files that never change: `NAME.parquet`, a row for each code, and `NAME.shingles`, the shingle
+sets as raw 64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named by their
+content and renamed into place, so that runs side by side cannot disturb each other.
+"""
+
+import hashlib
+import os
+import re
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.model.pretrained import Evidence, find_pretrained
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
+from lemur_core.files.progress import note
+from lemur_core.similarity.features.minhash import PERMUTATIONS, SCHEME, IntArray
+from lemur_core.similarity.features.parts import of_another_python, outline_code
+from lemur_core.similarity.features.tokens import Detail
+from lemur_core.similarity.features.views import Views, views_of
+
+#: First match wins: the more specific a design, the earlier it stands.
+_RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (family, re.compile(pattern, re.IGNORECASE))
+    for family, pattern in (
+        ("fractal", r"fractal"),
+        ("diffusion", r"diffusion|ddpm|noise_?sched|timestep_?embed"),
+        ("gan", r"discriminator|generator"),
+        ("vae", r"reparameteri[sz]e|\bvae|autoencoder"),
+        ("moe", r"mixture_?of_?experts|\bmoe|gating_?network"),
+        ("detection", r"anchor_?generator|roi_?(?:pool|align)|ssd(?:head|lite)?$|retinanet|faster_?rcnn|fcos"),
+        ("segmentation", r"unet|deeplab|segformer|fcn_?head|aspp"),
+        ("transformer", r"transformer|multi_?head|self_?attention|\bvit|swin|window_?attention"),
+        ("recurrent", r"^(?:lstm|gru|rnn)(?:cell)?$"),
+        ("mobile", r"mobilenet|inverted_?residual|depth_?wise|mbconv|shufflenet|efficientnet|mnasnet"),
+        ("densenet", r"dense_?(?:net|block|layer)"),
+        ("inception", r"inception|googlenet"),
+        ("resnet", r"res_?net|residual|bottleneck|basic_?block|res_?block|shortcut|downsample"),
+        ("squeezenet", r"^fire$|fire_?module|squeezenet"),
+        ("vgg", r"vgg"),
+        ("alexnet", r"alexnet"),
+        ("convolutional", r"^conv\d?d$"),
+        ("perceptron", r"^linear$"),
+    )
+)
+
+
+def family_of(names: Iterable[str]) -> str:
+    """The family for a set of identifiers: the first rule that any of them meets, else `other`."""
+    first = min(map(_rule_of, names), default=len(_RULES))
+    return _RULES[first][0] if first < len(_RULES) else "other"
+
+
+@lru_cache(maxsize=100_000)
+def _rule_of(name: str) -> int:
+    """The place of the first rule that a name meets; one behind the last if none."""
+    return next((place for place, (_, pattern) in enumerate(_RULES) if pattern.search(name)), len(_RULES))
+
+
+#: Part of the cache's name; raised whenever a definition below changes.
+FEATURES_VERSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Features(Views):
+    """The features of one valid code: what is compared, and what is told of it."""
+
+    family: str
+    pretrained: tuple[Evidence, ...]
+    lines: int
+
+
+def code_features(code: str, detail: Detail = "abstract") -> Features | str:
+    """The features of a code, or the reason (a short text) why it has none.
+
+    Any text may come: what Python cannot parse, what is too large or too deeply nested gets a reason, never an error.
+    """
+    outline = outline_code(code)
+    if isinstance(outline, str):
+        return outline
+    views = views_of(code, outline, detail)
+    if isinstance(views, str):
+        return views
+    return Features(
+        **{item.name: getattr(views, item.name) for item in fields(views)},
+        family=family_of(outline.names),
+        pretrained=_pretrained(code),
+        lines=code.count("\n") + (not code.endswith("\n")),
+    )
+
+
+def _pretrained(code: str) -> tuple[Evidence, ...]:
+    try:
+        return find_pretrained(code)
+    except RecursionError:  # values nested a thousand deep, which no network's weights come through
+        return ()
+
+
+class FeatureTable:
+    """Columns over codes 0..n-1. Equal digests got equal numbers; -1 stands for a code that has no features.
+
+    `tree`, `literal`, `shingle_set`, `fingerprint`: int64 of shape (n,), numbers of classes of equal codes.
+    `signatures`: uint32 of shape (shingle sets, 256). `elements[f]`: the hashes of fingerprint f, sorted.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.problems: dict[int, str] = {}
+        self.tree: IntArray = np.full(count, -1, np.int64)
+        self.literal: IntArray = np.full(count, -1, np.int64)
+        self.shingle_set: IntArray = np.full(count, -1, np.int64)
+        self.fingerprint: IntArray = np.full(count, -1, np.int64)
+        self.lines: IntArray = np.zeros(count, np.int64)
+        self.family: list[str] = [""] * count
+        self.pretrained: dict[int, tuple[Evidence, ...]] = {}
+        self.elements: list[npt.NDArray[np.uint64]] = []
+        self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
+        self.set_sizes: IntArray = np.empty(0, np.int64)
+        self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
+        self._signatures = bytearray()
+        self._places: list[tuple[int, int, int]] = []  # of shingle sets: open file, byte, hashes
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+    def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
+        """The sorted distinct shingle hashes of one set, read from disk."""
+        handle, at, size = self._places[shingle_set]
+        return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
+
+    def digests(self, view: str) -> list[bytes]:
+        """The digests of `tree`, `literal`, `shingle_set` or `fingerprint`, by their numbers."""
+        return list(self._classes[view])
+
+    def put(self, code: int, features: dict[str, Any], handle: int) -> None:
+        """Take the features of one code, a row of a shard; its shingle set lies in an open file."""
+        if features["problem"] is not None:
+            self.problems[code] = features["problem"]
+            return
+        for name, numbers in self._classes.items():
+            known = len(numbers)
+            number = numbers.setdefault(features[name], known)
+            getattr(self, name)[code] = number
+            if number == known and name == "shingle_set":
+                self._signatures += features["signature"]
+                self._places.append((handle, features["shingles_at"], features["shingles_count"]))
+            elif number == known and name == "fingerprint":
+                self.elements.append(np.frombuffer(features["elements"], np.uint64))
+        self.family[code], self.lines[code] = features["family"], features["lines"]
+        if features["pretrained"]:
+            self.pretrained[code] = tuple(Evidence(**found) for found in features["pretrained"])
+
+    def finish(self) -> "FeatureTable":
+        """The table itself, once all codes are put."""
+        self.signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, PERMUTATIONS)
+        self.set_sizes = np.array([size for *_, size in self._places], np.int64)
+        return self
+
+
+#: Digests by which codes fall into classes of equal ones.
+_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
+
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary(32)),
+        ("problem", pa.string()),
+        ("tree", pa.binary(16)),
+        ("literal", pa.binary(16)),
+        ("shingle_set", pa.binary(16)),
+        ("shingles_at", pa.int64()),
+        ("shingles_count", pa.int32()),
+        ("signature", pa.binary()),
+        ("fingerprint", pa.binary(16)),
+        ("elements", pa.binary()),
+        ("family", pa.string()),
+        ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
+        ("lines", pa.int32()),
+    ]
+)
+
+#: Codes a shard: what a crash may cost, against the number of files.
+SHARD_CODES = 20_000
+
+
+class FeatureStore:
+    """The features of all codes seen so far, for one definition of tokens.
+
+    Args:
+        folder: the user's cache by default.
+        only: the ids that will be asked for, where they are few of many; no others are listed.
+    """
+
+    def __init__(self, detail: Detail, folder: Path | None = None, only: Iterable[bytes] | None = None) -> None:
+        self._only = None if only is None else np.sort(_heads(pa.chunked_array([pa.array(only, pa.binary(32))])))
+        self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
+        self._pending: list[tuple[bytes, Features | str]] = []
+        self._shards: list[Path] = []
+        self._known: dict[bytes, tuple[int, int]] = {}
+        self._places: list[tuple[IntArray, IntArray, IntArray]] = []  # by shard: rows, their shingles' byte and count
+        self._handles: dict[int, int] = {}  # shard -> its open file of shingles
+        for path in sorted(self._folder.glob("*.parquet")):
+            self._open(path)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._known
+
+    def add(self, digest: bytes, features: Features | str) -> None:
+        """Take the features of one code; they are on disk after the next `flush`, at the latest a shard later."""
+        self._pending.append((digest, features))
+        if len(self._pending) >= SHARD_CODES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added since the last shard."""
+        if not self._pending:
+            return
+        rows, blob = _shard_rows(self._pending)
+        name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
+        path = self._folder / f"{name}.parquet"
+        with atomic_file(path.with_suffix(".shingles")) as part:
+            part.write_bytes(blob)
+        _write_shard(rows, path)
+        self._pending = []
+        self._open(path)
+
+    def shingles(self, digest: bytes) -> npt.NDArray[np.uint64]:
+        """The sorted distinct shingle hashes of one code that has features, without reading those of others."""
+        shard, row = self._known[digest]
+        if shard not in self._handles:
+            self._handles[shard] = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
+            weakref.finalize(self, os.close, self._handles[shard])
+        rows, starts, counts = self._places[shard]
+        at = int(np.searchsorted(rows, row))
+        return np.frombuffer(os.pread(self._handles[shard], int(counts[at]) * 8, int(starts[at])), np.uint64)
+
+    def table(self, digests: Sequence[bytes]) -> FeatureTable:
+        """The features of these codes, in this order; all must have been added and flushed."""
+        table = FeatureTable(len(digests))
+        for shard, rows in self._rows(digests):
+            handle = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
+            weakref.finalize(table, os.close, handle)
+            for position, features in rows:
+                table.put(position, features, handle)
+        return table.finish()
+
+    def export(self, digests: Sequence[bytes], path: Path) -> None:
+        """Write the features of these codes as one shard: `path` (.parquet) and its shingles beside it."""
+        found: list[dict[str, Any]] = []
+        places: dict[bytes, int] = {}
+        with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
+            for shard, rows in self._rows(digests):
+                with self._shards[shard].with_suffix(".shingles").open("rb") as shingles:
+                    for position, features in rows:
+                        name = features["shingle_set"]
+                        if name is not None and name not in places:
+                            places[name] = blob.tell()
+                            shingles.seek(features["shingles_at"])
+                            blob.write(shingles.read(features["shingles_count"] * 8))
+                        found.append(features | {"id": digests[position], "shingles_at": places.get(name)})
+        found.sort(key=lambda features: features["id"])
+        _write_shard(found, path)
+
+    def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, dict[str, Any]]]]]:
+        """By shard, the rows of these codes with their positions."""
+        wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, position)
+        for position, digest in enumerate(digests):
+            shard, row = self._known[digest]
+            wanted.setdefault(shard, []).append((row, position))
+        for shard, places in sorted(wanted.items()):
+            rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
+            features = (one for batch in rows.to_batches(max_chunksize=1_000) for one in batch.to_pylist())
+            yield shard, zip((position for _, position in places), features, strict=True)
+
+    def _open(self, path: Path) -> None:
+        try:
+            ids = pq.read_table(path, columns=["id"])["id"]
+            rows = np.arange(len(ids))
+            if self._only is not None:
+                heads = _heads(ids)
+                first, behind = (np.searchsorted(self._only, heads, side) for side in ("left", "right"))
+                rows = np.flatnonzero(first < behind)
+                if not len(rows):
+                    return
+            index = pq.read_table(path, columns=["problem", "shingles_at", "shingles_count"])
+            at, count = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
+            complete = path.with_suffix(".shingles").stat().st_size == int(
+                (at + 8 * count.astype(np.int64)).max(initial=0)
+            )
+        except (OSError, pa.ArrowInvalid, KeyError):
+            complete = False
+        if not complete:
+            note(f"feature cache: {path.name} is damaged and was dropped; its features are worked out anew")
+            path.unlink(missing_ok=True)
+            return
+        shard = len(self._shards)
+        self._shards.append(path)
+        self._places.append((rows, at[rows], count[rows]))
+        problems = index["problem"].take(rows).to_pylist()
+        for row, digest, problem in zip(rows.tolist(), ids.take(rows).to_pylist(), problems, strict=True):
+            if problem is None or not of_another_python(problem):
+                self._known.setdefault(digest, (shard, row))
+
+
+def _heads(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    """The first 64 bits of each id."""
+    parts = [np.frombuffer(one.buffers()[1], np.uint64, 4 * len(one), 32 * one.offset)[::4] for one in ids.chunks]
+    return np.concatenate([np.empty(0, np.uint64), *parts])
+
+
+def _write_shard(rows: list[dict[str, Any]], path: Path) -> None:
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA)
+    with atomic_file(path) as part:  # after its shingles: a shard exists once this file does
+        pq.write_table(table, part, compression="zstd", compression_level=1)
+
+
+def _shard_rows(pending: list[tuple[bytes, Features | str]]) -> tuple[list[dict[str, Any]], bytes]:
+    rows: list[dict[str, Any]] = []
+    pieces: list[bytes] = []
+    places: dict[bytes, int] = {}
+    end = 0
+    for digest, features in pending:
+        if isinstance(features, str):
+            rows.append({"id": digest, "problem": features})
+            continue
+        if features.shingle_set not in places:
+            pieces.append(features.shingles.tobytes())
+            places[features.shingle_set] = end
+            end += len(pieces[-1])
+        named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines")}
+        arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
+        place = {"shingles_at": places[features.shingle_set], "shingles_count": len(features.shingles)}
+        evidence = {"pretrained": [asdict(found) for found in features.pretrained]}
+        rows.append({"id": digest, **named, **arrays, **place, **evidence})
+    return rows, b"".join(pieces)

@@ -1,0 +1,72 @@
+"""Which rows the options leave out, each with its reason; a value that no row has is refused, not ignored."""
+
+import difflib
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.model.corpus import Corpus
+from curate.model.options import CurateOptions, matching_prefix
+from lemur_core.files.errors import UserError
+
+#: Columns by whose value rows are chosen, each with the option of its name.
+BY_VALUE = ("task", "dataset", "metric")
+
+_TOLD = 12  # values that a message lists
+
+
+def left_out(corpus: Corpus, options: CurateOptions, usable: npt.NDArray[np.bool_]) -> dict[int, str]:
+    """Why an option leaves out a row, by row; the first option that does, in the order below.
+
+    `include` counts in profile strict alone: profile nn-dup chooses by it as nn-dup does.
+
+    Args:
+        usable: of each row; others are not asked.
+
+    Raises: UserError if no usable row has a value that is asked for.
+    """
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    found: dict[int, str] = {}
+    for column in BY_VALUE:
+        if wanted := getattr(options, column):
+            found = _by_value(corpus.rows.column(column), column, wanted, usable) | found
+    prefixes = options.nn_prefixes, options.include if options.profile == "strict" else ()
+    for chosen, option in zip(prefixes, ("nn_prefixes", "--include"), strict=True):
+        if chosen:
+            reason = f"name does not start with {', '.join(chosen)} ({option})"
+            rows = (row for row in np.flatnonzero(usable).tolist() if matching_prefix(names[row], chosen) is None)
+            found = dict.fromkeys(rows, reason) | found
+    if options.from_scratch:
+        loading = np.isin(corpus.code_of_row, np.fromiter(corpus.features.pretrained, np.int64)) & usable
+        for row in np.flatnonzero(loading).tolist():
+            line = corpus.features.pretrained[int(corpus.code_of_row[row])][0].line
+            found.setdefault(row, f"loads trained weights, line {line} (--from-scratch)")
+    return found
+
+
+def _by_value(
+    values: pa.ChunkedArray, column: str, wanted: tuple[str, ...], usable: npt.NDArray[np.bool_]
+) -> dict[int, str]:
+    counted = pc.value_counts(values.filter(pa.array(usable))).to_pylist()
+    there = Counter({item["values"]: item["counts"] for item in counted if item["values"] is not None})
+    for value in wanted:
+        if value not in there:
+            raise UserError(f"--{column} {value}: no row has it; {_suggest(value, there)}")
+    chosen = pc.is_in(values, pa.array(wanted, values.type)).combine_chunks().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(usable & ~chosen)
+    stated = values.take(pa.array(rows, pa.int64())).to_pylist()
+    said = {value: f"{column} is {value or 'not stated'} (--{column})" for value in {*stated}}
+    return {row: said[value] for row, value in zip(rows.tolist(), stated, strict=True)}
+
+
+def _suggest(value: str, there: "Counter[str]") -> str:
+    """The values that are nearest to one, then the most frequent ones."""
+    plain = {known.casefold(): known for known in sorted(there)}
+    near = [plain[text] for text in difflib.get_close_matches(value.casefold(), plain, n=3)]
+    most = [known for known, _ in sorted(there.items(), key=lambda item: (-item[1], item[0]))[:_TOLD]]
+    more = f" and {len(there) - _TOLD} others" if len(there) > _TOLD else ""
+    nearest = f"near: {', '.join(near)}; " if near else ""
+    return f"{nearest}there are {', '.join(most) or 'none'}{more}"

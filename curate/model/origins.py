@@ -1,0 +1,176 @@
+"""Whose text the classes of a code are: those of extracted repositories, each with its licence.
+
+A corpus states one licence for all its codes, although some came from projects under others. So every network class of
+a code is compared with the class of every block, by the shingles of the lexical stage over the lines of that class
+alone (`lemur_core.similarity.features.classes`). A class is from the block that it is nearest to, from THRESHOLD on; of
+blocks that are equally near, one whose licence lets code be passed on comes first, then the first by id. A code is from
+the block of that of its classes which limits it most: one that may not be passed on before others, then the nearest.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.model.corpus import Corpus
+from curate.model.options import LEAK_THRESHOLD
+from curate.model.rights import Origin
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article, plural
+from lemur_core.files.progress import note, progress
+from lemur_core.files.workers import map_chunks
+from lemur_core.similarity.features.classes import ClassIndex, ClassText, class_texts
+from manifests.folders.manifest import Parent, parent_of, read_manifest
+from manifests.provenance import TABLE
+from manifests.provenance.licenses import is_permissive
+
+#: The Jaccard from which a class is from a block: that from which records must stay in one split.
+THRESHOLD = LEAK_THRESHOLD
+
+#: A class of fewer shingles, some five lines, says too little to tell whose it is.
+LEAST_SHINGLES = 40
+
+_CHUNK = 64
+_ROWS = 500  # read at a time
+
+
+class _Block(NamedTuple):
+    """A block whose class can be compared."""
+
+    barred: bool
+    block: str
+    license: str
+    shingles: npt.NDArray[np.uint64]
+
+
+class Origins:
+    """The blocks of some extraction folders, asked where a code is from."""
+
+    def __init__(self, folders: Sequence[Path], jobs: int | None = None) -> None:
+        """Read the blocks.
+
+        Args: folders: extractions, of level `emitted` or more.
+        Raises: UserError if one is no extraction, is named twice, or holds no code.
+        """
+        self.parents = [_parent(folder) for folder in folders]
+        digests = [parent.sha256 for parent in self.parents]
+        if twice := next((at for at, digest in enumerate(digests) if digest in digests[:at]), None):
+            raise UserError(f"{folders[twice]}: is the same extraction as one before; name it once")
+        self._jobs = jobs
+        found = sorted(
+            (block for folder in folders for block in self._read(folder)), key=lambda block: (block.barred, block.block)
+        )
+        first: dict[bytes, _Block] = {}
+        for block in found:
+            first.setdefault(_digest(block.shingles), block)
+        self.blocks, self._distinct = len(found), list(first.values())
+        self._index = ClassIndex([block.shingles for block in self._distinct], THRESHOLD)
+        self._known: dict[bytes, tuple[int, float] | None] = {}
+
+    def _read(self, folder: Path) -> Iterator[_Block]:
+        """The blocks of a folder whose class is long enough."""
+        rows = list(_rows(folder))
+        withheld = sum(row["code"] is None and row["code_sha256"] is not None for row in rows)
+        there = [row for row in rows if row["code"] is not None]
+        if not there:
+            raise UserError(f"{folder}: holds no code of blocks; extract with --level emitted or more")
+        if withheld:
+            note(f"{folder}: the code of {plural(withheld, 'block')} was not published, so they are not compared")
+        given = ((row["code"], row["name"]) for row in there)
+        with progress("blocks", len(there), "classes") as advance:
+            for row, texts in zip(there, _map(given, self._jobs, len(there)), strict=True):
+                advance(1)
+                for text in texts:
+                    if len(text.shingles) >= LEAST_SHINGLES:
+                        barred = not is_permissive(row["license"])
+                        yield _Block(barred, row["block"], row["license"], text.shingles)
+
+    def of_codes(self, corpus: Corpus, codes: Sequence[int]) -> dict[int, Origin]:
+        """Where codes are from, by code; those that are from nowhere known are left out."""
+        given: Iterable[tuple[str, str | None]] = ((corpus.codes[code], None) for code in codes)
+        found: dict[int, Origin] = {}
+        with progress("origins", len(codes), "codes") as advance:
+            for code, texts in zip(codes, _map(given, self._jobs, len(codes)), strict=True):
+                advance(1)
+                if (origin := self.of_classes(texts)) is not None:
+                    found[code] = origin
+        return found
+
+    def of_classes(self, texts: Iterable[ClassText]) -> Origin | None:
+        """Where a code of these classes is from."""
+        every = [origin for text in texts if (origin := self._of_class(text)) is not None]
+        return min(every, key=lambda one: (is_permissive(one.license), -one.similarity, one.block), default=None)
+
+    def _of_class(self, text: ClassText) -> Origin | None:
+        if len(text.shingles) < LEAST_SHINGLES:
+            return None
+        digest = _digest(text.shingles)
+        if digest not in self._known:
+            self._known[digest] = self._index.nearest(text.shingles)
+        near = self._known[digest]
+        if near is None:
+            return None
+        block = self._distinct[near[0]]
+        return Origin(block.block, near[1], block.license, text.name)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For the manifest: what was compared with, and how."""
+        return {
+            "folders": [parent.name for parent in self.parents],
+            "blocks": self.blocks,
+            "distinct": len(self._distinct),
+            "threshold": THRESHOLD,
+            "least_shingles": LEAST_SHINGLES,
+        }
+
+
+def check_origins(folders: Sequence[Path]) -> list[Parent]:
+    """What the manifest says of these folders. Raises: UserError if one is no extraction."""
+    return [_parent(folder) for folder in folders]
+
+
+def _parent(folder: Path) -> Parent:
+    kind = read_manifest(folder).kind
+    if kind != "extraction":
+        raise UserError(f"{folder}: holds {article(kind)}, not an extraction; give a folder that `lemur extract` wrote")
+    return parent_of(folder)
+
+
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with pq.ParquetFile(folder / TABLE) as file:
+            for batch in file.iter_batches(_ROWS, columns=["block", "name", "license", "code", "code_sha256"]):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException, KeyError) as error:
+        detail = str(error).splitlines()[0]
+        raise UserError(f"{folder}: damaged: {detail}; run `lemur verify`, or extract it again") from error
+
+
+def _digest(shingles: npt.NDArray[np.uint64]) -> bytes:
+    return hashlib.blake2b(shingles.tobytes(), digest_size=16).digest()
+
+
+def _map(given: Iterable[tuple[str, str | None]], jobs: int | None, count: int) -> Iterator[list[ClassText]]:
+    """The classes of codes, of each all or that of one name; few are done at once, without worker processes."""
+    if count <= _CHUNK:
+        yield from map(_texts, given)
+        return
+    rest = iter(given)
+    chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
+    for texts in map_chunks(_texts, chunks, _nothing, jobs):
+        yield from texts
+
+
+def _texts(item: tuple[str, str | None]) -> list[ClassText]:
+    return class_texts(*item)
+
+
+def _nothing(_item: tuple[str, str | None]) -> list[ClassText]:
+    return []

@@ -1,0 +1,209 @@
+"""Under which licence each code is: by its own word, by its source's, by that of the repository that it is from.
+
+A published table never carries code under a licence weaker than its own: the column `license` of records, removed
+codes and conversations is the expression of all that is known of the code, and publishing obeys it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from curate.model.corpus import Corpus
+from manifests.folders.checks import Check, found_check
+from manifests.folders.manifest import Manifest
+from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive, license_of_code
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The block of an extracted repository that a class of a code is the text of."""
+
+    block: str
+    similarity: float  # of the two classes, Jaccard
+    license: str  # of the block's source
+    name: str  # of the class in the code
+
+    @property
+    def source(self) -> str:
+        """The repository or release."""
+        return self.block.partition("::")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The licences of codes.
+
+    Attributes:
+        license: of the source, which all codes share that state none and have no origin.
+        own: of codes with another one, by their own word (as `license_of_code` has it) or by their row of the source.
+        by_row: codes of which a row of the source says something.
+        origins: of codes that are from a repository; None where that was not looked for.
+    """
+
+    license: str
+    own: Mapping[int, str] = field(default_factory=dict)
+    origins: Mapping[int, Origin] | None = None
+    by_row: int = 0
+
+    def of(self, code: int) -> str:
+        """The SPDX expression of all that is known of a code; NOASSERTION where any of it is not."""
+        return _together(self.own.get(code, self.license), self.origin(code))
+
+    def origin(self, code: int) -> Origin | None:
+        """Where a code is from."""
+        return (self.origins or {}).get(code)
+
+    def barred(self, code: int) -> bool:
+        """Whether a code stays here where the others are published."""
+        return stays(self.of(code), self.license)
+
+    def columns(self, code: int) -> dict[str, object]:
+        """The columns of a row with this code."""
+        origin = self.origin(code)
+        return {
+            "license": self.of(code),
+            "origin": origin and origin.block,
+            "origin_similarity": origin and origin.similarity,
+            "origin_license": origin and origin.license,
+        }
+
+    @property
+    def told(self) -> list[str]:
+        """The licences of all code that is published, where any is; else that of the source."""
+        others = {self.of(code) for code in {*self.own, *(self.origins or {})} if not self.barred(code)}
+        return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
+
+    def count(self, kept: Iterable[int], removed: Iterable[int]) -> dict[str, Any]:
+        """For the manifest: codes by licence, where not all have that of the source, and by where they are from."""
+        tables = {"kept": list(kept), "removed": list(removed)}
+        found: dict[str, Any] = {}
+        if self.own or self.origins:
+            found["licenses"] = {name: _counted(map(self.of, codes)) for name, codes in tables.items()}
+        if self.origins is not None:
+            of = {
+                name: [self.origins[code] for code in codes if code in self.origins] for name, codes in tables.items()
+            }
+            found["origins"] = {
+                name: {
+                    "codes": len(origins),
+                    "licenses": _counted(one.license for one in origins),
+                    "sources": _counted(one.source for one in origins),
+                }
+                for name, origins in of.items()
+            }
+        return found
+
+
+def stays(license_: str, shared: str) -> bool:
+    """Whether code under a licence stays here where the others, under the licence that they share, are published."""
+    return is_permissive(shared) and not is_permissive(license_)
+
+
+def _together(license_: str, origin: Origin | None) -> str:
+    return license_ if origin is None else all_of([license_, origin.license])
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    """How many there are of each, the most frequent first."""
+    return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
+
+
+def read_rights(
+    corpus: Corpus, codes: Iterable[int], license_: str, stated: str | None, origins: Mapping[int, Origin] | None
+) -> Rights:
+    """The rights to some codes.
+
+    Args:
+        license_: of the source, with what the user has stated of what states none.
+        stated: this word of the user.
+    """
+    by_row = _licenses_of_rows(corpus, license_)
+    own = {}
+    for code in codes:
+        source = by_row.get(code)
+        word = license_of_code(corpus.codes[code], source or license_, None if source else stated) or source
+        if word not in (None, license_):
+            own[code] = word
+    return Rights(license_, own, origins, len(by_row))
+
+
+def _licenses_of_rows(corpus: Corpus, license_: str) -> dict[int, str]:
+    """The licences of codes of which a row states one, all of theirs together."""
+    column = corpus.rows.column("license")
+    stated = set(corpus.code_of_row[column.is_valid().to_numpy()].tolist())
+    found: dict[int, set[str]] = {}
+    if stated:
+        for code, word in zip(corpus.code_of_row.tolist(), column.to_pylist(), strict=True):
+            if code in stated:
+                found.setdefault(code, set()).add(word or license_)
+    return {code: all_of(words) for code, words in found.items()}
+
+
+#: What a row says of its licence.
+_COLUMNS = ("license", "origin", "origin_similarity", "origin_license")
+
+
+def check_rights(manifest: Manifest, tables: Mapping[str, Sequence[Path]], withheld: Collection[str]) -> Check:
+    """Column `license` follows from the code, its source and its origin, and the counts of the manifest from the rows.
+
+    Args:
+        tables: the files of codes that were `kept` and `removed`.
+        withheld: ids of codes that were left out when the snapshot was published.
+    """
+    shared, stated = str(manifest.details.get("license", NOASSERTION)), manifest.parameters.get("license")
+    lowest = manifest.details.get("origins", {}).get("threshold", 0.0)
+    wrong: list[str] = []
+    own: dict[int, str] = {}
+    origins: dict[int, Origin] = {}
+    barred = by_row = 0
+    numbers: dict[str, list[int]] = {part: [] for part in tables}
+    rows = ((part, row) for part, paths in tables.items() for path in paths for row in _rows(path))
+    for code, (part, row) in enumerate(rows):
+        if "license" not in row:
+            return found_check("licences", [], "an older snapshot: none are told of single codes")
+        numbers[part].append(code)
+        license_, (origin, similarity, under) = row["license"], (row[name] for name in _COLUMNS[1:])
+        if len({origin is None, similarity is None, under is None}) > 1 or (similarity or 1.0) < lowest:
+            wrong.append(f"{row['nn']}: origin, its similarity and its licence do not go together")
+        elif origin is not None:
+            origins[code] = Origin(origin, similarity, under, "")
+        barred += stays(license_, shared)
+        if row["id"] in withheld:
+            wrong += [f"{row['nn']}: its code is missing, under {license_}"] * (not stays(license_, shared))
+            continue
+        told = license_of_code(row["nn_code"], shared, stated)
+        if told is not None:
+            own[code] = told
+        expected = Rights(shared, own, origins).of(code)
+        if license_ != expected:
+            covered = all_of([license_, *([told] if told is not None else []), *([under] if under else [])])
+            by_row += covered == license_  # so a row of the source may have said
+            own[code] = license_
+            if covered != license_ or by_row > manifest.details.get("licensed_by_row", 0):
+                wrong.append(f"{row['nn']}: its licence is {expected}, {license_} is stated")
+        if withheld and stays(expected, shared):
+            wrong.append(f"{row['nn']}: its code is here, under {expected}")
+    rights = Rights(shared, own, origins if "origins" in manifest.counts else None)
+    if not withheld:
+        found = rights.count(numbers["kept"], numbers["removed"])
+        wrong += [
+            f"{name}: {found.get(name)}, not as stated"
+            for name in _COUNTS
+            if found.get(name) != manifest.counts.get(name)
+        ]
+    told = f"{sum(map(len, numbers.values())):,} codes, {len(origins):,} with an origin; {barred:,} are not passed on"
+    return found_check("licences", wrong, told)
+
+
+_COUNTS = ("licenses", "origins")
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with pq.ParquetFile(path) as file:
+        columns = [name for name in ("id", "nn", "nn_code", *_COLUMNS) if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=1_000, columns=columns):
+            yield from batch.to_pylist()

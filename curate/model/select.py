@@ -1,0 +1,131 @@
+"""Support for prefixes and families: which records must be taken first so that the kept set still holds enough of them.
+
+A removed record is near something kept, or it would have been kept; so raising a prefix's support means choosing
+another maximal independent set, not adding to one. The records found here go to the head of the order, and
+it is decided again: all guarantees hold as before.
+
+Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from curate.model.features import FeatureTable
+from lemur_core.similarity.features.minhash import jaccard
+from lemur_core.similarity.index import set_jaccard
+from lemur_core.similarity.selection import Verdict
+
+Select = Callable[[Sequence[int]], dict[int, Verdict]]
+
+
+@dataclass(slots=True)
+class Rescue:
+    """The kept set after all minimum supports were met as far as possible."""
+
+    verdicts: dict[int, Verdict]
+    rescued: dict[int, str] = field(default_factory=dict)  # code -> "prefix" or "topup"
+    shortfalls: list[str] = field(default_factory=list)  # what could not be met, one line each
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A group of records that shall have at least `minimum` of them kept."""
+
+    label: str  # for the report, for example "prefix ast"
+    members: tuple[int, ...]  # codes, best first
+    minimum: int
+    kind: str  # "prefix": best first; "topup": farthest first
+
+
+def rescue(order: Sequence[int], supports: Sequence[Support], features: FeatureTable, select: Select) -> Rescue:
+    """Select, then raise each support to its minimum where its members allow it.
+
+    Args:
+        order: codes, best first.
+        select: decides a given order of codes; used on the whole order and on trial subsets.
+    """
+    first = select(order)
+    result = Rescue(first)
+    heads: dict[str, list[int]] = {}
+    while True:
+        kept = {code for code, verdict in result.verdicts.items() if verdict.stage is None}
+        short = [item for item in supports if _count(item, kept) < item.minimum and item.label not in heads]
+        if not short:
+            break
+        for support in short:
+            taken = [code for head in heads.values() for code in head]
+            heads[support.label] = _pick(support, taken, kept, features, select)
+        seeds = list(dict.fromkeys(code for head in heads.values() for code in head))
+        chosen = set(seeds)
+        result.verdicts = select([*seeds, *(code for code in order if code not in chosen)])
+    kept = {code for code, verdict in result.verdicts.items() if verdict.stage is None}
+    kinds = {item.label: item.kind for item in supports}
+    for label, head in heads.items():
+        for code in head:
+            if code in kept and first[code].stage is not None:
+                result.rescued.setdefault(code, kinds[label])
+    for item in supports:
+        have = _count(item, kept)
+        if have < item.minimum:
+            of = f"its {len(item.members):,} records are near-duplicates of each other or of what other groups need"
+            why = of if item.members else "it has no records"
+            result.shortfalls.append(f"{item.label}: {have} kept, {item.minimum} asked; {why}")
+    return result
+
+
+def _count(support: Support, kept: set[int]) -> int:
+    return sum(code in kept for code in support.members)
+
+
+def _pick(support: Support, taken: Sequence[int], kept: set[int], features: FeatureTable, select: Select) -> list[int]:
+    """Members to put first: those kept already and further ones, none near another nor near those of other groups."""
+    own = [code for code in support.members if code in kept]
+    best = _independent(taken, [*own, *support.members], support.minimum, select)
+    if support.kind == "topup":
+        start = own[:1] or list(support.members[:1])
+        farthest = _independent(taken, _farthest_first(start, support.members, features), support.minimum, select)
+        if len(farthest) > len(own):
+            return farthest
+    return best
+
+
+def _independent(taken: Sequence[int], candidates: Iterable[int], wanted: int, select: Select) -> list[int]:
+    others = set(taken)
+    ordered = [code for code in dict.fromkeys(candidates) if code not in others]
+    verdicts = select([*taken, *ordered])
+    return [code for code in ordered if verdicts[code].stage is None][:wanted]
+
+
+def _farthest_first(start: Sequence[int], members: Sequence[int], features: FeatureTable) -> list[int]:
+    """Members by falling distance from those before them; equal distances in the given order.
+
+    Distance is 1 minus the larger of the lexical and the structural Jaccard.
+    """
+    order = list(start)
+    rest = [code for code in members if code not in set(start)]
+    nearest = dict.fromkeys(rest, 0.0)
+    last = order[-1] if order else None
+    while rest and last is not None and len(order) < _FARTHEST_LIMIT:
+        shingles, elements = _views(last, features)
+        for code in rest:
+            other_shingles, other_elements = _views(code, features)
+            similarity = max(jaccard(shingles, other_shingles), set_jaccard(elements, other_elements))
+            nearest[code] = max(nearest[code], similarity)
+        last = min(rest, key=nearest.__getitem__)
+        order.append(last)
+        rest.remove(last)
+    return [*order, *rest]
+
+
+#: Members that the farthest-first order spells out; beyond it they follow best first.
+_FARTHEST_LIMIT = 50
+
+
+def _views(code: int, features: FeatureTable) -> tuple[npt.NDArray[np.uint64], frozenset[int]]:
+    return (
+        features.shingles(int(features.shingle_set[code])),
+        frozenset(features.elements[int(features.fingerprint[code])].tolist()),
+    )

@@ -1,0 +1,1 @@
+"""Snapshots that exist already: deltas, the reference corpus, novelty."""

@@ -1,0 +1,1 @@
+"""A curation from source to snapshot, and grids of them."""

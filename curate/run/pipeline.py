@@ -1,0 +1,189 @@
+"""`lemur curate`: source in, snapshot folder out."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from curate.compute.graphs import GraphTracer
+from curate.compute.runs import Check, RunChecker
+from curate.dedup.precomputed import Prepared
+from curate.dedup.strict import curate_strict
+from curate.folder.page import snapshot_page
+from curate.folder.report import write_report
+from curate.folder.snapshot import describe_snapshot, removed_rows, snapshot_card, write_snapshot_tables
+from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.options import CurateOptions, prefix_of
+from curate.model.origins import Origins, check_origins
+from curate.model.rights import read_rights
+from curate.published.delta import Against, open_against
+from curate.published.outcome import Outcome, count_decisions
+from curate.published.published import check_parents
+from curate.sources import parents_of
+from curate.sources.rows import Source
+from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.errors import NoSandboxError, UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note
+from lemur_core.sandbox.cached import run_versions
+from manifests.folders.frame import finish
+from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
+
+
+def curate(
+    source: Source,
+    out: Path,
+    options: CurateOptions,
+    *,
+    against: Sequence[Path] = (),
+    origins: Sequence[Path] = (),
+    jobs: int | None = None,
+    force: bool = False,
+    prepared: Prepared | None = None,
+) -> Manifest:
+    """Curate a source into the folder `out`.
+
+    Args:
+        against: finished snapshots and deltas; `out` becomes a delta to them.
+        origins: extractions; each code is told which of their blocks it is from.
+        prepared: what was worked out elsewhere already.
+
+    Returns: the manifest that was written.
+    Raises: UserError for bad input or an `out` that cannot be written; nothing is left behind then.
+    """
+    watch = Stopwatch()
+    check_parents(against)
+    repositories = check_origins(origins)
+    versions = package_versions() | (run_versions(options.runtime) if options.runs_code else {})
+    with atomic_folder(out, force=force) as folder:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
+            corpus = read_corpus(source, codes, options.tokens, jobs, None if prepared is None else prepared.features())
+            watch.lap("load and features")
+            published = open_against(against, corpus, options, jobs) if against else None
+            watch.lap("published")
+            outcome = decide(corpus, options, jobs, published, prepared)
+            if published is not None:
+                corpus = published.told(corpus)
+            else:
+                _check_some_left(corpus, outcome)
+            watch.lap("decide")
+            license_ = source.license(options.license)
+            removed = [int(corpus.code_of_row[row]) for row in removed_rows(corpus, outcome)]
+            told = sorted({*outcome.kept, *removed})
+            of_codes = None
+            if origins:
+                library = Origins(origins, jobs)
+                of_codes, outcome.details["origins"] = library.of_codes(corpus, told), library.facts
+                watch.lap("origins")
+            outcome.rights = read_rights(corpus, told, license_, options.license, of_codes)
+            if options.chat:
+                from curate.chat.build import build_chat  # LibCST is imported only where code is rewritten
+
+                outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
+                watch.lap("chat")
+            rows = write_snapshot_tables(folder, corpus, outcome)
+            watch.lap("write tables")
+            counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
+            if outcome.chat is not None:
+                counts["chat"] = outcome.chat.counts("records")
+            write_report(folder, corpus, outcome, counts, options, source.name)
+            watch.lap("report")
+        card = snapshot_card(source.name, outcome, rows)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        describe_snapshot(folder, source.name, outcome, rows)
+        manifest = Manifest(
+            kind="snapshot",
+            versions=versions,
+            parameters=_parameters(source, options, outcome, published) | _digests(repositories),
+            inputs=source.inputs(),
+            parents=list(
+                dict.fromkeys([*parents_of(source), *(published.parents if published else ()), *repositories])
+            ),
+            counts=counts,
+            details=_details(outcome, license_),
+            outputs=list_outputs(folder, rows),
+            measured=watch.measured(),
+        )
+        return finish(folder, manifest, snapshot_page, watch)
+
+
+def _check_some_left(corpus: Corpus, outcome: Outcome) -> None:
+    """Nothing, if a record is kept, or there was no row. Raises: UserError, with the reason of most rows."""
+    if outcome.kept or not outcome.decisions:
+        return
+    left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
+    if not left_out:
+        why, _ = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
+        rows = plural(len(outcome.decisions), "row")
+        raise UserError(f"none of {rows} holds usable code: {why}; nothing was written")
+    prefixes = Counter(prefix_of(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
+    known = ", ".join(prefix for prefix, _ in prefixes.most_common(5))
+    reason = outcome.decisions[left_out[0]].reason
+    raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
+
+
+def decide(
+    corpus: Corpus,
+    options: CurateOptions,
+    jobs: int | None,
+    against: Against | None = None,
+    prepared: Prepared | None = None,
+) -> Outcome:
+    """The outcome of the profile that was asked for, and whether the kept records run, where that was asked too."""
+    if not options.checks_runs:
+        return _decide(corpus, options, jobs, None, against, prepared)
+    with RunChecker(corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as check:
+        outcome = _decide(corpus, options, jobs, check, against, prepared)
+        outcome.runs = check({code: outcome.shown[code] for code in outcome.kept})
+    return outcome
+
+
+def _decide(
+    corpus: Corpus,
+    options: CurateOptions,
+    jobs: int | None,
+    check: Check | None,
+    against: Against | None,
+    prepared: Prepared | None,
+) -> Outcome:
+    answers = {} if prepared is None else prepared.answers
+    if options.graphs != "off":
+        try:
+            with GraphTracer(
+                corpus, jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime, answers=answers
+            ) as tracer:
+                return curate_strict(corpus, options, check, tracer, against, prepared)
+        except NoSandboxError as error:
+            if options.graph is not None or check is not None or against is not None:
+                raise
+            note(f"graphs are not compared: {error}")
+            outcome = curate_strict(corpus, options, check, prepared=prepared)
+            outcome.notes.append("graphs were not compared: no sandbox can be had here, so no code was run")
+            return outcome
+    if options.profile == "strict":
+        return curate_strict(corpus, options, check, None, against, prepared)
+    from curate.compat.profile import curate_like_nndup
+
+    return curate_like_nndup(corpus, options, jobs)
+
+
+def _digests(repositories: Sequence[Parent]) -> dict[str, Any]:
+    return {"origins": [parent.sha256 for parent in repositories]} if repositories else {}
+
+
+def _details(outcome: Outcome, license_: str) -> dict[str, Any]:
+    chat = {} if outcome.chat is None else {"chat": {"license": license_, "near_prompts": outcome.chat.near}}
+    by_row = {"licensed_by_row": outcome.rights.by_row} if outcome.rights.by_row else {}
+    return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
+
+
+def _parameters(source: Source, options: CurateOptions, outcome: Outcome, against: Against | None) -> dict[str, Any]:
+    """By what was decided, so that the same can be asked for again; `graph` is off where nothing could be run."""
+    chosen = asdict(options)
+    chosen["structural_threshold"], chosen["min_per_prefix"] = options.structural, options.min_prefix
+    chosen["check_runs"], chosen["graph"] = options.checks_runs, "off" if outcome.graphs is None else options.graphs
+    if against is not None:
+        chosen["against"] = [parent.sha256 for parent in against.parents]
+    return {"source": source.name, **chosen}

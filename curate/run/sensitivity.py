@@ -1,0 +1,466 @@
+"""`lemur sensitivity`: how many records the strict profile keeps, over a grid of lexical and structural thresholds.
+
+The rows are read, and their features had, once; every grid point then decides all records anew, as `lemur curate` would
+with these thresholds and no minimum supports.
+"""
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.model.corpus import CodeFile, Corpus, read_corpus
+from curate.model.features import FeatureTable
+from curate.model.options import CurateOptions
+from curate.model.records import Records, build_records
+from curate.sources import parents_of
+from curate.sources.rows import Source
+from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.figures import INK, save_figure
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, table
+from lemur_core.files.progress import progress
+from lemur_core.similarity.features.minhash import Banding
+from lemur_core.similarity.index import (
+    LexicalIndex,
+    NeighbourIndex,
+    StructuralIndex,
+)
+from lemur_core.similarity.join import ExactPairs, Recall, enough_effort, exact_pairs
+from lemur_core.similarity.selection import Standing, Verdict, select
+from manifests.folders import frame
+from manifests.folders.manifest import Manifest, Stopwatch, list_outputs, package_versions
+from manifests.folders.tables import write_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+LEXICAL_GRID: tuple[float, ...] = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 1.00)
+#: None stands for no structural stage.
+STRUCTURAL_GRID: tuple[float | None, ...] = (0.80, 0.85, 0.90, 0.95, 1.00, None)
+
+#: Prefixes that are counted apart: the most frequent ones, and only those with this share of all records.
+PREFIXES, PREFIX_SHARE = 10, 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """What becomes of all records at one pair of thresholds; the four counts add up to them."""
+
+    lexical_threshold: float
+    structural_threshold: float | None  # None: no structural stage
+    kept: int
+    exact: int
+    lexical: int
+    structural: int
+    kept_by_prefix: Mapping[str | None, int]  # None: the prefixes that are not counted apart
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """All points, by lexical, then structural threshold (None last), and LSH's recall at each lexical threshold."""
+
+    points: list[GridPoint]
+    recalls: dict[float, Recall]
+    records_by_prefix: dict[str | None, int]
+
+    @property
+    def records(self) -> int:
+        """Distinct codes that were decided at each point."""
+        return sum(self.records_by_prefix.values())
+
+
+def decide_grid(corpus: Corpus, records: Records, lexical: Sequence[float], structural: Sequence[float | None]) -> Grid:
+    """Decide all records at every pair of thresholds.
+
+    Args:
+        lexical, structural: rising; None, for no structural stage, last.
+    """
+    features = corpus.features
+    truth = exact_pairs(features, corpus.sets(records.order), min(lexical))
+    by_prefix = Counter(records.prefixes[code] for code in records.order)
+    frequent = [prefix for prefix, number in by_prefix.items() if number >= PREFIX_SHARE * len(records.order)]
+    apart = sorted(frequent, key=lambda prefix: (-by_prefix[prefix], prefix))[:PREFIXES]
+    group: dict[int, str | None] = {
+        code: prefix if prefix in apart else None for code, prefix in records.prefixes.items()
+    }
+    index_of_structure = StructuralIndex(features.elements, 1.0)
+    points, recalls = [], {}
+    with progress("grid", len(lexical) * len(structural), "points") as advance:
+        for tau in lexical:
+            recalls[tau] = enough_effort(features, truth, tau)
+            index_of_text = _text_index(features, truth, recalls[tau], tau)
+            for kappa in structural:
+                second: NeighbourIndex = _NothingNear(math.inf)
+                if kappa is not None:
+                    second, index_of_structure.threshold = index_of_structure, kappa
+                index_of_text.clear()
+                second.clear()
+                points.append(
+                    _point(tau, kappa, select(records.order, Standing(features, index_of_text, second)), group)
+                )
+                advance(1)
+    totals = Counter(group.values())
+    order: list[str | None] = [*apart, None]
+    return Grid(points, recalls, {prefix: totals[prefix] for prefix in order if totals[prefix]})
+
+
+def _text_index(features: FeatureTable, truth: ExactPairs, recall: Recall, threshold: float) -> NeighbourIndex:
+    """An index of shingle sets that finds all near ones; from the exact join where that is whole, for it is faster."""
+    if truth.asked == truth.sets:
+        return _JoinedIndex(truth.at_least(threshold), len(features.set_sizes), threshold)
+    return LexicalIndex(features, threshold, Banding(recall.bands, recall.rows))
+
+
+class _JoinedIndex(NeighbourIndex):
+    """Kept shingle sets, asked for the most similar one, when all pairs are known."""
+
+    stage = "lexical"
+
+    def __init__(self, pairs: ExactPairs, sets: int, threshold: float) -> None:
+        items, others = np.concatenate([pairs.a, pairs.b]), np.concatenate([pairs.b, pairs.a])
+        by_item = np.argsort(items, kind="stable")
+        self._others, self._jaccard = others[by_item], np.concatenate([pairs.jaccard, pairs.jaccard])[by_item]
+        self._starts = np.searchsorted(items[by_item], np.arange(sets + 1)).tolist()
+        self._number_of = np.empty(sets, np.int64)
+        super().__init__(threshold)
+
+    def clear(self) -> None:
+        """Forget what was kept."""
+        super().clear()
+        self._number_of.fill(-1)
+
+    def _add(self, item: int, number: int) -> None:
+        self._number_of[item] = number
+
+    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
+        part = slice(self._starts[item], self._starts[item + 1])
+        numbers = self._number_of[self._others[part]]
+        fresh = numbers >= looked
+        return zip(numbers[fresh].tolist(), self._jaccard[part][fresh].tolist(), strict=True)
+
+
+def _point(
+    tau: float, kappa: float | None, verdicts: Mapping[int, Verdict], group: Mapping[int, str | None]
+) -> GridPoint:
+    stages = Counter(verdict.stage for verdict in verdicts.values())
+    kept = Counter(group[code] for code, verdict in verdicts.items() if verdict.stage is None)
+    return GridPoint(tau, kappa, stages[None], stages["exact"], stages["lexical"], stages["structural"], dict(kept))
+
+
+class _NothingNear(NeighbourIndex):
+    """A stage that is switched off."""
+
+    stage = "structural"
+
+    def keep(self, item: int, place: int) -> None:
+        """There is nothing to remember."""
+
+    def _add(self, item: int, number: int) -> None:
+        """There is nothing to add."""
+
+    def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:  # noqa: ARG002 (named as above)
+        return iter(())
+
+
+def _taus(grid: Grid) -> list[float]:
+    return list(dict.fromkeys(point.lexical_threshold for point in grid.points))
+
+
+def _kappas(grid: Grid) -> list[float | None]:
+    return list(dict.fromkeys(point.structural_threshold for point in grid.points))
+
+
+def _text(threshold: float | None) -> str:
+    return "off" if threshold is None else f"{threshold:.2f}" if round(threshold, 2) == threshold else f"{threshold:g}"
+
+
+def _default() -> tuple[float, float | None]:
+    """The thresholds that `lemur curate` uses when none are given."""
+    options = CurateOptions()
+    return options.lexical_threshold, options.structural
+
+
+def sensitivity_page(name: str, grid: Grid) -> str:
+    """The Markdown of `report.md`."""
+    taus, kappas = _taus(grid), _kappas(grid)
+    at = {(point.lexical_threshold, point.structural_threshold): point for point in grid.points}
+    default = at.get(_default())
+    cells = []
+    for tau in taus:
+        line = [_text(tau)]
+        for kappa in kappas:
+            kept = at[tau, kappa].kept
+            text = f"{count(kept)} ({percent(kept, grid.records)})"
+            line.append(f"**{text}**" if default is not None and at[tau, kappa] is default else text)
+        cells.append(line)
+    bold = " The defaults of `lemur curate` are in bold." if default is not None else ""
+    lines = [
+        f"# Sensitivity of {plain(name)} to the thresholds",
+        "",
+        f"Records kept of {plural(grid.records, 'distinct code')}, by lexical threshold τ (rows) and structural"
+        f" threshold κ (columns; off: no structural stage).{bold}",
+        "",
+        *table(["τ \\ κ", *map(_text, kappas)], cells),
+        "![Records kept over the lexical threshold](figures/sensitivity.png)",
+        "",
+        f"{_HOW_TO_READ}{_range(grid)}",
+        "",
+        *_prefix_section(grid, at, taus, kappas),
+        *_recall_section(grid),
+    ]
+    return "\n".join(lines)
+
+
+_HOW_TO_READ = (
+    "A threshold is the similarity from which two records count as near-duplicates, so a higher one keeps more. Down a"
+    " column, one sees what the text decides: at τ = 1 only codes with the same set of shingles are near by it. Along a"
+    " row, one sees what the structure (the layers called, how often, with which sizes) adds: at κ = 1 only codes whose"
+    " sets of these are equal are near by it. Where neighbouring numbers differ little, the snapshot depends little on"
+    " the choice; where they jump, look at records between the two thresholds (`lemur explain`) before choosing. Every"
+    " number is the size of a set without near-duplicates that was chosen best-first and to which no further record can"
+    " be added; such sets nearly always grow with a threshold, but need not. How many records are kept says nothing"
+    " about how good they are."
+)
+
+
+def _range(grid: Grid) -> str:
+    """The range of the grid in words."""
+    if len(grid.points) < 2:
+        return ""
+    kept = [point.kept for point in grid.points]
+    low, high, whole = min(kept), max(kept), grid.records
+    return f" Over this grid, {count(low)} to {count(high)} are kept ({percent(low, whole)} to {percent(high, whole)})."
+
+
+def _prefix_section(
+    grid: Grid,
+    at: Mapping[tuple[float, float | None], GridPoint],
+    taus: Sequence[float],
+    kappas: Sequence[float | None],
+) -> list[str]:
+    kappa = _default()[1] if _default()[1] in kappas else kappas[-1]
+    prefixes = list(grid.records_by_prefix)
+    if len(prefixes) < 2:
+        return []
+    cells = [
+        [
+            "other" if prefix is None else code_span(prefix),
+            count(grid.records_by_prefix[prefix]),
+            *(count(at[tau, kappa].kept_by_prefix.get(prefix, 0)) for tau in taus),
+        ]
+        for prefix in prefixes
+    ]
+    return [
+        f"## By prefix, κ {_text(kappa)}",
+        "",
+        f"Records kept by prefix of the name (those with at least one in {1 / PREFIX_SHARE:.0f} of the"
+        " records) and lexical threshold; `by_prefix.parquet` has them for every κ.",
+        "",
+        *table(["prefix", "records", *(f"τ {_text(tau)}" for tau in taus)], cells),
+    ]
+
+
+def _recall_section(grid: Grid) -> list[str]:
+    cells = [
+        [
+            _text(tau),
+            count(recall.pairs),
+            count(recall.found),
+            f"{recall.bands} × {recall.rows}",
+            f"{recall.sets_asked:,} of {recall.sets:,}",
+        ]
+        for tau, recall in grid.recalls.items()
+    ]
+    return [
+        "## Were all pairs found?",
+        "",
+        "Pairs of distinct shingle sets at or above τ by an exact join, and how many of them MinHash-LSH proposes.",
+        "",
+        *table(["τ", "pairs", "proposed by LSH", "bands × rows", "sets joined with all"], cells),
+    ]
+
+
+def write_figure(path: Path, grid: Grid) -> None:
+    """Records kept over the lexical threshold, one line for each structural threshold."""
+
+    def draw(figure: "Figure") -> None:
+        figure.set_size_inches(7.0, 4.4)
+        _draw(figure, grid)
+
+    save_figure(path, draw, dpi=200)
+
+
+def _draw(figure: "Figure", grid: Grid) -> None:
+    from matplotlib import colormaps
+    from matplotlib.ticker import StrMethodFormatter
+
+    taus, kappas = _taus(grid), _kappas(grid)
+    numeric = [kappa for kappa in kappas if kappa is not None]
+    looks: dict[float | None, dict[str, Any]] = {None: {"color": "0.35", "linestyle": "--"}}
+    shades = np.linspace(0.85, 0.1, len(numeric))
+    looks |= {kappa: {"color": colormaps["viridis"](shade)} for kappa, shade in zip(numeric, shades, strict=True)}
+    kept = {(point.lexical_threshold, point.structural_threshold): point.kept for point in grid.points}
+    axes = figure.add_subplot()
+    for kappa in reversed(kappas):  # the legend in the order of the lines
+        counts = [kept[tau, kappa] for tau in taus]
+        axes.plot(taus, counts, marker="o", markersize=4, linewidth=1.7, label=_text(kappa), **looks[kappa])
+    default = _default()
+    if default in kept:
+        at = (default[0], kept[default])
+        axes.plot(*at, "o", markersize=11, markerfacecolor="none", markeredgecolor=INK)
+        axes.annotate(
+            f"default: {count(kept[default])}",
+            at,
+            xytext=(0, -70),
+            textcoords="offset points",
+            ha="center",
+            arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 6},
+        )
+    axes.set_xlabel("lexical threshold τ")
+    axes.set_ylabel(f"records kept of {plural(grid.records, 'distinct code')}")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(taus, [_text(tau) for tau in taus])
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.grid(axis="y")
+    axes.legend(title="structural\nthreshold κ", loc="upper left")
+
+
+_THRESHOLDS = [("lexical_threshold", pa.float64(), False), ("structural_threshold", pa.float64(), True)]
+_GRID_SCHEMA = pa.schema(
+    [pa.field(name, kind, nullable=nullable) for name, kind, nullable in _THRESHOLDS]
+    + [pa.field(name, pa.int64(), nullable=False) for name in ("kept", "exact", "lexical", "structural")]
+)
+_PREFIX_SCHEMA = pa.schema(
+    [pa.field(name, kind, nullable=nullable) for name, kind, nullable in _THRESHOLDS]
+    + [pa.field("prefix", pa.string(), nullable=True)]  # null: all other prefixes together
+    + [pa.field(name, pa.int64(), nullable=False) for name in ("records", "kept")]
+)
+
+
+def parse_threshold(text: str) -> float | None:
+    """A structural threshold, or None for `off`.
+
+    Raises: UsageError if it is neither.
+    """
+    if text == "off":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--structural {text}: must be a number from 0.5 to 1.0, or off") from None
+
+
+def sensitivity(
+    source: Source,
+    out: Path,
+    *,
+    lexical: Sequence[float] = LEXICAL_GRID,
+    structural: Sequence[float | None] = STRUCTURAL_GRID,
+    jobs: int | None = None,
+    force: bool = False,
+) -> Manifest:
+    """Write the kept counts over the grid, a table, a figure and a report, into the folder `out`.
+
+    Args:
+        structural: thresholds; None is a grid column without the structural stage.
+
+    Returns: the manifest that was written; its counts hold the grid.
+    Raises: UsageError for thresholds outside 0.5 to 1; UserError for a source without usable records, or an `out` that
+        cannot be written.
+    """
+    taus, kappas = _in_order(lexical, "lexical"), _in_order(structural, "structural")
+    options = CurateOptions()
+    watch = Stopwatch()
+    with atomic_folder(out, force=force) as folder:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
+            corpus = read_corpus(source, codes, options.tokens, jobs)
+        watch.lap("load and features")
+        records = build_records(corpus, options)
+        if not records.order:
+            raise UserError(f"{source.name}: no row is usable; nothing to compare")
+        grid = decide_grid(corpus, records, [tau for tau in taus if tau is not None], kappas)
+        watch.lap("decide")
+        rows = _write_tables(folder, grid)
+        write_figure(folder / "figures" / "sensitivity.png", grid)
+        (folder / "report.md").write_text(sensitivity_page(source.name, grid), encoding="utf-8")
+        watch.lap("write")
+        manifest = Manifest(
+            kind="sensitivity",
+            versions=package_versions(),
+            parameters={"source": source.name, "lexical": taus, "structural": kappas, "tokens": options.tokens},
+            inputs=source.inputs(),
+            parents=parents_of(source),
+            counts={"rows": corpus.rows.num_rows, "codes": grid.records, "grid": [_facts(p) for p in grid.points]},
+            details={"lsh": {f"{tau:g}": recall.facts() for tau, recall in grid.recalls.items()}},
+            outputs=list_outputs(folder, rows),
+            measured=watch.measured(),
+        )
+        return frame.finish(folder, manifest, grid_page, watch)
+
+
+def grid_page(_folder: Path, manifest: Manifest) -> frame.Page:
+    """What there is to see of a grid: kept codes at each pair of thresholds, and what took the others away."""
+    grid, codes = manifest.counts["grid"], manifest.counts["codes"]
+    rows = [
+        (
+            f"lexical {point['lexical_threshold']:g}, structural {point['structural_threshold'] or 'off'}",
+            float(point["kept"]),
+            float(codes),
+            f"{count(point['kept'])}  {percent(point['kept'], codes)}",
+        )
+        for point in grid
+    ]
+    names = ("lexical_threshold", "structural_threshold", "kept", "exact", "lexical", "structural")
+    cells = [[point[name] for name in names] for point in grid]
+    views = [frame.bars("Kept codes", rows), frame.table("By stage", [name.replace("_", " ") for name in names], cells)]
+    lead = f"{plural(codes, 'code')} of {manifest.parameters['source']} at {plural(len(grid), 'pair')} of thresholds."
+    return frame.Page(f"Sensitivity of {manifest.parameters['source']}", manifest.kind, lead, views)
+
+
+def _in_order(thresholds: Sequence[float | None], name: str) -> list[float | None]:
+    """Each threshold once, rising, None last.
+
+    Raises: UsageError if one lies outside 0.5 to 1, or there is none.
+    """
+    if not thresholds:
+        raise UsageError(f"--{name}: no thresholds; give at least one, for example 0.9")
+    for value in thresholds:
+        if value is not None and not 0.5 <= value <= 1.0:
+            raise UsageError(f"--{name} {value}: must lie between 0.5 and 1.0")
+    return sorted(set(thresholds), key=lambda value: math.inf if value is None else value)
+
+
+def _facts(point: GridPoint) -> dict[str, Any]:
+    facts = asdict(point)
+    del facts["kept_by_prefix"]
+    return facts
+
+
+def _write_tables(folder: Path, grid: Grid) -> dict[str, int]:
+    """Write both tables. Returns: rows by path below `folder`."""
+    write_table(folder / "sensitivity.parquet", _GRID_SCHEMA, (_facts(point) for point in grid.points))
+    write_table(folder / "by_prefix.parquet", _PREFIX_SCHEMA, _prefix_rows(grid))
+    return {
+        "sensitivity.parquet": len(grid.points),
+        "by_prefix.parquet": len(grid.points) * len(grid.records_by_prefix),
+    }
+
+
+def _prefix_rows(grid: Grid) -> Iterator[dict[str, object]]:
+    for point in grid.points:
+        for prefix, records in grid.records_by_prefix.items():
+            yield {
+                "lexical_threshold": point.lexical_threshold,
+                "structural_threshold": point.structural_threshold,
+                "prefix": prefix,
+                "records": records,
+                "kept": point.kept_by_prefix.get(prefix, 0),
+            }

@@ -1,0 +1,1 @@
+"""The search for arguments with which a class can be constructed and called."""

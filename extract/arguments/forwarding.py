@@ -1,0 +1,276 @@
+"""The search for forward's inputs: what the corpus shows, then what names and layers suggest, mended by failures."""
+
+import heapq
+import inspect
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from extract.arguments.constructing import Constructed, Constructor, only_on_meta
+from extract.arguments.inputs import (
+    Inputs,
+    Items,
+    Layers,
+    Literal,
+    Tensor,
+    Value,
+    annotated,
+    change_nested,
+    flatten,
+    graph_main,
+    is_graph,
+    is_loss,
+    is_packed,
+    layers_of,
+    layouts,
+    like_main,
+    main_values,
+    meaning,
+    required,
+    tensors_in,
+)
+from extract.arguments.name_values import call_of, parameters_of, spelled
+from extract.arguments.repairs import FailedCall, of_the_module, repairs
+from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, seed_all
+
+_TRIES = 70  # with one module
+_SECONDS = 1.0  # of CPU for one attempt
+_MOST_ELEMENTS = 500_000  # of all inputs together, where a repair built them
+_MOST_AT_START = 8_000_000
+_REPAIRS = 16  # taken from one failure
+_STUCK = 4  # failures that no input mends, after which another module is tried
+
+
+@dataclass(slots=True)
+class ForwardCall:
+    """A forward that came through."""
+
+    args: tuple[str, ...]
+    kwargs: tuple[tuple[str, str], ...]
+    inputs: Inputs | None  # None where an example was used as it stands
+
+    def as_json(self) -> dict[str, Any]:
+        """For the record."""
+        return {"args": list(self.args), "kwargs": dict(self.kwargs)}
+
+
+@dataclass(slots=True)
+class Forward:
+    """Searches inputs for one module; keeps the failure that came furthest."""
+
+    built: Constructed
+    constructor: Constructor
+    names: Namespace
+    hints: Mapping[str, Any]
+    budget: Budget
+    worst: tuple[AttemptError, str] | None = None
+    parameters: dict[str, inspect.Parameter] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.parameters = forward_parameters(self.built.module)
+
+    def search(self) -> Iterator[ForwardCall]:
+        """Ways of calling forward that work."""
+        self.built.module.eval()
+        for call in self.hints.get("forward", ()):
+            called = ForwardCall(tuple(call["args"]), tuple((n, t) for n, t in call["kwargs"]), None)
+            if self._try(called) is None:
+                yield called
+        yield from self._explore()
+
+    def _explore(self) -> Iterator[ForwardCall]:
+        layers = layers_of(self.built.module)
+        loss = is_loss(list(self.parameters), type(self.built.module).__name__)
+        counter = itertools.count()
+        starts = iter(self._starts(layers, loss))
+        heap: list[tuple[tuple[int, ...], int, Inputs]] = []
+        seen: set[Inputs] = set()
+        stuck = 0
+        for turn in range(_TRIES):
+            if self.budget.forwards <= 0 or self.budget.late():
+                return
+            inputs = None
+            if turn % 3 == 0 or not heap:
+                inputs = next(
+                    (start for start in starts if start not in seen and _is_small(start, _MOST_AT_START)), None
+                )
+            while inputs is None and heap:
+                inputs = heapq.heappop(heap)[2]
+                inputs = None if inputs in seen else inputs
+            if inputs is None:
+                return
+            seen.add(inputs)
+            called = as_call(inputs, self.parameters)
+            failure = self._try(called)
+            if failure is None:
+                yield called
+                continue
+            failed = FailedCall(failure, inputs, self.parameters, layers, loss)
+            stuck += of_the_module(failed)
+            if stuck == _STUCK:
+                return
+            fresh = (item for item in repairs(failed) if item not in seen and _is_small(item))
+            for item in itertools.islice(fresh, _REPAIRS):
+                heapq.heappush(heap, (failure.rank, next(counter), item))
+
+    def _starts(self, layers: Layers, loss: bool) -> Iterator[Inputs]:
+        """Inputs to begin with, one for each layout and number of channels."""
+        names = required(self.parameters) or [
+            f"*{name}" for name, parameter in self.parameters.items() if parameter.kind is parameter.VAR_POSITIONAL
+        ]
+        if not names:
+            first = next(iter(self.parameters), None)
+            if first is None:
+                yield ()
+                return
+            if not self._needs_input():
+                yield ()
+            names = [first]
+        documented = {name: len(dims) for name, dims in self.hints.get("inputs", ())}
+        ranks = [documented[names[0]]] if names[0] in documented else []
+        graph = is_graph(list(self.parameters))
+        channels = layers.channels or (32, 3)
+        parameter = self.parameters.get(names[0].lstrip("*"))
+        annotation = spelled(parameter.annotation) if parameter is not None else ""
+        flat = graph or is_packed(list(self.parameters))
+        shapes = layouts(layers, [2] if flat else ranks or ([2] if loss else []), names[0])
+        given = self._companions(names)
+        for position, layout in enumerate(shapes[:1] if graph else shapes):
+            for size in channels[: 2 if position < 2 else 1]:
+                for value in main_values(names[0], annotation, layout(size), size, layers):
+                    main: Value = graph_main(size) if graph and isinstance(value, Tensor) else value
+                    main = given.get(names[0], main)
+                    tensor = next(tensors_in(main), Tensor((2, size, 16, 16)))
+                    choices = [
+                        [given[name]] if name in given else self._values(name, tensor, loss=loss) for name in names[1:]
+                    ]
+                    choices = [
+                        self._documented_first(values, documented.get(name))
+                        for name, values in zip(names[1:], choices, strict=True)
+                    ]
+                    likeliest = [(name, values[0]) for name, values in zip(names[1:], choices, strict=True)]
+                    yield ((names[0], main), *likeliest)
+                    if loss or len(choices) == 1:
+                        for alternative in choices[0][1:3] if choices else ():
+                            yield ((names[0], main), (names[1], alternative), *likeliest[1:])
+
+    def _values(self, name: str, main: Tensor, *, loss: bool) -> list[Value]:
+        """Values for a further argument: what its annotation says, then what its name does."""
+        parameter = self.parameters.get(name)
+        said = annotated(spelled(parameter.annotation), main) if parameter is not None else []
+        named = like_main(name, main, loss=loss)
+        return [*named, *said] if meaning(name) is not None else [*said, *named]
+
+    def _companions(self, names: Sequence[str]) -> dict[str, Value]:
+        """Objects for arguments that take an instance of a class of the corpus."""
+        found: dict[str, Value] = {}
+        for item in self.hints.get("companions", ()):
+            if item["method"] != "forward" or item["parameter"] not in names or item["name"] not in self.names.names:
+                continue
+            wanted = required(parameters_of(self.names.names[item["name"]]))
+            texts = {name: like_main(name, Tensor((2, 32, 16, 16)), loss=False)[0].expression() for name in wanted}
+            found[item["parameter"]] = Literal(call_of(item["name"], texts))
+        return found
+
+    @staticmethod
+    def _documented_first(values: Sequence[Value], rank: int | None) -> list[Value]:
+        if rank is None:
+            return list(values)
+        return sorted(values, key=lambda value: not (isinstance(value, Tensor) and len(value.shape) == rank))
+
+    def _needs_input(self) -> bool:
+        return all(p.default is None for p in self.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+    def _try(self, called: ForwardCall) -> AttemptError | None:
+        self.budget.forwards -= 1
+        try:
+            try:
+                run(self.built.module, called, self.names, on_meta=self.built.on_meta, seconds=_SECONDS)
+            except AttemptError as failure:
+                if not self.built.on_meta or not only_on_meta(failure):
+                    raise
+                self.built = self.constructor.make(self.built.arguments, real=True)
+                self.built.module.eval()
+                run(self.built.module, called, self.names, seconds=_SECONDS)
+        except AttemptError as failure:
+            if self.worst is None or failure.progress > self.worst[0].progress:
+                self.worst = (failure, call_text(called))
+            return failure
+        return None
+
+
+def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
+    """The arguments of forward; one `input` where it does not say."""
+    try:
+        return dict(inspect.signature(module.forward).parameters)
+    except (ValueError, TypeError):
+        return {"input": inspect.Parameter("input", inspect.Parameter.POSITIONAL_OR_KEYWORD)}
+
+
+def run(
+    module: nn.Module, called: ForwardCall, names: Namespace, *, on_meta: bool = False, seconds: float = 10.0
+) -> Any:
+    """Call a module without gradients.
+
+    Returns: what it returned.
+    Raises: AttemptError, also if there is no tensor in it.
+    """
+    seed_all()
+    with torch.device("meta" if on_meta else "cpu"):
+        args, kwargs = evaluate(called, names)
+    if on_meta:
+        args, kwargs = change_nested([args, kwargs], lambda tensor: tensor.to("meta"))
+
+    def action() -> Any:
+        with torch.no_grad():
+            return module(*args, **kwargs)
+
+    seed_all()
+    output = attempt(action, seconds)
+    if not flatten(output):
+        raise AttemptError(ValueError(f"no_output: forward returned {type(output).__name__} without a tensor"), 10**6)
+    return output
+
+
+def evaluate(called: ForwardCall, names: Namespace) -> tuple[list[Any], dict[str, Any]]:
+    """The inputs of a call, built anew.
+
+    Raises: AttemptError if an expression cannot be evaluated.
+    """
+    try:
+        args = [names.value(text) for text in called.args]
+        kwargs = {name: names.value(text) for name, text in called.kwargs}
+    except Exception as error:  # noqa: BLE001 - expressions come from foreign examples
+        raise AttemptError(error) from None
+    return args, kwargs
+
+
+def _is_small(inputs: Inputs, most: int = _MOST_ELEMENTS) -> bool:
+    return sum(math.prod(tensor.shape) for _, value in inputs for tensor in tensors_in(value)) <= most
+
+
+def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None = None) -> ForwardCall:
+    """Inputs by name as a call; `*name`, and what `parameters` has by position only, become positional."""
+    args: list[str] = []
+    kwargs: list[tuple[str, str]] = []
+    for name, value in inputs:
+        parameter = (parameters or {}).get(name)
+        if name.startswith("*"):
+            items = value.values if isinstance(value, Items) else (value,)
+            args += [item.expression() for item in items]
+        elif parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY:
+            args.append(value.expression())
+        else:
+            kwargs.append((name, value.expression()))
+    return ForwardCall(tuple(args), tuple(kwargs), inputs)
+
+
+def call_text(called: ForwardCall) -> str:
+    """A call in one line."""
+    parts = [*called.args, *(f"{name}={text}" for name, text in called.kwargs)]
+    return ", ".join(parts)[:200] or "no arguments"

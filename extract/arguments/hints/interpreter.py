@@ -1,0 +1,536 @@
+"""One file, followed without running it: which classes are made there, and with what.
+
+Each function and constructor is followed with its defaults, and calls to those of the same file with their arguments.
+Loops are followed for their first items; of branches whose test is unknown both are followed.
+"""
+
+import ast
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from extract.arguments.hints.model import Definition
+from extract.resolve import values
+from extract.resolve.values import (
+    LONGEST,
+    MOST_ITEMS,
+    ROOTS,
+    UNKNOWN,
+    Expr,
+    Function,
+    Instance,
+    Partial,
+    Repeat,
+    Scope,
+    bounded,
+    imported_values,
+    render,
+    render_call,
+)
+
+_MOST_COMPLETE = 24  # call sites of one class in one file
+_MOST_INCOMPLETE = 10
+_DEEPEST = 10
+_MOST_CALLS = 1_500  # followed in one file
+_MOST_IN_COMPREHENSION = 64
+_FOLLOWED = 5  # items of a loop
+
+Flow = tuple[str, object] | None  # how statements ended: ("return", value), ("raise", None), or at their end
+
+
+class CallSite(NamedTuple):
+    """One call of a class; None stands for an argument that is not known."""
+
+    target: str  # dotted name in its file
+    name: str  # the class's own name, also where the file imports it under another one
+    args: tuple[str | None, ...]
+    kwargs: tuple[tuple[str, str | None], ...]
+    opened: bool  # there are further arguments, not known
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call."""
+
+    args: list[object]
+    kwargs: dict[str, object]
+    opened: bool  # there are further ones, not known
+
+
+def call_sites(tree: ast.Module) -> list[CallSite]:
+    """The calls in a file that make objects of classes, with what is known of their arguments."""
+    interpreter = Interpreter(tree)
+    interpreter.run()
+    return list(interpreter.sites)
+
+
+class Interpreter:
+    """Follows one file."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.sites: dict[CallSite, None] = {}
+        self._tree = tree
+        self._counts: dict[tuple[str, bool], int] = {}
+        self._classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self._bodies: dict[str, Scope] = {}
+        self._seen: dict[tuple[int, str], object] = {}
+        self._depth = 0
+        self._calls = 0
+        imported, self._renamed = imported_values(tree.body)
+        self._scope = Scope(None, imported)
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                self._scope.names[node.name] = Expr(node.name)
+            elif isinstance(node, Definition):
+                self._scope.names[node.name] = Function(node, self._scope)
+
+    def run(self) -> None:
+        """Follow everything: the file itself, then each function and constructor with its defaults."""
+        nothing = Arguments([], {}, False)
+        self._suite([node for node in self._tree.body if not isinstance(node, ast.ClassDef | Definition)], self._scope)
+        for node in self._tree.body:
+            if isinstance(node, Definition):
+                self._enter(Function(node, self._scope), nothing)
+        for name in self._classes:
+            for item in self._classes[name].body:
+                if isinstance(item, Definition) and item.name == "__init__":
+                    self._enter(Function(item, self._scope, Instance(name)), nothing)
+
+    def _add(self, target: str, given: Arguments) -> None:
+        """Take note of one call, unless nothing is known of it."""
+        args = tuple(_short(render(value)) for value in given.args)
+        kwargs = tuple((name, _short(render(value))) for name, value in given.kwargs.items())
+        texts = (*args, *(text for _, text in kwargs))
+        complete = not given.opened and None not in texts
+        if not complete and all(text is None for text in texts):
+            return
+        first, dot, rest = target.partition(".")
+        chain = f"{self._renamed.get(first, first)}{dot}{rest}"
+        site = CallSite(chain, target.rpartition(".")[2], args, kwargs, given.opened)
+        number = self._counts.get((chain, complete), 0)
+        if site not in self.sites and number < (_MOST_COMPLETE if complete else _MOST_INCOMPLETE):
+            self._counts[chain, complete] = number + 1
+            self.sites[site] = None
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def _suite(self, body: Sequence[ast.stmt], scope: Scope) -> Flow:
+        for node in body:
+            flow = self._statement(node, scope)
+            if flow is not None:
+                return flow
+        return None
+
+    def _statement(self, node: ast.stmt, scope: Scope) -> Flow:
+        match node:
+            case ast.Assign(targets=targets, value=expression):
+                value = self._value(expression, scope)
+                for target in targets:
+                    self._bind(target, value, scope)
+            case ast.AnnAssign(target=target, value=ast.expr() as expression):
+                self._bind(target, self._value(expression, scope), scope)
+            case ast.AugAssign(target=target, op=kind, value=expression):
+                value = values.binary(kind, self._value(target, scope), self._value(expression, scope))
+                self._bind(target, value, scope)
+            case ast.Expr(value=expression):
+                self._value(expression, scope)
+            case ast.Return(value=expression):
+                return "return", self._value(expression, scope)
+            case ast.Raise() | ast.Break() | ast.Continue():
+                return "raise", None
+            case ast.If():
+                return self._if(node, scope)
+            case ast.For():
+                for item in self._first_of(self._value(node.iter, scope)):
+                    self._bind(node.target, item, scope)
+                    flow = self._suite(node.body, scope)
+                    if flow is not None and flow[0] == "return":
+                        return flow
+            case ast.While(body=body):
+                flow = self._suite(body, scope)
+                return flow if flow is not None and flow[0] == "return" else None
+            case ast.With(body=body) | ast.Try(body=body):
+                return self._suite(body, scope)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                scope.names[node.name] = Function(node, scope)
+        return None
+
+    def _if(self, node: ast.If, scope: Scope) -> Flow:
+        known = values.truth(self._value(node.test, scope))
+        if known is not None:
+            return self._suite(node.body if known else node.orelse, scope)
+        before = dict(scope.names)
+        first = self._suite(node.body, scope)
+        after, scope.names = scope.names, dict(before)
+        second = self._suite(node.orelse, scope)
+        if first is not None and first[0] != "return":
+            return second
+        if second is not None:
+            scope.names = after
+            return first
+        if first is not None:
+            return None  # the rest is followed as if it had not returned
+        for name, value in after.items():
+            if name not in scope.names or scope.names[name] is UNKNOWN or before.get(name) is scope.names[name]:
+                scope.names[name] = value
+        return None
+
+    def _bind(self, target: ast.expr, value: object, scope: Scope) -> None:
+        match target:
+            case ast.Name(id=name):
+                scope.names[name] = value
+            case ast.Attribute(value=holder, attr=name):
+                instance = self._value(holder, scope)
+                if isinstance(instance, Instance) and len(instance.attributes) < MOST_ITEMS:
+                    instance.attributes[name] = value
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                items = list(value) if isinstance(value, list | tuple) else []
+                known = len(items) == len(targets) and not any(isinstance(item, ast.Starred) for item in targets)
+                for number, inner in enumerate(targets):
+                    self._bind(inner, items[number] if known else UNKNOWN, scope)
+            case ast.Starred(value=inner):
+                self._bind(inner, UNKNOWN, scope)
+            case ast.Subscript(value=ast.Name(id=name) as holder, slice=index):
+                items_by_key, key = self._value(holder, scope), self._value(index, scope)
+                known = isinstance(items_by_key, dict) and isinstance(key, str)
+                scope.names[name] = {**items_by_key, key: value} if known else UNKNOWN  # type: ignore[dict-item]
+
+    # -- expressions ---------------------------------------------------------------------------------------------
+
+    def _value(self, node: ast.expr | None, scope: Scope) -> object:
+        match node:
+            case None:
+                return None
+            case ast.Constant(value=constant):
+                return bounded(constant) if isinstance(constant, str | int | float | None) else UNKNOWN
+            case ast.Name(id=name):
+                return scope.find(name)
+            case ast.Attribute(value=holder, attr=name):
+                return self._attribute(self._value(holder, scope), name)
+            case ast.List(elts=items):
+                return bounded(self._items(items, scope))
+            case ast.Tuple(elts=items):
+                return bounded(tuple(self._items(items, scope)))
+            case ast.Dict():
+                return self._dict(node, scope)
+            case ast.Subscript(value=holder, slice=ast.Slice(lower, upper, step)):
+                parts = [self._value(part, scope) for part in (lower, upper, step)]
+                known = all(isinstance(part, int | None) for part in parts)
+                return values.subscript(self._value(holder, scope), slice(*parts)) if known else UNKNOWN
+            case ast.Subscript(value=holder, slice=index):
+                return values.subscript(self._value(holder, scope), self._value(index, scope))
+            case ast.BinOp(left=left, op=kind, right=right):
+                return values.binary(kind, self._value(left, scope), self._value(right, scope))
+            case ast.UnaryOp(op=kind, operand=operand):
+                return values.unary(kind, self._value(operand, scope))
+            case ast.Compare(left=left, ops=[kind], comparators=[right]):
+                return values.compare(kind, self._value(left, scope), self._value(right, scope))
+            case ast.BoolOp():
+                return self._bool(node, scope)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                truth = values.truth(self._value(test, scope))
+                if truth is not None:
+                    return self._value(body if truth else orelse, scope)
+                first, second = self._value(body, scope), self._value(orelse, scope)
+                return first if second is UNKNOWN or render(first) == render(second) else UNKNOWN
+            case ast.Call():
+                return self._call(node, scope)
+            case ast.ListComp() | ast.GeneratorExp():
+                return self._comprehension(node, scope)
+        return UNKNOWN
+
+    def _items(self, nodes: Sequence[ast.expr], scope: Scope) -> list[object]:
+        """The values of several expressions; `*values` are spread, and one UNKNOWN where they cannot be."""
+        result: list[object] = []
+        for node in nodes:
+            value = self._value(node.value if isinstance(node, ast.Starred) else node, scope)
+            if isinstance(node, ast.Starred):
+                result += value if isinstance(value, list | tuple) else [UNKNOWN]
+            else:
+                result.append(value)
+        return result
+
+    def _dict(self, node: ast.Dict, scope: Scope) -> object:
+        result: dict[str, object] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            value = self._value(item, scope)
+            name = self._value(key, scope) if key is not None else None
+            if key is None and isinstance(value, dict):
+                result.update(value)
+            elif isinstance(name, str):
+                result[name] = value
+            else:
+                return UNKNOWN
+        return bounded(result)
+
+    def _bool(self, node: ast.BoolOp, scope: Scope) -> object:
+        unsure = False
+        value: object = UNKNOWN
+        for item in node.values:
+            value = self._value(item, scope)
+            known = values.truth(value)
+            if known is isinstance(node.op, ast.Or):
+                break
+            unsure |= known is None
+        return UNKNOWN if unsure else value
+
+    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: Scope) -> object:
+        """A list of plain values; where classes may be made, those of the first items."""
+        inner = Scope(scope)
+        makes = any(isinstance(item, ast.Call) and _may_make(item.func) for item in ast.walk(node.elt))
+        for generator in node.generators[:-1]:
+            self._bind(generator.target, self._first_of(self._value(generator.iter, inner))[0], inner)
+        last = node.generators[-1]
+        items = self._value(last.iter, inner)
+        if len(node.generators) > 1 or makes:
+            for item in self._first_of(items):
+                self._bind(last.target, item, inner)
+                self._value(node.elt, inner)
+            return UNKNOWN
+        if not isinstance(items, list | tuple | dict) or len(items) > _MOST_IN_COMPREHENSION:
+            return UNKNOWN
+        result: list[object] = []
+        for item in items:
+            self._bind(last.target, item, inner)
+            tests = [values.truth(self._value(test, inner)) for test in last.ifs]
+            if None in tests:
+                return UNKNOWN
+            if all(tests):
+                result.append(self._value(node.elt, inner))
+        return result
+
+    def _first_of(self, items: object) -> list[object]:
+        """The first of several, which stand for all of them; at least one."""
+        return (list(items)[:_FOLLOWED] if isinstance(items, list | tuple | dict) else []) or [UNKNOWN]
+
+    # -- classes of the file -------------------------------------------------------------------------------------
+
+    def _bases(self, kind: str) -> list[str]:
+        node = self._classes.get(kind)
+        bases = [self._value(base, self._scope) for base in node.bases] if node is not None else []
+        return [base.text for base in bases if isinstance(base, Expr)]
+
+    def _lineage(self, kind: str) -> list[str]:
+        """A class of the file and its bases there, depth first."""
+        result: list[str] = []
+        waiting = [kind]
+        while waiting:
+            name = waiting.pop(0)
+            if name in self._classes and name not in result:
+                result.append(name)
+                waiting = [*self._bases(name), *waiting]
+        return result
+
+    def _method(self, instance: Instance, name: str) -> Function | None:
+        for owner in self._lineage(instance.kind):
+            for item in self._classes[owner].body:
+                if isinstance(item, Definition) and item.name == name:
+                    return Function(item, self._scope, instance)
+        return None
+
+    def _attribute(self, holder: object, name: str) -> object:
+        if isinstance(holder, Instance):
+            known = holder.attributes.get(name, UNKNOWN)
+            return known if known is not UNKNOWN else self._class_attribute(holder, name)
+        if isinstance(holder, Expr) and "(" not in holder.text:
+            known = self._class_attribute(Instance(holder.text), name)
+            return known if known is not UNKNOWN else Expr(f"{holder.text}.{name}")
+        return holder.get(name, UNKNOWN) if isinstance(holder, dict) else UNKNOWN
+
+    def _class_attribute(self, instance: Instance, name: str) -> object:
+        """What a class of the file has under a name: a constant, or a method of the instance."""
+        for owner in self._lineage(instance.kind):
+            if owner not in self._bodies:
+                self._bodies[owner] = Scope(self._scope)
+                plain = [item for item in self._classes[owner].body if isinstance(item, ast.Assign | ast.AnnAssign)]
+                self._suite(plain, self._bodies[owner])
+            if name in self._bodies[owner].names:
+                return self._bodies[owner].names[name]
+        method = self._method(instance, name)
+        if method is not None and not _has_decorator(method.node, "property"):
+            return method
+        return UNKNOWN
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call, scope: Scope) -> object:
+        """Follow a call, and take note of it where it makes an object of a class."""
+        match node.func:
+            case ast.Attribute(value=holder, attr="item" | "tolist" | "split" as method):
+                numbers = self._value(holder, scope)
+                if isinstance(numbers, list | int | float):  # a short tensor is a list to us
+                    sizes = self._value(node.args[0], scope) if node.args else UNKNOWN
+                    return values.split(numbers, sizes) if method == "split" else numbers
+            case ast.Attribute(value=ast.Name(id=name) as holder, attr=method):
+                value = self._value(holder, scope)
+                if isinstance(value, dict | list):
+                    return self._container_method(value, name, method, node, scope)
+        function = self._value(node.func, scope)
+        given = self._arguments(node, scope)
+        self._note_factory(node, given)
+        if isinstance(node.func, ast.Name) and function in (UNKNOWN, Expr("dict")):
+            return self._builtin(node.func.id, given)
+        return self._invoke(function, given)
+
+    def _arguments(self, node: ast.Call, scope: Scope) -> Arguments:
+        args = self._items(node.args, scope)
+        opened = any(isinstance(arg, ast.Starred) for arg in node.args) and UNKNOWN in args
+        kwargs: dict[str, object] = {}
+        for keyword in node.keywords:
+            value = self._value(keyword.value, scope)
+            if keyword.arg is not None:
+                kwargs[keyword.arg] = value
+            elif isinstance(value, dict):
+                kwargs.update(value)
+            else:
+                opened = True
+        return Arguments(args, kwargs, opened)
+
+    def _builtin(self, name: str, given: Arguments) -> object:
+        if name != "dict":
+            return values.call_builtin(name, given.args)
+        if len(given.args) > 1 or not all(isinstance(arg, dict) for arg in given.args) or given.opened:
+            return UNKNOWN
+        return {**(given.args[0] if given.args else {}), **given.kwargs}  # type: ignore[dict-item]
+
+    def _container_method(
+        self, holder: dict[str, object] | list[object], name: str, method: str, node: ast.Call, scope: Scope
+    ) -> object:
+        """`kwargs.pop("x", None)`, `layers.append(x)`."""
+        given = self._arguments(node, scope)
+        first = given.args[0] if given.args else None
+        if isinstance(holder, list):
+            added = method == "append" and len(given.args) == 1 and len(holder) < MOST_ITEMS
+            if method in {"append", "extend", "insert", "pop", "remove", "reverse", "clear"}:
+                scope.names[name] = [*holder, first] if added else UNKNOWN
+            return UNKNOWN
+        if method in {"get", "pop", "setdefault"} and isinstance(first, str):
+            found = holder.get(first, given.args[1] if len(given.args) > 1 else UNKNOWN)
+            if method == "pop":
+                scope.names[name] = {key: value for key, value in holder.items() if key != first}
+            elif method == "setdefault":
+                scope.names[name] = {**holder, first: found}
+            return found
+        if method == "update":
+            scope.names[name] = {**holder, **(first if isinstance(first, dict) else {}), **given.kwargs}
+            return None
+        if method not in {"items", "keys", "values", "copy"}:
+            return UNKNOWN
+        return dict(holder) if method == "copy" else list(getattr(holder, method)())
+
+    def _invoke(self, function: object, given: Arguments) -> object:
+        """Call what is known of a function or class."""
+        args, kwargs, opened = given
+        if isinstance(function, Partial):
+            merged = Arguments([*function.args, *args], {**dict(function.kwargs), **kwargs}, opened)
+            return self._invoke(function.function, merged)
+        if isinstance(function, Function):
+            return self._enter(function, given)
+        if isinstance(function, Repeat):
+            return values.repeated(args[0], function.count) if len(args) == 1 else UNKNOWN
+        if not isinstance(function, Expr) or "(" in function.text:
+            return UNKNOWN
+        if function.text in {"torch.linspace", "np.linspace"}:
+            return values.linspace(args)
+        if function.text == "functools.partial" and args:
+            return Partial(args[0], tuple(args[1:]), tuple(kwargs.items()))
+        if function.text in self._classes:
+            self._add(function.text, given)
+            return self._make(function.text, given)
+        root, _, _ = function.text.partition(".")
+        is_class = _is_class_name(function.text)
+        if not is_class and root not in ROOTS:
+            return values.call_builtin(function.text, args)
+        if is_class:
+            self._add(function.text, given)
+        text = None if opened else render_call(function.text, args, kwargs)
+        return Expr(text) if text is not None and len(text) < LONGEST else UNKNOWN
+
+    def _note_factory(self, node: ast.Call, given: Arguments) -> None:
+        """`build(ResNet, variant, model_cfg=c, **kwargs)` makes a ResNet of `cfg=c` and these keyword arguments."""
+        kind = given.args[0] if given.args else None
+        if given.opened or not isinstance(kind, Expr) or not _is_class_name(kind.text) or _may_make(node.func):
+            return
+        if any(keyword.arg is None for keyword in node.keywords):
+            own = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+            passed = {name: value for name, value in given.kwargs.items() if name not in own}
+            for_model = [name for name in own if name.startswith("model_") and given.kwargs[name] is not None]
+            passed = {name.removeprefix("model_"): given.kwargs[name] for name in sorted(for_model)} | passed
+            self._add(kind.text, Arguments([], passed, False))
+            if kind.text in self._classes:
+                self._make(kind.text, Arguments([], passed, False))
+
+    def _make(self, kind: str, given: Arguments) -> Instance:
+        text = None if given.opened else render_call(kind, given.args, given.kwargs)
+        instance = Instance(kind, text if text is not None and len(text) < LONGEST else None)
+        constructor = self._method(instance, "__init__")
+        if constructor is not None:
+            self._enter(constructor, given)
+        else:
+            bodies = [item for owner in reversed(self._lineage(kind)) for item in self._classes[owner].body]
+            targets = [item.target for item in bodies if isinstance(item, ast.AnnAssign)]
+            fields = [target.id for target in targets if isinstance(target, ast.Name)]  # of a dataclass
+            instance.attributes.update({**dict(zip(fields, given.args, strict=False)), **given.kwargs})
+        return instance
+
+    def _enter(self, function: Function, given: Arguments) -> object:
+        """Follow a function's body with these arguments."""
+        if self._depth >= _DEEPEST or self._calls >= _MOST_CALLS:
+            return UNKNOWN
+        instance = function.instance
+        constructs = function.node.name == "__init__"
+        fresh = instance is None or (constructs and not instance.attributes)
+        shown = [render(value) for value in given.args], {name: render(value) for name, value in given.kwargs.items()}
+        key = (id(function.node), f"{instance.kind if instance is not None else ''} {shown}")
+        if fresh and key in self._seen:
+            found = self._seen[key]
+            if instance is not None and isinstance(found, Instance):
+                instance.attributes = dict(found.attributes)
+                return None
+            return found
+        self._calls += 1
+        self._depth += 1
+        flow = self._suite(function.node.body, self._scope_of(function, given))
+        self._depth -= 1
+        result = None if flow is None else flow[1] if flow[0] == "return" else UNKNOWN
+        if fresh:
+            self._seen[key] = instance if instance is not None else result
+        return result
+
+    def _scope_of(self, function: Function, given: Arguments) -> Scope:
+        """The scope of a call: each parameter's argument or default."""
+        scope = Scope(function.scope)
+        parameters, kwargs = function.node.args, dict(given.kwargs)
+        names = [arg.arg for arg in (*parameters.posonlyargs, *parameters.args)]
+        defaults: dict[str, ast.expr | None]
+        defaults = dict(zip(names[len(names) - len(parameters.defaults) :], parameters.defaults, strict=True))
+        defaults |= {arg.arg: node for arg, node in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)}
+        args = given.args
+        if function.instance is not None and not _has_decorator(function.node, "staticmethod"):
+            args = [function.instance, *args]
+        scope.names.update(zip(names, args, strict=False))
+        for name in (*names[len(args) :], *(arg.arg for arg in parameters.kwonlyargs)):
+            default = defaults.get(name)
+            value = self._value(default, self._scope) if default is not None else UNKNOWN
+            scope.names[name] = kwargs.pop(name, value)
+        if parameters.vararg is not None:
+            scope.names[parameters.vararg.arg] = UNKNOWN if given.opened else tuple(args[len(names) :])
+        if parameters.kwarg is not None:
+            scope.names[parameters.kwarg.arg] = kwargs
+        return scope
+
+
+def _has_decorator(node: Definition, name: str) -> bool:
+    return any(isinstance(item, ast.Name) and item.id == name for item in node.decorator_list)
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= LONGEST else None
+
+
+def _is_class_name(text: str) -> bool:
+    return text.rpartition(".")[2].lstrip("_")[:1].isupper()
+
+
+def _may_make(function: ast.expr) -> bool:
+    """Whether what is called may be a class: by its spelling, or as the usual name of a parameter that holds one."""
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return _is_class_name(name) or "block" in name.lower() or "layer" in name.lower()

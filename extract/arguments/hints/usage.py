@@ -1,0 +1,165 @@
+"""What each file of a library tells of classes: calls of them, and of its own classes signatures, examples, shapes."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from extract.arguments.hints.docstrings import Example, documented_shapes, examples_in
+from extract.arguments.hints.interpreter import CallSite, call_sites
+from extract.arguments.hints.model import Signature, method_of, signature_of
+from extract.resolve.discover import class_of, follow
+from extract.resolve.index import Index
+from extract.resolve.modules import Definition, Library, Module
+from extract.sources import Source, SourceFile
+from lemur_core.source.text import normalise
+
+USAGE_VERSION = 14
+
+
+Shape = tuple[str, tuple[str, ...]]  # an argument and its dimensions
+
+
+class ClassUsage(NamedTuple):
+    """What a file says of one of its classes."""
+
+    name: str
+    init: Signature | None  # None: inherited
+    forward: Signature | None
+    init_examples: tuple[Example, ...]
+    forward_examples: tuple[Example, ...]
+    shapes: tuple[Shape, ...]  # of forward's arguments
+    fields: tuple[tuple[str, str], ...] = ()  # attributes that its body annotates: their names and annotations
+
+
+class FileUsage(NamedTuple):
+    """What one file tells."""
+
+    sites: tuple[CallSite, ...]
+    classes: dict[str, ClassUsage]
+
+
+_STORED = TypeAdapter(FileUsage)
+
+
+class Ancestor(NamedTuple):
+    """A class of the corpus, or one of its bases."""
+
+    module: Module
+    usage: ClassUsage
+
+
+class Usage:
+    """Reads each file of a library once, when it is first asked for."""
+
+    def __init__(self, library: Library, index: Index) -> None:
+        self.library = library
+        self._index = index
+        self._files: dict[int, FileUsage] = {}
+        self._sites: dict[str, list[tuple[Module, CallSite]]] | None = None
+        self._lineage: dict[tuple[int, str], tuple[Ancestor, ...]] = {}
+
+    def of(self, module: Module) -> FileUsage:
+        """What one file tells."""
+        if id(module) not in self._files:
+            self._files[id(module)] = usage_of(self._index, module.source, module.file)
+        return self._files[id(module)]
+
+    def sites(self, name: str) -> list[tuple[Module, CallSite]]:
+        """The calls of a class of that name, in order of sources and paths."""
+        if self._sites is None:
+            self._sites = {}
+            scope = [(source, file) for source in self.library.sources for file in source.files]
+            for source, file in scope:
+                if source.in_scope(file.path):
+                    module = self.library.by_path[source.name, file.path]
+                    for site in self.of(module).sites:
+                        self._sites.setdefault(site.name, []).append((module, site))
+        return self._sites.get(name, [])
+
+    def lineage(self, module: Module, name: str) -> tuple[Ancestor, ...]:
+        """A class and its bases in the corpus, depth first."""
+        key = (id(module), name)
+        if key not in self._lineage:
+            self._lineage[key] = ()  # a class is not its own base
+            self._lineage[key] = tuple(self._walk(module, name))
+        return self._lineage[key]
+
+    def _walk(self, module: Module, name: str) -> Iterable[Ancestor]:
+        usage = self.of(module).classes.get(name)
+        facts = class_of(Definition(module, name))
+        if usage is None or facts is None:
+            return
+        seen = {(id(module), name)}
+        yield Ancestor(module, usage)
+        for base in facts.bases:
+            target = follow(self.library, module, base) if base else None
+            if isinstance(target, Definition):
+                for item in self.lineage(target.module, target.name):
+                    if (id(item.module), item.usage.name) not in seen:
+                        seen.add((id(item.module), item.usage.name))
+                        yield item
+
+    def definer(self, module: Module, name: str, method: str) -> tuple[Ancestor, Signature] | None:
+        """The class that a method comes from, and its signature."""
+        for item in self.lineage(module, name):
+            signature = item.usage.init if method == "__init__" else item.usage.forward
+            if signature is not None:
+                return item, signature
+        return None
+
+
+# -- one file --------------------------------------------------------------------------------------------------------
+
+
+def usage_of(index: Index, source: Source, file: SourceFile) -> FileUsage:
+    """What a file tells; kept in the index by the file's content."""
+    key = f"hints:{USAGE_VERSION}:{file.blob}"
+    stored = index.remembered(key)
+    if stored is not None:
+        return _STORED.validate_json(stored)
+    usage = read_file(source.read(file))
+    index.remember(key, _STORED.dump_json(usage))
+    return usage
+
+
+def read_file(raw: bytes) -> FileUsage:
+    """What a file's text tells; nothing where it does not parse."""
+    try:
+        text = normalise(raw)
+        tree = ast.parse(text)
+        classes = {node.name: _class(node) for node in _classes(tree.body)}
+        return FileUsage(tuple(call_sites(tree)), classes)
+    except (SyntaxError, ValueError, RecursionError):
+        return FileUsage((), {})
+
+
+def _classes(body: list[ast.stmt]) -> Iterator[ast.ClassDef]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield node
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _classes([*node.body, *node.orelse])
+
+
+def _class(node: ast.ClassDef) -> ClassUsage:
+    init, forward = method_of(node, "__init__"), method_of(node, "forward")
+    holders = [node, *(item for item in (init, forward) if item is not None)]
+    docstrings = [text for item in holders if (text := ast.get_docstring(item, clean=True))]
+    examples = examples_in(docstrings, node.name)
+    passed = signature_of(forward) if forward is not None else ()
+    names = [parameter.name for parameter in passed]
+    texts = [ast.get_docstring(item) or "" for item in (forward, node) if item is not None]
+    return ClassUsage(
+        node.name,
+        signature_of(init) if init is not None else None,
+        passed if forward is not None else None,
+        *examples,
+        tuple(dict.fromkeys(shape for text in texts for shape in documented_shapes(text, names))),
+        tuple(
+            (item.target.id, ast.unparse(item.annotation))
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ),
+    )

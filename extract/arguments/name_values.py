@@ -1,0 +1,234 @@
+"""Values to try for a constructor's parameter, from its name, its annotation and its default.
+
+The names are those of the field: `in_channels`, `embed_dim`, `num_heads`, `norm_layer`. Widths are 32, and numbers of
+heads divide them.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from extract.arguments.inputs import required
+from extract.arguments.trials import AttemptError, attempt
+
+SETTINGS = "@settings"  # stands for an object whose attributes follow these rules
+BLOCK = "@block"  # stands for a class of the block's file
+
+
+class Rule(NamedTuple):
+    """Values for the parameters whose whole lower-case name, or annotation, a pattern matches."""
+
+    pattern: str
+    values: str  # separated by |
+
+
+NAMES: tuple[Rule, ...] = (
+    Rule(r"config|cfg|conf|opts?|args|hparams|options|settings|.*_config", "@settings|{}|None"),
+    Rule(r".*_(cfg|args|kwargs)", "None|{}|@settings"),
+    Rule(
+        r".*heads?|head_num|(output|out|roi|pool(ed|ing)?|patch|tubelet|grid|cell|win(dow)?)_?(size|shape)|ps|ws"
+        r"|(.*_)?(ratio|factor|reduction)",
+        "4|(4, 4)|2|1|7|(2, 4, 4)|0.25",
+    ),
+    Rule(r"kernel(_sizes?|s)?|ksize|ks|(num_)?anchors?|na", "3|(3, 3)|[3, 5]|[3, 3]"),
+    Rule(r"strides?|s|padding|pad|p|dilations?|d", "1|2|0|(1, 1)|[1, 2, 2, 2]|[4, 8, 16]"),
+    Rule(
+        r"((num|n)_)?(hidden_)?(layers?|blocks|stages|levels|convs|stacks|depth)|depths|repeats?"
+        r"|((up|down)_?)?(scales?|sample|rate)(_factor)?",
+        "2|1|3|4|[2, 2, 2, 2]|[1, 2]|(2, 2)",
+    ),
+    Rule(r"(num|n)?_?class(es)?|nc|(num|n)_(labels|outputs?)", "10|4"),
+    Rule(r"(num_)?(embeddings|tokens|types|vocab)|vocab(_size)?", "64|32"),
+    Rule(r"(input|feat(ure)?|token|spatial)_?(res(olution)?|size|shape|map_size)", "(8, 8)|8|(16, 16)|16|32"),
+    Rule(
+        r"(max_|num_)?(seq|sequence|context|pos|patches|src|tgt)_?(len(gth)?|positions?|size)?|length|num_patches"
+        r"|num_(quer(y|ies)|slots|latents|codes|clusters|masks?|bins)|.*head_?(dim|size|width)",
+        "16|8|64|32",
+    ),
+    Rule(r".*drop(out)?(_?(prob|rate|path|p|ratio|out))?|prob|dpr|(.*_)?eps", "0.0|[0.0, 0.0]|0.1|1e-05"),
+    Rule(
+        r"temperature|tau|alpha|beta|gamma|sigma|theta|momentum|std|mean|margin|(.*_)?(weight|scale|threshold)|init_values?",
+        "1.0|0.5|2|[1.0]",
+    ),
+    Rule(r"norm_?(layer|cls|func|fn|type)?", "nn.LayerNorm|nn.BatchNorm2d|nn.Identity|'BN'|nn.LayerNorm(32)|None"),
+    Rule(r"(is|use|add|with|has|return|output|enable|tie)_.*|_?apply_.*", "False|True"),
+    Rule(r"(.*_)?impl(ementation)?|backend", "None|'eager'"),
+    Rule(r"(.*_)?(loss|criterion)(_(fn|func|fcn|function))?", "nn.MSELoss()|nn.BCEWithLogitsLoss()|1.0"),
+    Rule(r"(act|gate)_?(layer|fn|func)?|activ.*|.*_act", "nn.ReLU|nn.ReLU()|'relu'|'gelu'|F.relu|None|True"),
+    Rule(
+        r"(.*_)?(backbone|encoder)|body|trunk|(base_)?model|net(work)?|stem",
+        "nn.Conv2d(3, 32, 3, padding=1)|nn.Identity()|nn.Linear(32, 32)|nn.Sequential(nn.Conv2d(3, 32, 3, padding=1))",
+    ),
+)
+ANNOTATIONS: tuple[Rule, ...] = (
+    Rule(r"bool", "False|True"),
+    Rule(
+        r".*(list|sequence|iterable)\[.*(callable|module).*",
+        "[nn.Identity(), nn.Identity()]|nn.ModuleList([nn.Identity()])",
+    ),
+    Rule(r"(type|callable).*", "nn.Identity|nn.ReLU|@block|F.relu"),
+    Rule(r".*(module|nn\.).*", "nn.Identity()|nn.Linear(32, 32)|nn.Identity"),
+    Rule(r".*(list|sequence|tuple|iterable|size).*", "[32, 32]|[32, 32, 32]|(4, 4)|[2, 2, 2, 2]|(32, 32)"),
+    Rule(r".*float.*", "0.5|1.0"),
+    Rule(r".*int.*", "32|4|2|1"),
+    Rule(r".*str.*", "'mean'|'relu'|''"),
+)
+ANYTHING = "32|[32, 32, 32]|2|None|nn.Identity()|[32, 32]|(32, 32)|[32, 32, 32, 32]|@block|@settings|'mean'|0.5"
+
+
+#: How the expressions begin that an annotation of a list, a string or a mapping asks for.
+_KINDS: tuple[tuple[str, str], ...] = (
+    (r"(typing\.)?(list|tuple|sequence|iterable)\b.*", r"[\[(]"),
+    (r"str|literal\[['\"].*", r"['\"]"),
+    (r"(typing\.)?(dict|mapping)\b.*", r"[{]|dict\("),
+)
+
+
+def candidates(name: str, annotation: object = inspect.Parameter.empty) -> tuple[str, ...]:
+    """Expressions to try for a required parameter, the likeliest first; `BLOCK` and `SETTINGS` are no expressions."""
+    told = spelled(annotation).lower()
+    found = [*_first(NAMES, name.lower().strip("_")), *_first(ANNOTATIONS, told)]
+    kind = next((start for pattern, start in _KINDS if re.fullmatch(pattern, told)), "")
+    found.sort(key=lambda text: bool(kind) and re.match(kind, text) is None)
+    return tuple(dict.fromkeys(found if len(found) > 3 else [*found, *ANYTHING.split("|")]))
+
+
+def value_of(name: str) -> str:
+    """One expression for an attribute of settings, which hold plain values rather than layers."""
+    return next((text for text in candidates(name) if not text.startswith(("nn.", "F.", "@"))), "None")
+
+
+def _first(rules: Iterable[Rule], text: str) -> list[str]:
+    return next((rule.values.split("|") for rule in rules if re.fullmatch(rule.pattern, text)), [])
+
+
+def spelled(annotation: object) -> str:
+    """An annotation as text; empty where there is none."""
+    if annotation is inspect.Parameter.empty:
+        return ""
+    if isinstance(annotation, str):
+        return annotation
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+# -- small values for large defaults ---------------------------------------------------------------------------------
+
+#: The size that makes a model small where its default is larger than the limit, by name.
+SMALL: tuple[tuple[str, int, int], ...] = (
+    (r".*(token_id|token_index|pad_idx|padding_idx)", 1, 100),
+    (r".*(vocab_size|num_embeddings|n_vocab|vocab)", 128, 128),
+    (r".*(layers?|num_blocks|depth)", 2, 2),
+    (r".*(heads?|n_head)", 4, 4),
+    (r".*head_dim|head_size", 8, 8),
+    (r".*(image_size|img_size)", 32, 64),
+    (r".*(patch_size|patch)", 4, 4),
+    (r".*(positions?|_positions_?.*|position_embeddings|n_ctx|max_.*_?len.*|sliding_window)", 64, 64),
+    (r".*(intermediate|ffn|feed_?forward|d_ff|mlp_dim|inner).*", 64, 64),
+    (r".*num_labels|num_classes", 10, 10),
+    (r".*(embed|hidden|model|width|channels|_dim|^dim|_size|features|n_embd|filters|planes).*", 32, 64),
+)
+
+
+def shrunk(name: str, default: object) -> str | None:
+    """A small value for a parameter whose default is large; None where it is fine as it is."""
+    if isinstance(default, bool) or not isinstance(default, (int, list, tuple)):
+        return None
+    lower = name.lower().strip("_")
+    small, limit = next(((size, most) for pattern, size, most in SMALL if re.fullmatch(pattern, lower)), (0, 0))
+    if isinstance(default, int):
+        return str(small) if small and default > limit else None
+    if not default or not all(isinstance(item, int) and not isinstance(item, bool) for item in default):
+        return None
+    if not small and "dim" not in lower and "channel" not in lower and "depth" not in lower:
+        return None
+    size = 2 if re.search(r"depth|layers|blocks|repeats", lower) else small if 0 < small < 32 else 32
+    if max(default) <= size * 2:
+        return None
+    fresh = [min(item, size) for item in default]
+    return str(tuple(fresh) if isinstance(default, tuple) else fresh)
+
+
+def shrunk_arguments(defaults: Mapping[str, object]) -> dict[str, str]:
+    """Small values for all parameters whose defaults make a large model."""
+    found = {name: shrunk(name, default) for name, default in defaults.items()}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+# -- configuration objects -------------------------------------------------------------------------------------------
+
+
+class Settings:
+    """Answers any attribute with a value that its name suggests, and remembers what was asked."""
+
+    _MOST = 200
+
+    def __init__(self, evaluate: Callable[[str], Any]) -> None:
+        object.__setattr__(self, "_evaluate", evaluate)
+        object.__setattr__(self, "_asked", {})
+        object.__setattr__(self, "_by_key", [])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or len(self._asked) > self._MOST:
+            raise AttributeError(name)
+        text = value_of(name)
+        self._asked[name] = text
+        value = self._evaluate(text)
+        object.__setattr__(self, name, value)
+        return value
+
+    def __getitem__(self, name: str) -> Any:
+        self._by_key.append(name)
+        return getattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As a dict's."""
+        self._by_key.append(name)
+        return default if default is not None else getattr(self, name)
+
+    def expression(self) -> str:
+        """An object with the attributes that were asked for, or a dict where they were asked for by key."""
+        if self._by_key:
+            return "{" + ", ".join(f"{name!r}: {text}" for name, text in self._asked.items()) + "}"
+        return f"types.SimpleNamespace({', '.join(f'{name}={text}' for name, text in self._asked.items())})"
+
+
+def configuration_expressions(name: str, cls: type) -> list[str]:
+    """Constructor calls of a configuration class: a small one first, then by its defaults."""
+    parameters = parameters_of(cls)
+    needed: dict[str, str] = {}
+    try:
+        default = attempt(cls)
+        fields: dict[str, object] = dict(vars(default))
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        known = {
+            field: value
+            for field, value in fields.items()
+            if not field.startswith("_") and (takes_any or field in parameters)
+        }
+    except (AttemptError, TypeError):  # then the signature says what there is
+        known = {field: parameter.default for field, parameter in parameters.items()}
+        texts = {field: candidates(field, parameters[field].annotation)[0] for field in required(parameters)}
+        needed = {field: text for field, text in texts.items() if not text.startswith("@")}
+    small = needed | shrunk_arguments(known)
+    for field, value in known.items():
+        if field.endswith("_config") or (hasattr(value, "__dict__") and type(value).__name__.endswith("Config")):
+            inner = dict(value) if isinstance(value, dict) else dict(getattr(value, "__dict__", {}))
+            shrunk_inner = shrunk_arguments({key: item for key, item in inner.items() if not key.startswith("_")})
+            if shrunk_inner:
+                pairs = ", ".join(f"{key!r}: {text}" for key, text in sorted(shrunk_inner.items()))
+                small[field] = "{" + pairs + "}"
+    return list(dict.fromkeys([call_of(name, small), call_of(name, needed)]))
+
+
+def call_of(name: str, arguments: Mapping[str, str]) -> str:
+    """A call with these keyword arguments, as an expression."""
+    return f"{name}({', '.join(f'{key}={text}' for key, text in sorted(arguments.items()))})"
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function or class; none where it does not say."""
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (ValueError, TypeError):
+        return {}

@@ -1,0 +1,526 @@
+"""What an error says about the inputs of forward: other inputs to try, the likeliest first.
+
+PyTorch's messages name what they wanted (`expected input[2, 32, 16, 16] to have 3 channels`), Python's what they could
+not unpack, and the failing line names the argument. Where an assertion compares two numbers, both are known.
+"""
+
+import ast
+import contextlib
+import inspect
+import itertools
+import linecache
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from extract.arguments.inputs import (
+    BYTE,
+    FLOAT,
+    INDEX,
+    MASK,
+    POSITIVE,
+    Fields,
+    Inputs,
+    Items,
+    Layers,
+    Literal,
+    Tensor,
+    Value,
+    change_tensors,
+    is_variadic,
+    like_main,
+    meaning,
+    pyramid,
+    tensors_in,
+    with_value,
+)
+from extract.arguments.probe import MODULE_NAME
+from extract.arguments.trials import AttemptError
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_LARGEST = 8192  # of a size
+_MOST_RANK = 6
+_NONE = Literal("None")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """A failed call of forward."""
+
+    failure: AttemptError
+    inputs: Inputs
+    parameters: Mapping[str, inspect.Parameter]
+    layers: Layers
+    loss: bool
+
+    @property
+    def text(self) -> str:
+        """The message in one line."""
+        return " ".join(str(self.failure.cause).split())
+
+    @property
+    def line(self) -> str:
+        """The innermost line of the block that failed."""
+        return self.failure.lines[-1] if self.failure.lines else ""
+
+    @property
+    def main(self) -> Tensor:
+        """The first tensor among the inputs."""
+        return next((t for _, value in self.inputs for t in tensors_in(value)), Tensor((2, 32)))
+
+    def words(self) -> list[str]:
+        """The words of the failing lines, the innermost line first, then those of the message."""
+        words = [word for line in reversed(self.failure.lines) for word in _WORD.findall(line)]
+        return list(dict.fromkeys(words + _WORD.findall(self.text)))
+
+    def implicated(self) -> list[str]:
+        """Arguments that the failing lines name, the innermost first; the others after them."""
+        given = [name for name, _ in self.inputs]
+        named = [word for word in self.words() if word in given]
+        return named + [name for name in given if name not in named]
+
+    def with_tensors(self, name: str, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
+        """The inputs with the tensors of one argument changed, if that changes anything; None leaves one as it is."""
+        value = dict(self.inputs)[name]
+        fresh = change_tensors(value, lambda tensor: change(tensor) or tensor)
+        if fresh != value:
+            yield with_value(self.inputs, name, fresh)
+
+    def each_with(self, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
+        """`with_tensors` for each argument, the implicated ones first."""
+        for name in self.implicated():
+            yield from self.with_tensors(name, change)
+
+    def all_with(self, change: Callable[[Tensor], Value | None]) -> Iterator[Inputs]:
+        """The inputs with all tensors changed, if that changes anything."""
+        fresh = tuple((name, change_tensors(value, lambda t: change(t) or t)) for name, value in self.inputs)
+        if fresh != self.inputs:
+            yield fresh
+
+
+def repairs(at: FailedCall) -> Iterator[Inputs]:
+    """Other inputs to try after a failure; may repeat itself."""
+    for rule in RULES:
+        yield from rule(at)
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+_IMAGES = (32, 64, 8, 7, 14, 224, 56, 4, 128)
+_LENGTHS = (64, 17, 49, 50, 4, 1, 196, 197, 65)
+
+#: Messages that name the size that there was and the one that was wanted, and where they stand in the pattern.
+SIZES: tuple[tuple[str, int, int], ...] = (
+    (r"to have (\d+) channels, but got (\d+) channels", 2, 1),
+    (r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)", 2, 3),
+    (r"must have same reduction dim, but got \[\d+, (\d+)\] X \[(\d+), \d+\]", 1, 2),
+    (r"is not valid: got: (\d+) expected: (\d+)", 1, 2),
+    (r"normalized_shape=\[(\d+)\].*but got input of size\[(?:\d+, )*(\d+)\]", 2, 1),
+    (r"Expected size for first two dimensions of batch2 tensor to be: \[\d+, (\d+)\] but got: \[\d+, (\d+)\]", 1, 2),
+)
+
+
+def stated_sizes(at: FailedCall) -> Iterator[Inputs]:
+    """Messages that name the size that there was and the one that was wanted."""
+    for pattern, have, want in SIZES:
+        if match := re.search(pattern, at.text):
+            yield from resized(at, int(match[have]), int(match[want]))
+
+
+def shares(at: FailedCall) -> Iterator[Inputs]:
+    """Sizes that are a part or a sum of what stood in the inputs: heads, halves, `x[:2]` beside `x[2:]`, pieces."""
+    sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
+    for pattern, have, want in SIZES:
+        if match := re.search(pattern, at.text):
+            part = int(match[have])
+            for size in sorted(size for size in sizes if size > 2 and size != part):
+                wanted, rest = divmod(size * int(match[want]), max(part, 1))
+                if not rest and part and not (size % part and part % size):
+                    yield from resized(at, size, wanted)
+    if match := re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", at.text):
+        whole = int(match[1]) + int(match[2])
+        if whole in sizes:
+            yield from resized(at, whole, 2 * min(int(match[1]), int(match[2])))
+    if match := re.search(r"sum exactly to (\d+) .*got split_sizes=\[([\d, ]+)\]", at.text):
+        yield from resized(at, int(match[1]), sum(map(int, match[2].split(","))))
+
+
+def resized(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
+    """Every size `have` becomes `want`: in all inputs together, then in each, at the ends first."""
+    if have == want or not 0 < want <= _LARGEST:
+        return
+    for place in (1, -1, -2, 0):
+
+        def change(tensor: Tensor, place: int = place) -> Tensor | None:
+            if -len(tensor.shape) <= place < len(tensor.shape) and tensor.shape[place] == have:
+                return _sized(tensor, place, want)
+            return None
+
+        everywhere = list(at.all_with(change))
+        yield from everywhere
+        if everywhere and len(at.inputs) > 1:
+            yield from at.each_with(change)
+    square = math.isqrt(want)
+    if square * square == want:
+        yield from _with_pixels(at, have, square)
+    image = next((t for _, value in at.inputs for t in tensors_in(value) if len(t.shape) == 4), None)
+    if image is not None:
+        side = math.isqrt(want // image.shape[1])
+        if side and side * side * image.shape[1] == want:
+            yield from _with_pixels(at, math.prod(image.shape[1:]), side)
+
+
+def _with_pixels(at: FailedCall, have: int, side: int) -> Iterator[Inputs]:
+    """An image whose pixels are counted as tokens gets another side."""
+
+    def change(tensor: Tensor) -> Tensor | None:
+        shape = tensor.shape
+        counted = len(shape) == 4 and have in (shape[-1] * shape[-2], math.prod(shape[1:]))
+        return tensor.with_shape((*shape[:-2], side, side)) if counted else None
+
+    yield from at.each_with(change)
+
+
+def _sized(tensor: Tensor, place: int, size: int) -> Tensor:
+    """A tensor with another size at one place; an image that was no square becomes one."""
+    shape = list(tensor.shape)
+    old, shape[place] = shape[place], size
+    pixels = place % len(shape) >= len(shape) - 2
+    if len(shape) in (4, 5) and pixels and shape[-1] != shape[-2] and old in shape[-2:]:
+        shape[-1] = shape[-2] = size
+    return tensor.with_shape(shape)
+
+
+def volumes(at: FailedCall) -> Iterator[Inputs]:
+    """`shape [2, 64, 32] is invalid for input of size 1024`: the product says how a size must grow."""
+    match = re.search(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", at.text)
+    if not match:
+        return
+    want, have = math.prod(size for size in map(int, match[1].split(",")) if size > 0), int(match[2])
+    if not want or not have:
+        return
+    ratio = math.isqrt(max(want // have, 1))
+    for name in at.implicated():
+        for place, (top, bottom) in itertools.product((1, 2, 3, -1), ((want, have), (have, want))):
+
+            def change(tensor: Tensor, place: int = place, top: int = top, bottom: int = bottom) -> Tensor | None:
+                if not -len(tensor.shape) <= place < len(tensor.shape) or tensor.shape[place] * top % bottom:
+                    return None
+                size = tensor.shape[place] * top // bottom
+                return _sized(tensor, place, size) if 0 < size <= _LARGEST else None
+
+            yield from at.with_tensors(name, change)
+        if ratio > 1:
+            yield from at.with_tensors(name, partial(_larger, ratio=ratio))
+
+
+def _larger(tensor: Tensor, ratio: int) -> Tensor | None:
+    if len(tensor.shape) < 4:
+        return None
+    return tensor.with_shape((*tensor.shape[:-2], tensor.shape[-2] * ratio, tensor.shape[-1] * ratio))
+
+
+def any_pair(at: FailedCall) -> Iterator[Inputs]:
+    """Any two numbers of the message, one of which is a size of an input."""
+    numbers = [int(n) for n in re.findall(r"(?<![\w.])\d+(?![\w.])", at.text)][:10]
+    sizes = {size for _, value in at.inputs for tensor in tensors_in(value) for size in tensor.shape}
+    for have in dict.fromkeys(n for n in numbers if n in sizes and n > 2):
+        for want in dict.fromkeys(n for n in numbers if n != have):
+            yield from resized(at, have, want)
+
+
+def other_sizes(at: FailedCall) -> Iterator[Inputs]:
+    """Other numbers of pixels and tokens."""
+    for side in _IMAGES:
+        yield from at.all_with(partial(_image, side=side))
+    for count in _LENGTHS:
+        yield from at.all_with(partial(_tokens, count=count))
+
+
+def _image(tensor: Tensor, side: int) -> Tensor | None:
+    square = len(tensor.shape) in (4, 5) and tensor.shape[-1] == tensor.shape[-2]
+    return tensor.with_shape((*tensor.shape[:-2], side, side)) if square else None
+
+
+def _tokens(tensor: Tensor, count: int) -> Tensor | None:
+    counted = len(tensor.shape) == 3 or (len(tensor.shape) == 2 and tensor.kind == INDEX)
+    return tensor.with_shape((tensor.shape[0], count, *tensor.shape[2:])) if counted else None
+
+
+# -- numbers of dimensions -------------------------------------------------------------------------------------------
+
+#: Messages that say how many dimensions were wanted, and what is to be added to the number that they name.
+RANKS: tuple[tuple[str, int], ...] = (
+    (r"not enough values to unpack \(expected (\d+)", 0),
+    (r"too many values to unpack \(expected (\d+)", 0),
+    (r"but got (\d+)\)", 1),  # dimension out of range
+    (r"[Ww]rong shape: expected (\d+) dims", 0),
+    (r"too many indices for tensor of dimension (\d+)", 1),
+)
+
+
+def ranks(at: FailedCall) -> Iterator[Inputs]:
+    """Messages and unpackings that say how many dimensions were wanted."""
+    named = [int(n) for n in re.findall(r"(\d)-?D(?:\b| )", at.text.split(" got ")[0])]
+    found = [int(match[1]) + more for pattern, more in RANKS if (match := re.search(pattern, at.text))]
+    for rank in dict.fromkeys([*found, *sorted(named, reverse=True)]):
+        if 1 <= rank <= _MOST_RANK:
+            yield from at.each_with(partial(of_rank, rank=rank))
+            if len(at.inputs) > 1:
+                yield from at.all_with(partial(of_rank, rank=rank))
+
+
+def of_rank(tensor: Tensor, rank: int) -> Tensor | None:
+    """A tensor of as many dimensions that keeps its channels; None if it has as many."""
+    shape = tensor.shape
+    if len(shape) == rank:
+        return None
+    channels = shape[-1] if len(shape) != 4 else shape[1]
+    fresh = {
+        1: shape[:1],
+        2: (shape[0], channels),
+        3: (shape[0], 16, channels),
+        4: (shape[0], channels, 16, 16),
+        5: (shape[0], channels, 4, 16, 16),
+        6: (shape[0], 1, channels, 4, 16, 16),
+    }[rank]
+    return tensor.with_shape(fresh)
+
+
+def compared(at: FailedCall) -> Iterator[Inputs]:
+    """Numbers that an assertion or a condition found to differ: sizes, or how many dimensions an argument has."""
+    for have, want, name in compared_numbers(at.failure.cause.__traceback__):
+        if not name:
+            yield from resized(at, have, want)
+        elif 1 <= want <= _MOST_RANK:
+            for known in [name] if name in dict(at.inputs) else at.implicated():
+                yield from at.with_tensors(known, partial(of_rank, rank=want))
+
+
+def compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, str]]:
+    """Pairs of integers that the failing lines compare, evaluated where they failed; inner frames first.
+
+    Returns: what there was, what it was compared with, and the variable whose number of dimensions that is, if it is.
+    """
+    frames = []
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.endswith(f"{MODULE_NAME}.py"):
+            frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    pairs: list[tuple[int, int, str]] = []
+    for frame, line in reversed(frames[-3:]):
+        for test in _tests_near(frame.f_code.co_filename, line):
+            for left, right in zip([test.left, *test.comparators], test.comparators, strict=False):
+                for one, other in ((left, right), (right, left)):
+                    values = [_integers(node, frame.f_globals, frame.f_locals) for node in (one, other)]
+                    if isinstance(other, (ast.Tuple, ast.List, ast.Set)) and len(values[0]) == 1:
+                        values[0] *= len(values[1])
+                    name = _counted(one)
+                    if name or not _counted(other):
+                        pairs += [(a, b, name) for a, b in zip(*values, strict=False) if a != b]
+    return list(dict.fromkeys(pairs))
+
+
+def _counted(node: ast.expr) -> str:
+    """The variable of `x.ndim`, `x.dim()` or `len(x.shape)`."""
+    match = re.fullmatch(r"(\w+)\.(ndim|dim\(\))|len\((\w+)\.(shape|size\(\))\)", ast.unparse(node))
+    return (match[1] or match[3]) if match else ""
+
+
+def _tests_near(file: str, line: int) -> list[ast.Compare]:
+    """The comparisons of an assertion, or of the `if` above a raise."""
+    for start in (line, line - 1, line - 2, line - 3):
+        text = ""
+        for number in range(start, start + 4):
+            text = f"{text} {linecache.getline(file, number).strip()}".strip()
+            if not re.match(r"(torch\.)?_?assert\b|if\b|elif\b", text):
+                break
+            for source in (text.removeprefix("el"), text.removeprefix("el").partition(":")[0] + ": pass"):
+                with contextlib.suppress(SyntaxError):
+                    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare)]
+    return []
+
+
+def _integers(node: ast.expr, names: dict[str, Any], local: Mapping[str, Any]) -> list[int]:
+    try:
+        value = eval(compile(ast.Expression(node), "<compared>", "eval"), names, dict(local))
+    except Exception:  # noqa: BLE001 - names of foreign code may do anything; then nothing is known
+        return []
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return [item for item in values if isinstance(item, int) and not isinstance(item, bool)]
+
+
+# -- kinds of values -------------------------------------------------------------------------------------------------
+
+
+def missing(at: FailedCall) -> Iterator[Inputs]:
+    """Optional arguments that turn out to be needed."""
+    if not re.search(
+        r"None|missing|must be (specified|provided|given|set)|either|[Ss]pecify|required|You have to|expected|assert",
+        at.text + at.line,
+    ):
+        return
+    given = dict(at.inputs)
+    optional = [name for name, parameter in at.parameters.items() if not is_variadic(parameter)]
+    named = [word for word in at.words() if word in optional and given.get(word, _NONE) == _NONE]
+    for name in named or [name for name in optional if name not in given][:2]:
+        for value in like_main(name, at.main, loss=at.loss):
+            if value != _NONE:
+                yield with_value(at.inputs, name, value)
+
+
+#: Words of messages about types of numbers, and the kind that they ask for.
+KINDS: tuple[tuple[str, str], ...] = (
+    (r"uint8", BYTE),
+    (r"long|int64|indices|one_hot|integer|'index'|int ", INDEX),
+    (r"float|long|bool|complex", FLOAT),
+    (r"bool|mask|byte", MASK),
+    (r"between 0 and 1|all elements of input should be", POSITIVE),
+)
+
+
+def kinds(at: FailedCall) -> Iterator[Inputs]:
+    """Messages about types of numbers."""
+    lower = at.text.lower()
+    for pattern, kind in KINDS:
+        if re.search(pattern, lower):
+            for name in at.implicated():
+                yield from at.with_tensors(name, partial(_of_kind, kind=kind))
+                for rank in (2, 1) if kind == INDEX else ():
+                    yield from at.with_tensors(name, partial(_indices, rank=rank))
+    if "index out of range" in lower or "out of bounds" in lower:
+        yield from at.each_with(lambda tensor: replace(tensor, below=1) if tensor.kind == INDEX else None)
+
+
+def _of_kind(tensor: Tensor, kind: str) -> Tensor:
+    return replace(tensor, kind=kind)
+
+
+def _indices(tensor: Tensor, rank: int) -> Tensor | None:
+    return Tensor(tensor.shape[:rank], INDEX) if tensor.kind != INDEX and len(tensor.shape) > rank else None
+
+
+def lists(at: FailedCall) -> Iterator[Inputs]:
+    """Where a tensor stands for a list, or a list has the wrong length."""
+    short = re.search(r"\(expected (\d+), got (\d+)\)", at.text)  # what is left of a tensor that was looped over
+    looped = short is not None and int(short[1]) == int(short[2]) + 1 == len(at.main.shape)
+    stored = re.match(r"(\w+)\[\w+\] = ", at.line)  # into what was meant to be a list
+    looped = looped or (stored is not None and stored[1] in dict(at.inputs))
+    lines = " ".join(at.failure.lines)
+    taken = [name for name, _ in at.inputs if re.search(rf"(?<![\w.]){name}\[\w+\]", lines)]
+    looped = looped or bool(taken and re.search(r"expected \dD .*\(got \dD", at.text))  # one of a tensor's items
+    told = r"list|tuple|sequence|len\(|zip|enumerate|isinstance|index out of range|for .* in "
+    if not looped and not re.search(told, f"{at.text} {at.line}"):
+        return
+    for name in at.implicated()[:3]:
+        value = dict(at.inputs)[name]
+        if isinstance(value, Tensor):
+            yield from (with_value(at.inputs, name, item) for item in _lists_of(value, at.layers))
+        elif isinstance(value, Items):
+            longer = _falling((*value.values, value.values[-1]))
+            for values in (longer, value.values[:-1] or value.values, _falling((*longer, longer[-1]))):
+                yield with_value(at.inputs, name, replace(value, values=values))
+
+
+def unlisted(at: FailedCall) -> Iterator[Inputs]:
+    """Where a list stands for a tensor: its first one."""
+    match = re.search(r"'(list|tuple)' object has no attribute '(\w+)'|must be (Tensor), not (list|tuple)", at.text)
+    if match and hasattr(torch.Tensor, match[2] or "shape"):
+        for name in at.implicated():
+            value = dict(at.inputs)[name]
+            if isinstance(value, Items):
+                yield with_value(at.inputs, name, value.values[0])
+
+
+_CALLED = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?\(")
+
+
+def callables(at: FailedCall) -> Iterator[Inputs]:
+    """Arguments that turn out to be called: a layer, or a list of layers, that returns what it is given."""
+    if "object is not callable" not in at.text:
+        return
+    given = dict(at.inputs)
+    for called in _CALLED.finditer(at.line):
+        if called[1] in given:
+            layer = "[nn.Identity() for _ in range(8)]" if called[2] else "nn.Identity()"
+            yield with_value(at.inputs, called[1], Literal(layer))
+
+
+#: What a number, or another plain value, in the place of a layer or of a list cannot do.
+_CANNOT = re.compile(r"'(?!Tensor)[\w.]+' object is not (callable|iterable)")
+
+
+def of_the_module(at: FailedCall) -> bool:
+    """Whether what failed is how the module was constructed, whatever it is given: a number in the place of a layer."""
+    cannot = _CANNOT.search(at.text)
+    if cannot is None:
+        return False
+    loop = re.sub(r"(^for .*?:) .*", r"\1", at.line)  # without what is done in it
+    words = (one[1] for one in _CALLED.finditer(at.line)) if cannot[1] == "callable" else _WORD.findall(loop)
+    return not any(word in at.parameters for word in words)
+
+
+def _lists_of(value: Tensor, layers: Layers) -> Iterator[Value]:
+    if len(value.shape) == 4:
+        if len(layers.channels) > 1:
+            yield pyramid(layers.channels, len(layers.channels))
+        yield from (pyramid(value.shape[1], levels) for levels in (2, 3, 4, 5))
+    yield from (Items((value,) * count) for count in (2, 3, 1))
+
+
+def _falling(values: Sequence[Value]) -> tuple[Value, ...]:
+    """Maps of equal size become a pyramid when more of them are needed."""
+    last = values[-1]
+    if isinstance(last, Tensor) and len(last.shape) == 4 and last.shape[-1] > 1:
+        half = last.with_shape((*last.shape[:2], max(1, last.shape[-2] // 2), max(1, last.shape[-1] // 2)))
+        return (*values[:-1], half)
+    return tuple(values)
+
+
+def fields(at: FailedCall) -> Iterator[Inputs]:
+    """Where a tensor stands for a dict or an object: one with the keys or attributes that were asked for."""
+    if re.search(
+        r"'Tensor' object has no attribute '(keys|items|values|get|pop)'|only integers, slices|string indices|KeyError"
+        r"|invalid data type 'str'",
+        at.text + type(at.failure.cause).__name__,
+    ) or ("too many indices" in at.text and re.search(r"\[['\"]\w+['\"]\]", at.line)):
+        keys = re.findall(r"\[['\"](\w+)['\"]\]", " ".join(at.failure.lines)) or [at.text.strip("'\"")]
+        for name in at.implicated():
+            yield from _with_fields(at, name, keys, attributes=False)
+    match = re.search(r"'(Tensor|types\.SimpleNamespace|dict|list)' object has no attribute '(\w+)'", at.text)
+    if match and not hasattr(torch.Tensor, match[2]):
+        for name in at.implicated():
+            yield from _with_fields(at, name, [match[2]], attributes=True)
+
+
+def _with_fields(at: FailedCall, name: str, keys: Sequence[str], *, attributes: bool) -> Iterator[Inputs]:
+    """An argument as a dict or an object that has these keys too."""
+    value = dict(at.inputs)[name]
+    known = dict(value.values) if isinstance(value, Fields) and value.attributes == attributes else {}
+    fresh = {key: known.get(key) or meaning(key) or at.main for key in (*known, *keys) if key.isidentifier()}
+    if fresh and fresh.keys() != known.keys():
+        yield with_value(at.inputs, name, Fields(tuple(fresh.items()), attributes))
+
+
+#: The likeliest first.
+RULES: tuple[Callable[[FailedCall], Iterator[Inputs]], ...] = (
+    stated_sizes,
+    unlisted,
+    shares,
+    callables,
+    ranks,
+    missing,
+    kinds,
+    lists,
+    fields,
+    compared,
+    volumes,
+    any_pair,
+    other_sizes,
+)

@@ -1,0 +1,412 @@
+"""What runs inside the sandbox for one block: execute, construct, forward, backward, and say how far it came."""
+
+import functools
+import importlib.util
+import itertools
+import math
+import sys
+import types
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
+from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, forward_parameters, run
+from extract.arguments.inputs import (
+    Inputs,
+    Tensor,
+    change_nested,
+    change_tensors,
+    flatten,
+    has_shape,
+    value_text,
+)
+from extract.arguments.probe import MODULE_NAME, hide, kind_of, load, one_line
+from extract.arguments.trials import AttemptError, Budget, Namespace, attempt, differentiate, seed_all
+
+_VARIANTS = 12
+_LIKELY = 2  # of them, tried at once
+_FULL_TRIES = 3  # ways of calling that are tried until one also runs backward
+
+
+def climb(payload: dict[str, Any]) -> dict[str, Any]:
+    """Take a block as far up the rungs as it comes.
+
+    Args:
+        payload: `code`; `name` of the class; `folders` to add at the end of sys.path; `origin`, packages out of reach;
+            `goal`, the rung to stop at; `hints` from the corpus.
+
+    Returns: `level`; `kind` and `error` where it stopped before the goal; from `constructed` on, `arguments` and
+    `observed`.
+    """
+    compile_nothing()
+    sys.path += payload.get("folders", [])
+    hide(payload.get("origin", []))
+    cls, stopped = define(payload)
+    if cls is None or payload["goal"] == "executed":
+        return {"level": "executed", **stopped} if cls is not None else {"level": "compiled", **stopped}
+    return _search(cls, payload)
+
+
+def compile_nothing() -> None:
+    """Run what asks for `torch.compile` as it is: it compiles in processes of its own, and there are none here."""
+    torch.compile = _as_it_is
+
+
+def _as_it_is(model: Any = None, **_: object) -> Any:
+    """Takes the place of `torch.compile`, as a function and as a decorator with options."""
+    return model if model is not None else (lambda function: function)
+
+
+def define(payload: dict[str, Any]) -> tuple[type[nn.Module] | None, dict[str, Any]]:
+    """The class that a block's file defines, or why there is none."""
+    try:
+        module = load(payload["code"])
+        found = getattr(module, payload["name"], None)
+    except (MemoryError, PermissionError):
+        raise  # the sandbox tells what was exceeded or denied
+    except BaseException as error:  # noqa: BLE001 - foreign code raises anything; every error is an outcome
+        return None, {"kind": kind_of(error), "error": one_line(error)}
+    if not isinstance(found, type):
+        return None, {"kind": "not_defined", "error": f"the file runs but defines no class {payload['name']}"}
+    if not issubclass(found, nn.Module):
+        return None, {"kind": "not_a_module", "error": f"{payload['name']} is not a subclass of torch.nn.Module"}
+    return found, {}
+
+
+def namespace(block: dict[str, Any], companions: list[dict[str, Any]]) -> Namespace:
+    """The names that expressions may use: the usual ones, then the block's, then its companions'."""
+    names: dict[str, Any] = {}
+    for place, item in enumerate(companions):
+        loaded = _load_companion(item, place)
+        if loaded is not None:
+            names[item["name"]] = loaded
+    names |= {name: value for name, value in block.items() if not name.startswith("__") and value is not object}
+    usual: dict[str, Any] = {
+        "torch": torch,
+        "nn": nn,
+        "F": nn.functional,
+        "np": np,
+        "numpy": np,
+        "math": math,
+        "functools": functools,
+    }
+    usual |= {"partial": functools.partial, "types": types, "OrderedDict": OrderedDict}
+    return Namespace(names | usual)
+
+
+def _load_companion(item: dict[str, Any], place: int) -> Any:
+    own = vars(sys.modules[MODULE_NAME]).get(item["name"], object)
+    if own is not object or not item["code"]:  # `object` stands for what only annotations name
+        return None
+    path = Path(f"companion_{place}.py").resolve()
+    path.write_text(item["code"], encoding="utf-8")
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[path.stem] = module
+    try:
+        attempt(lambda: specification.loader.exec_module(module))  # type: ignore[union-attr]
+    except AttemptError:
+        return None
+    return getattr(module, item["name"], None)
+
+
+def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
+    hints = payload.get("hints") or {}
+    block = vars(sys.modules[MODULE_NAME])
+    names = namespace(block, list(hints.get("companions", ())))
+    others = tuple(
+        name
+        for name, value in block.items()
+        if isinstance(value, type)
+        and issubclass(value, nn.Module)
+        and value is not cls
+        and value.__module__ == MODULE_NAME
+    )
+    blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
+    budget = Budget()
+    constructor = Constructor(cls, names, hints, budget, blocks)
+    best: dict[str, Any] | None = None
+    goal = payload["goal"]
+    for plan in _all(constructor):
+        if goal == "constructed":
+            return _constructed(plan.built) | {"kind": None, "error": None}
+        result, failure = _run(constructor, plan.built, goal)
+        best = _better(best, result)
+        if best["level"] in ("forward", "backward"):
+            break
+        plan.failure = failure
+    if best is not None:
+        best.pop("progress", None)
+        return best
+    if constructor.worst is None:
+        return {"level": "executed", "kind": "no_arguments", "error": "no constructor arguments were found to try"}
+    failure, arguments = constructor.worst
+    return {
+        "level": "executed",
+        "kind": failure.kind,
+        "error": f"{cls.__name__}({_arguments_text(arguments)}): {failure.message}{failure.where()}",
+    }
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A module to try, and where its failure is kept."""
+
+    built: Constructed
+    failure: AttemptError | None = None
+
+
+def _all(constructor: Constructor) -> Iterator[_Plan]:
+    """Modules to try: of each plan, then what its failure suggests."""
+    for built in constructor.plans():
+        waiting = [built]
+        for _ in range(_VARIANTS + 1):
+            if not waiting:
+                break
+            plan = _Plan(waiting.pop())
+            yield plan
+            if plan.failure is not None:
+                failed = str(plan.failure.cause)
+                fresh = list(itertools.islice(constructor.variants(plan.built, plan.failure), _VARIANTS))[::-1]
+                if plan.built is built or "SimpleNamespace" in failed:  # each variant gets further than the one before
+                    waiting += fresh
+                elif "object is not callable" in failed or "positional arguments but" in failed:
+                    waiting = [*fresh[:-_LIKELY], *waiting, *fresh[-_LIKELY:]]  # a layer is likelier than what it was
+        if constructor.budget.late():
+            return
+
+
+def _run(constructor: Constructor, built: Constructed, goal: str) -> tuple[dict[str, Any], AttemptError | None]:
+    """How far one module comes, and the failure that came furthest where that is not forward."""
+    forward = Forward(built, constructor, constructor.names, constructor.hints, constructor.budget)
+    best = _constructed(built)
+    for called in itertools.islice(forward.search(), _FULL_TRIES):
+        confirmed = _confirmed(constructor, built, called, goal)
+        best = confirmed if best["kind"] == "no_inputs" else _better(best, confirmed)
+        if best["level"] == goal:
+            return best, None
+    if best["level"] != "constructed" or forward.worst is None:
+        return best, None
+    failure, tried = forward.worst
+    if best["kind"] == "no_inputs":
+        error = f"forward({tried}): {failure.message}{failure.where()}"
+        best |= {"kind": failure.kind, "error": error, "progress": failure.progress}
+    return best, failure
+
+
+_ORDER = ("constructed", "forward", "backward")
+
+
+def _better(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
+    if one is None:
+        return other
+    ranks = [(_ORDER.index(item["level"]), tuple(item.get("progress", (0, 0)))) for item in (one, other)]
+    return other if ranks[1] > ranks[0] else one
+
+
+def _constructed(built: Constructed) -> dict[str, Any]:
+    return {
+        "level": "constructed",
+        "kind": "no_inputs",
+        "error": "no inputs were found to try",
+        "arguments": {"init": built.arguments.as_json()},
+        "observed": describe(built.module),
+    }
+
+
+def _confirmed(constructor: Constructor, built: Constructed, called: ForwardCall, goal: str) -> dict[str, Any]:
+    """What a fresh module does on the CPU with the arguments that the search found."""
+    names = constructor.names
+    found = _constructed(built)
+    if built.size > TOO_LARGE:
+        return found | {
+            "kind": "too_large",
+            "error": f"{built.size:,} elements of parameters: only its shapes were checked",
+        }
+    try:
+        module = confirm(constructor, built.arguments)
+        module.eval()
+        output = run(module, called, names)
+    except AttemptError as failure:
+        return found | {
+            "kind": failure.kind,
+            "error": f"forward({call_text(called)}): {failure.message}{failure.where()}",
+        }
+    first = flatten(output)
+    found |= {"level": "forward", "kind": None, "error": None}
+    found["arguments"]["forward"] = called.as_json()
+    observed = found["observed"] | describe(module) | {"cases": [case_of(called, names, output)]}
+    found["observed"] = observed
+    args, kwargs = evaluate(called, names)
+    given = flatten([args, kwargs])
+    observed["identity_in_eval"] = bool(given) and same(first[:1], _seeded(called, names)[:1])
+    try:
+        again = flatten(run(module, called, names))
+    except AttemptError:  # a forward that works once: its modes cannot be compared
+        again = []
+    observed["cases"] += further_cases(module, called, names)
+    if goal == "forward":
+        return found
+    return _backward(module, called, names, found, again if same(first, again) else None)
+
+
+def _seeded(called: ForwardCall, names: Namespace) -> list[torch.Tensor]:
+    seed_all()
+    return flatten(list(evaluate(called, names)))
+
+
+def _backward(
+    module: nn.Module, called: ForwardCall, names: Namespace, found: dict[str, Any], stable: list[torch.Tensor] | None
+) -> dict[str, Any]:
+    """Gradients in train mode; in eval mode where train mode asks for more than forward was given."""
+    observed = found["observed"]
+    problem = ""
+    for mode in (True, False):
+        module.train(mode)
+        module.zero_grad(set_to_none=True)
+        try:
+            output, inputs = _run_with_gradients(module, called, names)
+            if mode and stable is not None:
+                observed["train_differs"] = not same([t.detach() for t in flatten(output)], stable)
+            reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
+        except AttemptError as failure:
+            problem = problem or f"backward({call_text(called)}): {failure.message}{failure.where()}"
+            found |= {
+                "kind": "not_differentiable" if isinstance(failure.cause, ValueError) else failure.kind,
+                "error": problem,
+            }
+            continue
+        observed |= {"gradients": reached, "tensors": wanted}
+        return found | {"level": "backward", "kind": None, "error": None}
+    return found
+
+
+def _run_with_gradients(module: nn.Module, called: ForwardCall, names: Namespace) -> tuple[Any, list[torch.Tensor]]:
+    seed_all()
+    args, kwargs = evaluate(called, names)
+    inputs = [t for t in flatten([args, kwargs]) if t.is_floating_point() or t.is_complex()]
+    free = not any(p.requires_grad for p in module.parameters())
+    for tensor in inputs if free else ():
+        tensor.requires_grad_()
+    if free:  # what works in place may not write to leaves
+        args, kwargs = change_nested([args, kwargs], lambda t: t * 1 if t.requires_grad else t)
+
+    def action() -> Any:
+        with torch.enable_grad():
+            return module(*args, **kwargs)
+
+    seed_all()
+    return attempt(action), inputs
+
+
+def _arguments_text(arguments: Arguments) -> str:
+    return ", ".join([*arguments.args, *(f"{n}={t}" for n, t in arguments.kwargs)])[:160]
+
+
+# -- what is observed ------------------------------------------------------------------------------------------------
+
+_OTHER_SIZES = 2
+
+
+def describe(module: nn.Module) -> dict[str, Any]:
+    """Sizes and the bag of layers."""
+    parameters = [p for p in module.parameters() if has_shape(p)]
+    layers = Counter(type(layer).__name__ for layer in module.modules() if layer is not module)
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "buffers": sum(b.numel() for b in module.buffers() if has_shape(b)),
+        "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
+    }
+
+
+def case_of(called: ForwardCall, names: Namespace, output: object) -> dict[str, Any]:
+    """What went in and what came out."""
+    args, kwargs = evaluate(called, names)
+    inputs: dict[str, str] = {}
+    for name, value in [*((f"*{place}", item) for place, item in enumerate(args)), *kwargs.items()]:
+        _list_inputs(name, value, inputs)
+    return {"inputs": inputs, "outputs": [value_text(tensor) for tensor in flatten(output)][:32]}
+
+
+def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _list_inputs(f"{name}.{key}", item, into)
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        for place, item in enumerate(value):
+            _list_inputs(f"{name}.{place}", item, into)
+    elif isinstance(value, torch.Tensor):
+        into[name] = value_text(value)
+    else:
+        into[name] = (
+            value
+            if isinstance(value, str)
+            else repr(value)[:40]
+            if isinstance(value, (int, float, bool, type(None), tuple))
+            else value_text(value)
+        )
+
+
+def further_cases(module: nn.Module, called: ForwardCall, names: Namespace) -> list[dict[str, Any]]:
+    """The same call with other numbers of pixels or tokens, and another batch, where they work."""
+    if called.inputs is None:
+        return []
+    cases = []
+    parameters = forward_parameters(module)
+    for change in (_larger, _one_more):
+        inputs = _changed(called.inputs, change)
+        if inputs == called.inputs:
+            continue
+        other = as_call(inputs, parameters)
+        try:
+            cases.append(case_of(other, names, run(module, other, names)))
+        except AttemptError:
+            continue
+        if len(cases) == _OTHER_SIZES:
+            break
+    return cases
+
+
+def _changed(inputs: Inputs, change: Any) -> Inputs:
+    return tuple((name, change_tensors(value, change)) for name, value in inputs)
+
+
+def _larger(tensor: Tensor) -> Tensor:
+    """Twice the pixels on a side, twice the tokens."""
+    shape = tensor.shape
+    if len(shape) in (4, 5) and shape[-1] == shape[-2] and shape[-1] <= 64:
+        return tensor.with_shape((*shape[:-2], 2 * shape[-2], 2 * shape[-1]))
+    if len(shape) == 3 and shape[1] <= 256:
+        return tensor.with_shape((shape[0], 2 * shape[1], shape[2]))
+    return tensor
+
+
+def _one_more(tensor: Tensor) -> Tensor:
+    """One more in the batch."""
+    return tensor.with_shape((tensor.shape[0] + 1, *tensor.shape[1:])) if len(tensor.shape) > 2 else tensor
+
+
+def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    """Whether two outputs are equal, NaN included."""
+    return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
+        return False
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    if not a.is_floating_point() and not a.is_complex():
+        return torch.equal(a, b)
+    lost = torch.isnan(a)
+    return torch.equal(lost, torch.isnan(b)) and torch.equal(a.masked_fill(lost, 0), b.masked_fill(lost, 0))

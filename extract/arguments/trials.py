@@ -1,0 +1,216 @@
+"""One attempt: construct, call, differentiate. Every error is an outcome that says how far it came."""
+
+import linecache
+import random
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from extract.arguments.inputs import flatten, has_shape
+from extract.arguments.probe import MODULE_NAME, kind_of
+
+SEED = 0
+_MOST_LINES = 20
+_MOST_FRAMES = 4  # that tell how far an attempt came
+
+
+class AttemptError(Exception):
+    """An attempt that did not come through.
+
+    Attributes:
+        cause: what was raised.
+        progress: how many submodules had finished, and the lines that the block's frames had reached, outermost first.
+        lines: source lines of the block's frames, outermost first.
+        numbers: of these lines.
+    """
+
+    def __init__(self, cause: BaseException, finished: int = 0) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        frames = [
+            frame
+            for frame in traceback.extract_tb(cause.__traceback__)
+            if frame.filename.endswith(f"{MODULE_NAME}.py") or "companion_" in frame.filename
+        ]
+        self.lines = tuple(_statement(frame) for frame in frames)
+        self.numbers = tuple(frame.lineno or 0 for frame in frames)
+        self.progress = (finished, *(self.numbers[:_MOST_FRAMES] or (0,)))
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """`progress` for a heap: the smaller, the further it came."""
+        return tuple(-place for place in (*self.progress, *(0,) * _MOST_FRAMES)[: _MOST_FRAMES + 1])
+
+    @property
+    def message(self) -> str:
+        """Type and message in one line."""
+        return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}"[:400]
+
+    @property
+    def kind(self) -> str:
+        """The category of the error."""
+        return kind_of(self.cause)
+
+    def where(self) -> str:
+        """The innermost line of the block's file."""
+        return f" (line {self.numbers[-1]}: {self.lines[-1][:120]})" if self.lines else ""
+
+
+def _statement(frame: traceback.FrameSummary) -> str:
+    """The lines of the expression that a frame was at, as one."""
+    first, last = frame.lineno or 0, getattr(frame, "end_lineno", None) or frame.lineno or 0
+    lines = [
+        linecache.getline(frame.filename, number).strip() for number in range(first, min(last, first + _MOST_LINES) + 1)
+    ]
+    return " ".join(line for line in lines if line)
+
+
+def seed_all(seed: int = SEED) -> None:
+    """Seed every global random generator."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of foreign code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def attempt(action: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What an action of foreign code returns.
+
+    Args: seconds: of CPU; it is stopped at the next line of Python then.
+    Raises: AttemptError wrapping whatever it raises, except MemoryError, PermissionError and KeyboardInterrupt.
+    """
+    finished = 0
+
+    def count(*_: object) -> None:
+        nonlocal finished
+        finished += 1
+
+    hook = torch.nn.modules.module.register_module_forward_hook(count)
+    before = signal.signal(signal.SIGVTALRM, _stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        with quiet():
+            return action()
+    except (MemoryError, PermissionError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - foreign code raises anything, SystemExit too
+        raise AttemptError(error, finished) from None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+        hook.remove()
+
+
+def _stop(*_: object) -> None:
+    raise TimeoutError("ran too long")
+
+
+@dataclass(slots=True)
+class Budget:
+    """Attempts left, and CPU seconds, which only large models use up."""
+
+    constructions: int = 150
+    forwards: int = 320
+    seconds: float = 2.5
+    started: float = field(default_factory=time.process_time)
+
+    def late(self) -> bool:
+        """Whether the CPU seconds are spent."""
+        return time.process_time() - self.started > self.seconds
+
+
+@dataclass(slots=True)
+class Namespace:
+    """Evaluates expressions over the block's file, its companions and the usual names."""
+
+    names: Mapping[str, Any]
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, expression: str) -> Any:
+        """The value of an expression, built anew."""
+        code = self.cache.get(expression)
+        if code is None:
+            code = self.cache[expression] = compile(expression, "<argument>", "eval")
+        return eval(code, {"__builtins__": __builtins__, **self.names})
+
+
+def size_of(module: torch.nn.Module) -> int:
+    """Elements of all parameters and buffers."""
+    return sum(p.numel() for p in _tensors(module))
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    for tensor in (*module.parameters(), *module.buffers()):
+        if has_shape(tensor):
+            yield tensor
+
+
+def fill_unset(module: torch.nn.Module) -> None:
+    """Give a value to parameters that were left as `torch.empty` built them (NaN, where `unset_is_nan` is in force)."""
+    generator = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for tensor in _tensors(module):
+            if (
+                (tensor.is_floating_point() or tensor.is_complex())
+                and not tensor.is_meta
+                and not bool(torch.isfinite(tensor).all())
+            ):
+                lost = torch.isnan(tensor)
+                fresh = torch.randn(tensor.shape, generator=generator, dtype=_drawn(tensor)) * 0.02
+                tensor.copy_(torch.where(lost, fresh.to(tensor.dtype), tensor))
+
+
+def _drawn(tensor: torch.Tensor) -> torch.dtype:
+    return tensor.dtype if tensor.is_complex() else torch.float32
+
+
+@contextmanager
+def unset_is_nan() -> Iterator[None]:
+    """`torch.empty` gives NaN, so that memory which nobody wrote to never passes for a value."""
+    # Not by torch.use_deterministic_algorithms, which imports the compiler: seconds in each process.
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(False)
+
+
+def differentiate(module: torch.nn.Module, output: object, inputs: object) -> tuple[int, int]:
+    """Run backward from a random weighting of the outputs.
+
+    Returns: how many parameters got a gradient, and how many require one; of a module without any, of its inputs.
+    Raises: ValueError if nothing is differentiable, a gradient is not finite, or none arrives.
+    """
+    outputs = [t for t in flatten(output) if t.requires_grad and t.numel()]
+    if not outputs:
+        raise ValueError("no output depends on a parameter or an input in a differentiable way")
+    parts = []
+    for tensor in outputs:
+        weight = torch.randn(tensor.shape, dtype=tensor.real.dtype if tensor.is_complex() else tensor.dtype)
+        parts.append(((tensor.real if tensor.is_complex() else tensor) * weight).sum())
+    torch.autograd.backward(torch.stack([part.float() for part in parts]).sum())
+    wanted: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
+    if not wanted:
+        wanted = [t for t in flatten(inputs) if t.requires_grad]
+    reached = [p.grad for p in wanted if p.grad is not None]
+    if not reached:
+        raise ValueError(f"no gradient reaches any of its {len(wanted)} parameters")
+    if not all(bool(torch.isfinite(g.coalesce().values() if g.is_sparse else g).all()) for g in reached):
+        raise ValueError("a gradient is not finite")
+    return len(reached), len(wanted)

@@ -1,0 +1,280 @@
+"""One closed file for a block: header, imports, what only annotations name, then definitions before their use."""
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from extract.emit.closure import Closure, closure_of
+from extract.emit.order import Unit
+from extract.emit.render import Names, Renderer, Texts, annotation_name, choose_names
+from extract.resolve.dependencies import Graph
+from extract.resolve.discover import Found
+from extract.resolve.index import Index
+from extract.resolve.modules import Definition, Library
+from extract.resolve.requirements import distributions_of
+from extract.resolve.standins import MODULES, SOURCE_NAME
+from extract.resolve.symbols import How, Imported, Namespace, Optional, Reason, Registered, Registries, Undefined
+from lemur_core.source.facts import AT_DEFINITION
+from lemur_core.source.imports import Import, import_section
+from lemur_core.source.undefined import drop_unevaluated, undefined_names
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A block's file."""
+
+    found: Found
+    code: str
+    requires: tuple[str, ...]  # PEP 508, besides the standard library
+    files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was made from
+    resolutions: tuple[str, ...]  # where each name was found, how, and how sure that is
+    undefined: tuple[str, ...] = ()
+    fault: str = ""  # why it does not compile
+    dynamic: tuple[str, ...] = ()  # what it looks for as it runs and nobody can know before
+    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # (source, path) of each name that it defines
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A class that cannot become a block: an outcome, not an exception."""
+
+    found: Found
+    reason: Reason
+    detail: str
+
+
+class Emitter:
+    """Emits blocks of one library."""
+
+    def __init__(self, library: Library, index: Index) -> None:
+        self.graph = Graph(library, Registries(library, index))
+        self._texts = Texts()
+
+    def emit(self, found: Found) -> Emitted | Unresolved:
+        """Copy one class and everything that it needs into a self-contained module."""
+        if found.nested is not None and found.nested.why:
+            return Unresolved(found, Reason.NESTED_CLASS, found.nested.why)
+        closure = closure_of(found, self.graph)
+        if closure.problems:
+            first = next(iter(closure.problems))
+            return Unresolved(found, first.reason, first.detail)
+        names = choose_names(closure)
+        renderer = Renderer(closure, names, self._texts)
+        late = _needed_when_called(closure)
+        pieces = [(unit, renderer.unit(unit).strip("\n")) for unit in closure.units]
+        body = _with_glue(pieces, closure, names, late) + _namespaces(names, closure) + _asked_for(names, closure)
+        body += _lifted(names, found)
+        requires = tuple(sorted({distributions_of(package)[0] for package in closure.requires}))
+        head = [*_header(closure, names, renderer), *_future(closure, names, self._texts), *_imports(names, late)]
+        code = "\n".join([*head, *_placeholders(names.annotations), "", "", "\n\n\n".join(body), ""])
+        files = tuple((m.source.name, m.file.path) for m in closure.modules)
+        resolutions = _resolutions(closure)
+        try:
+            (undefined, annotated), fault = _undefined(code), ""
+            if annotated:  # in annotations that the author left without an import
+                placeholders = _placeholders({*names.annotations, *annotated})
+                code = "\n".join([*head, *placeholders, "", "", "\n\n\n".join(body), ""])
+        except (SyntaxError, ValueError, RecursionError) as error:
+            undefined, fault = (), str(error)
+        dynamic = tuple(sorted(closure.dynamic))
+        places = _places(closure, names)
+        return Emitted(found, code, requires, files, resolutions, undefined, fault, dynamic, places)
+
+
+def _places(closure: Closure, names: Names) -> dict[str, tuple[str, str]]:
+    """Which file each name of a block's file was defined in."""
+    return {
+        names.of.get(Definition(node.module, name), name): (node.module.source.name, node.module.file.path)
+        for node in closure.nodes
+        for name in (*node.statement.binds, *node.statement.late)
+    }
+
+
+def _undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Names that nothing defines: those that Python looks up, and those in annotations that it never evaluates.
+
+    Compiles the file, and so finds what does not compile. Raises: SyntaxError.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the compiler thinks of other people's code is not ours to print
+        tree = ast.parse(code)
+        compile(tree, "block.py", "exec", dont_inherit=True)
+    found = undefined_names(tree)
+    if not found:
+        return (), frozenset()
+    drop_unevaluated(tree)
+    needed = undefined_names(tree)
+    return tuple(sorted(needed)), frozenset(found.keys() - needed.keys())
+
+
+def _resolutions(closure: Closure) -> tuple[str, ...]:
+    """For each definition from elsewhere: where it is, the least sure way in which it was found, its confidence."""
+    ways: dict[str, How] = {}
+    for link in (link for _, links in closure.linked for link in links.links):
+        symbol, how = link.symbol, link.how
+        if isinstance(symbol, Imported | Optional | Undefined) or how is How.SAME_FILE:
+            continue
+        if isinstance(symbol, Registered):
+            how = How.REGISTRY
+        place = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
+        if place not in ways or how.confidence < ways[place].confidence:
+            ways[place] = how
+    for entry in closure.entries.values():
+        if entry.symbol is not None:
+            ways[f"{entry.module.source.name}::{entry.module.name}.{entry.symbol.name}"] = How.REGISTRY
+    return tuple(f"{place} [{ways[place]}, {ways[place].confidence:.2f}]" for place in sorted(ways))
+
+
+def _needed_when_called(closure: Closure) -> set[Imported]:
+    """Packages outside the runtime that no statement needs as it runs: the file works without them until then."""
+    found: set[Imported] = set()
+    at_once: set[Imported] = set()
+    for link in (link for _, links in closure.linked for link in links.links):
+        if isinstance(link.symbol, Imported) and not closure.graph.library.is_runtime(link.symbol.package):
+            (at_once if link.use.when == AT_DEFINITION else found).add(link.symbol)
+    return found - at_once
+
+
+def _with_glue(pieces: list[tuple[Unit, str]], closure: Closure, names: Names, late: set[Imported]) -> list[str]:
+    """The texts of the units, those of our stand-ins first, then the objects that are made from them."""
+    ours = [text for unit, text in pieces if unit.module.source.name == SOURCE_NAME]
+    filled = _fillings(closure, names)
+    theirs = [
+        "\n\n\n".join([text, *(line for node in unit.nodes for line in filled.pop(node.key, ()))])
+        for unit, text in reversed(pieces)
+        if unit.module.source.name != SOURCE_NAME
+    ][::-1]
+    absent = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotInstalled"), "")
+    lines = sorted({f'{names.of[s]} = {absent}("{s.package}")' for s in names.of if isinstance(s, Optional)})
+    lines += sorted(
+        f'try:\n    {_import(s, names)}\nexcept ImportError:\n    {names.of[s]} = {absent}("{s.package}")' for s in late
+    )
+    undefined = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "NotDefined"), "")
+    lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
+    registry = next((n for s, n in names.of.items() if isinstance(s, Definition) and s.name == "Registry"), "")
+    lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, Registered)})
+    return [*ours, *(["\n".join(lines)] if lines else []), *theirs]
+
+
+def _fillings(closure: Closure, names: Names) -> dict[tuple[str, str, int], list[str]]:
+    """The lines that fill the registries, by the last statement that defines what they register."""
+    last: dict[Definition, tuple[str, str, int]] = {}
+    for node in closure.nodes:
+        for name in node.statement.binds:
+            place = Definition(node.module, name)
+            last[place] = max(node.key, last.get(place, node.key))
+    found: dict[tuple[str, str, int], list[str]] = {}
+    for (where, key), entry in closure.entries.items():
+        if entry.symbol is not None:
+            line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry.symbol]})"
+            found.setdefault(last[entry.symbol], []).append(line)
+    return {key: ["\n".join(sorted(set(lines)))] for key, lines in found.items()}
+
+
+def _namespaces(names: Names, closure: Closure) -> list[str]:
+    """Modules that are used as values, with what they offer."""
+    texts = []
+    for symbol in names.of:
+        if isinstance(symbol, Namespace):
+            items = sorted((name, names.of[s]) for name, s in closure.graph.items(symbol).items())
+            lines = "".join(f"    {name}={value},\n" for name, value in items)
+            types_ = names.of[Imported("types", "", False, "types")]
+            texts.append(f"{names.of[symbol]} = {types_}.SimpleNamespace(\n{lines})")
+    return sorted(texts) + sorted(_finders(names, closure))
+
+
+def _finders(names: Names, closure: Closure) -> Iterator[str]:
+    """What stands for `importlib.import_module`, with the modules that are imported by strings."""
+    library = closure.graph.library
+    for finder, modules in closure.modules_by_name.items():
+        ours = names.of[closure.graph.ours(MODULES)]
+        origin = sorted({*library.packages(finder.module.source), *(name.partition(".")[0] for name in modules)})
+        lines = "".join(f"    {name!r}: {names.of[modules[name]]},\n" for name in sorted(modules))
+        yield f"{names.of[finder]} = {ours}({finder.module.package!r}, {origin}, {{\n{lines}}})"
+
+
+def _asked_for(names: Names, closure: Closure) -> list[str]:
+    """The names that computed strings ask for, where the file has their definitions under other ones."""
+    taken = set(names.of.values())
+    asked = ((name, names.of[symbol]) for symbol, name in closure.found.items())
+    lines = [f"{name} = {given}" for name, given in asked if name != given and name not in taken]
+    return ["\n".join(sorted(lines))] if lines else []
+
+
+def _lifted(names: Names, found: Found) -> list[str]:
+    """The line that names a class inside another definition."""
+    return [f"{found.name} = {names.of[found.root]}{found.nested.made}"] if found.nested is not None else []
+
+
+def _header(closure: Closure, names: Names, renderer: Renderer) -> list[str]:
+    found = closure.root
+    source = found.module.source
+    first, last = found.lines
+    lines = [
+        f"# {found.name}, from {source.name}",
+        "#",
+        f"# Block:   {found.block}",
+        f"# Origin:  {source.origin or source.name}",
+        f"# File:    {found.module.file.path}, lines {first}-{last}",
+        f"# SWHID:   swh:1:cnt:{found.module.file.blob}",
+        f"# Licence: {source.license}",
+    ]
+    others = closure.modules[1:]
+    if others:
+        lines.append("# With definitions from:")
+        lines += [f"#   {m.source.name} {m.file.path} ({m.source.license})" for m in others]
+    changes = [f"named at the end: {line}" for line in _lifted(names, found)]
+    changes += [f"renamed {old} -> {new}" for _, old, new in names.renamed()]
+    changes += [f"left out the decorator {text.splitlines()[0]}" for text in dict.fromkeys(renderer.dropped)]
+    changes += [f"taken as not installed: {package}" for package in sorted(renderer.absent)]
+    lines.append("# Changed: imports resolved and definitions brought together" + ("; also:" if changes else "."))
+    lines += [f"#   {change}" for change in changes]
+    return [*lines, ""]
+
+
+def _future(closure: Closure, names: Names, texts: Texts) -> list[str]:
+    """`from __future__ import annotations`, where a file had it or an annotation could not be evaluated here.
+
+    It is not there without need: TorchScript and the like read annotations.
+    """
+    if any("annotations" in m.facts.future for m in closure.modules) or _unready_annotation(closure, names, texts):
+        return ["from __future__ import annotations", ""]
+    return []
+
+
+def _unready_annotation(closure: Closure, names: Names, texts: Texts) -> bool:
+    """Whether an annotation names what stands after it, be it another thing, or subscribes what has no name here."""
+    place = {node.key: number for number, unit in enumerate(closure.units) for node in unit.nodes}
+    defined: dict[str, int] = {}
+    for node in closure.nodes:
+        for bound in node.statement.binds:
+            name = names.of.get(Definition(node.module, bound), bound)
+            defined[name] = place[node.key]
+    for node in closure.nodes:
+        text = texts.of(node.module)
+        for use, target in closure.graph.links(node.module, node.statement).notes:
+            if use.start < 0:
+                continue
+            named = annotation_name(use.name, use.attributes, target, names.of)
+            here = isinstance(target, Definition) and target in names.of
+            if defined.get(named, place[node.key] if here else -1) >= place[node.key]:
+                return True
+            if not here and text[use.ends[-1] : use.ends[-1] + 1] == b"[" and use.name in names.annotations:
+                return True
+    return False
+
+
+def _imports(names: Names, late: set[Imported]) -> list[str]:
+    """The import lines, but for what no statement needs as it runs."""
+    chosen = (symbol for symbol in names.of if isinstance(symbol, Imported) and symbol not in late)
+    return import_section(_import(symbol, names) for symbol in chosen)
+
+
+def _import(symbol: Imported, names: Names) -> Import:
+    return Import(symbol.package, symbol.name, symbol.whole, names.of[symbol])
+
+
+def _placeholders(annotations: Iterable[str]) -> list[str]:
+    lines = [f"{name} = object" for name in sorted(annotations)]
+    return ["", "# Named by annotations only.", *lines] if lines else []

@@ -1,0 +1,389 @@
+"""The text of a closure's statements: the author's bytes, with names, imports and decorators changed in place.
+
+First one name for each symbol of a block's file, so that no two collide and no local variable hides one. Each keeps its
+own name where that is possible: the block's class always, then what its own file uses. Then edits by offset, which keep
+every other byte as it is; LibCST would give the same text at many times the cost.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from extract.emit.closure import Closure
+from extract.emit.order import Unit
+from extract.resolve.dependencies import Links, kept_blocks
+from extract.resolve.modules import Definition, External, Missing, Module, Target
+from extract.resolve.requirements import is_required
+from extract.resolve.symbols import Imported, Link, Node, Optional, Registered, Symbol, Undefined
+from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
+from lemur_core.source.imports import Import
+from lemur_core.source.scopes import BUILTINS, fresh_name
+from lemur_core.source.text import Edit, apply, dedent, normalise
+
+_NOT_RAISED = 'ImportError("optional package, not part of this block")'
+
+
+@dataclass
+class Names:
+    """The names of a block's file."""
+
+    of: dict[Symbol, str]
+    annotations: list[str]  # names that only annotations use and nothing defines
+
+    def renamed(self) -> Iterable[tuple[Symbol, str, str]]:
+        """Definitions that are not called what they were."""
+        for symbol, name in self.of.items():
+            if isinstance(symbol, Definition | Registered) and symbol.name != name:
+                yield symbol, symbol.name, name
+
+
+def natural_name(symbol: Symbol) -> str:
+    """What a symbol is called where it comes from."""
+    return symbol.bound if isinstance(symbol, Imported | Optional | Undefined) else symbol.name
+
+
+def choose_names(closure: Closure) -> Names:
+    """The name of every symbol of a closure."""
+    nodes = list(closure.nodes)
+    links = [(node, link) for node, found in closure.linked for link in found.links]
+    symbols = _all_symbols(closure, nodes)
+    hidden = _hidden(links)
+    for node in nodes:
+        for finder in closure.finders.get(node.key, {}).values():
+            hidden.setdefault(finder, set()).update(node.statement.shadows)
+    pinned = {*(link.symbol for _, link in links if link.use.start < 0), *closure.found}
+    taken_words = _words(nodes)
+    several = len({id(node.module) for node in nodes}) > 1
+    root = closure.root
+    entered = {Definition(n.module, name) for n in nodes if n.decorators for name in n.statement.binds}  # by `__name__`
+    first = pinned | entered
+    own_first = sorted(symbols, key=lambda s: (s != root.root, s not in first, not _of(s, root.module)))
+    names: dict[Symbol, str] = {}
+    used = {root.name} if root.outer else set()  # it is given its name at the end
+    shared: dict[tuple[str, str], str] = {}  # `import torch.nn as nn` and `from torch import nn` are one thing
+    for symbol in own_first:
+        wanted = natural_name(symbol)
+        if isinstance(symbol, Imported):
+            same = shared.get(_identity(symbol))
+            if same is not None:
+                names[symbol] = same
+                continue
+        shadows_builtin = wanted in BUILTINS and several and symbol not in pinned
+        if wanted in used or wanted in hidden.get(symbol, ()) or shadows_builtin:
+            names[symbol] = fresh_name(wanted, used | taken_words)
+        else:
+            names[symbol] = wanted
+        used.add(names[symbol])
+        if isinstance(symbol, Imported):
+            shared[_identity(symbol)] = names[symbol]
+    return Names(names, _annotation_names(closure, names, used))
+
+
+def _all_symbols(closure: Closure, nodes: Iterable[Node]) -> list[Symbol]:
+    """The linked symbols, and every other name that the copied statements bind."""
+    found = dict.fromkeys(closure.symbols)
+    for node in nodes:
+        for store in node.statement.stores:
+            found[Definition(node.module, store.name)] = None
+        if node.statement.aliases:
+            for alias in node.statement.aliases:
+                found[Definition(node.module, alias.bound)] = None
+    return list(found)
+
+
+def _identity(symbol: Imported) -> tuple[str, str]:
+    """What an import binds, however it is written, and the name that it binds it to."""
+    if symbol.name:
+        return f"{symbol.package}.{symbol.name}", symbol.bound
+    return (symbol.package if symbol.whole else symbol.package.split(".")[0]), symbol.bound
+
+
+def _of(symbol: Symbol, module: Module) -> bool:
+    return not isinstance(symbol, Definition) or symbol.module is module
+
+
+def _hidden(links: Iterable[tuple[Node, Link]]) -> dict[Symbol, set[str]]:
+    """For symbols whose uses are rewritten: the local names that would capture the rewritten name."""
+    result: dict[Symbol, set[str]] = {}
+    for node, link in links:
+        as_written = ".".join((link.use.name, *link.use.attributes[: link.consumed]))
+        if as_written != natural_name(link.symbol):
+            result.setdefault(link.symbol, set()).update(node.statement.shadows)
+    return result
+
+
+def _words(nodes: Iterable[Node]) -> set[str]:
+    words = set(BUILTINS)
+    for node in nodes:
+        words.update(node.statement.shadows, node.statement.binds, (use.name for use in node.statement.uses))
+    return words
+
+
+def _annotation_names(closure: Closure, names: dict[Symbol, str], used: set[str]) -> list[str]:
+    """Names that annotations use: imports of the runtime are cheap and stay; classes of the corpus are not copied."""
+    unknown: dict[str, None] = {}
+    for node, links in closure.linked:
+        for use, target in links.notes:
+            imported = closure.graph.note_import(node.module, use, target)
+            for symbol in imported:
+                if symbol not in names and symbol.bound not in used:
+                    names[symbol] = symbol.bound
+                    used.add(symbol.bound)
+            if not imported:
+                unknown[annotation_name(use.name, use.attributes, target, names)] = None
+    return [name for name in unknown if name not in used and name not in BUILTINS]
+
+
+def annotation_name(name: str, attributes: tuple[str, ...], target: object, names: Mapping[Symbol, str]) -> str:
+    """What an annotation calls a class of the corpus: its name in this file if it is here, else its bare name."""
+    if isinstance(target, Definition):
+        if target in names:
+            return names[target]
+        return target.name if attributes and name != target.name else name
+    return name
+
+
+# -- text -----------------------------------------------------------------------------------------------------------
+
+
+class Renderer:
+    """Writes the units of one closure."""
+
+    def __init__(self, closure: Closure, names: Names, texts: "Texts") -> None:
+        self.graph = closure.graph
+        self.names = names
+        self.texts = texts
+        self.dropped: list[str] = []  # decorators left out
+        self.absent: set[str] = set()  # optional packages whose imports became errors
+        self._nodes = {(id(node.module), node.statement.number): node for node in closure.nodes}
+        self._finders = closure.finders
+
+    def unit(self, unit: Unit) -> str:
+        """The text of one unit, at the left margin."""
+        wanted = {node.statement.number for node in unit.nodes}
+        if unit.block >= 0:
+            return dedent(self._block(unit.module, unit.block, wanted), self._indent(unit.module, unit.start))
+        node = unit.nodes[0]
+        return dedent(self._statement(unit.module, node.statement), node.statement.column)
+
+    # -- blocks --------------------------------------------------------------------------------------------------
+
+    def _block(self, module: Module, number: int, wanted: set[int]) -> str:
+        """An `if` or `try` with the wanted statements; an empty suite becomes `pass`, an empty `else` goes."""
+        block = module.facts.blocks[number]
+        text = self.texts.of(module)
+        pieces: list[str] = []
+        at = block.start
+        edits = self._link_edits(self.graph.block_links(module, number))
+        for index, (role, start, end) in enumerate(block.suites):
+            if start == end:
+                continue
+            body = self._suite(module, (*block.path, (number, index)), wanted)
+            if role in {"else", "finally"} and not body:
+                at = end
+                continue
+            head = apply(text, at, start, [e for e in edits if at <= e.start < start])
+            pieces += [head, body or self._empty(text, start)]
+            at = end
+        return "".join(pieces)
+
+    def _empty(self, text: bytes, start: int) -> str:
+        line = text[start : text.find(b"\n", start)]
+        return line[: len(line) - len(line.lstrip())].decode() + "pass\n"
+
+    def _suite(self, module: Module, path: tuple[tuple[int, int], ...], wanted: set[int]) -> str:
+        """The wanted statements of one suite, in order, with the blocks inside it."""
+        facts = module.facts
+        depth = len(path)
+        pieces: list[tuple[int, str]] = []
+        seen: set[int] = set()
+        for index in sorted(wanted):
+            statement = facts.statements[index]
+            if statement.path[:depth] != path:
+                continue
+            if len(statement.path) == depth:
+                pieces.append((statement.start, self._statement(module, statement)))
+                continue
+            inner = statement.path[depth][0]
+            if inner in seen:
+                continue
+            seen.add(inner)
+            block = facts.blocks[inner]
+            if not block.static:
+                pieces.append((block.start, self._block(module, inner, wanted)))
+                continue
+            column = self._indent(module, block.start)
+            for suite in range(len(block.suites)):  # decided statically: the statements of the branch that is taken
+                body = self._suite(module, (*path, (inner, suite)), wanted)
+                if body:
+                    pieces.append(
+                        (block.suites[suite][1], dedent(body, self._indent(module, block.suites[suite][1]) - column))
+                    )
+        return "".join(text for _, text in sorted(pieces))
+
+    def _indent(self, module: Module, start: int) -> int:
+        text = self.texts.of(module)
+        line = text[start : text.find(b"\n", start)]
+        return len(line) - len(line.lstrip())
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def _statement(self, module: Module, statement: Statement) -> str:
+        text = self.texts.of(module)
+        links = self.graph.links(*self._nodes[id(module), statement.number])
+        if statement.kind == IMPORT:
+            return self._import(module, statement, links)
+        edits = [
+            *self._link_edits(links, statement),
+            *self._note_edits(links),
+            *self._store_edits(module, statement),
+            *self._local_edits(module, statement, links),
+            *self._error_edits(module, statement, links),
+        ]
+        finders = self._finders.get(self._nodes[id(module), statement.number].key, {})
+        edits += [Edit(start, end, self.names.of[finder]) for (start, end), finder in finders.items()]
+        for decorator in links.dropped:
+            edits.append(Edit(decorator.start, decorator.end, ""))
+            self.dropped.append(text[decorator.start : decorator.end].decode().strip())
+        return apply(text, statement.start, statement.end, edits)
+
+    def _link_edits(self, links: Links, statement: Statement | None = None) -> list[Edit]:
+        edits = []
+        for link in links.links:
+            use, name = link.use, self.names.of[link.symbol]
+            if use.start < 0:
+                continue
+            local = statement.locals[use.local] if use.local >= 0 and statement is not None else None
+            if local is not None and not link.consumed and not local.stand_alone:
+                continue  # bound by an assignment where the import was
+            if link.consumed or name != use.name:
+                edits.append(Edit(use.start, use.ends[link.consumed], name))
+        return edits
+
+    def _note_edits(self, links: Links) -> list[Edit]:
+        edits = []
+        for use, target in links.notes:
+            if use.start < 0 or not isinstance(target, Definition):
+                continue
+            name = annotation_name(use.name, use.attributes, target, self.names.of)
+            depth = self._depth(use.attributes, use.name, target)
+            if name != use.name or depth:
+                edits.append(Edit(use.start, use.ends[depth], name))
+        return edits
+
+    def _depth(self, attributes: tuple[str, ...], name: str, target: Definition) -> int:
+        """How many attributes belong to the class's dotted name."""
+        if name == target.name or target.name not in attributes:
+            return 0
+        return attributes.index(target.name) + 1
+
+    def _error_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
+        """`except ImportError as error`, decided statically: nothing was raised; the error is made where it is read."""
+        kept = set(kept_blocks(module, statement))
+        bound_in_kept = {name for number in kept for name in module.facts.blocks[number].errors}
+        return [
+            Edit(use.start, use.ends[0], _NOT_RAISED)
+            for use in links.errors
+            if use.start >= 0 and use.name not in bound_in_kept
+        ]
+
+    def _store_edits(self, module: Module, statement: Statement) -> list[Edit]:
+        edits = []
+        for store in statement.stores:
+            name = self.names.of.get(Definition(module, store.name), store.name)
+            if name != store.name:
+                edits.append(Edit(store.start, store.end, name))
+        return edits
+
+    # -- imports -------------------------------------------------------------------------------------------------
+
+    def _import(self, module: Module, statement: Statement, links: Links) -> str:
+        """An import inside a kept `if` or `try`, each name on a line of its own."""
+        lines = []
+        for alias, symbol in zip(statement.aliases, links.alias_links, strict=True):
+            bound = self.names.of.get(Definition(module, alias.bound), alias.bound)
+            if symbol is not None:
+                lines.append(f"{bound} = {self.names.of[symbol]}")
+            else:
+                lines.append(self._kept_import(module, alias, bound))
+        indent = " " * statement.column
+        return "".join(f"{indent}{line}\n" for line in lines)
+
+    def _kept_import(self, module: Module, alias: Alias, bound: str) -> str:
+        dotted = self.graph.library.absolute(module, alias)
+        assert dotted is not None
+        return str(Import(dotted, alias.name, alias.whole or bound != dotted.split(".")[0], bound))
+
+    def _local_edits(self, module: Module, statement: Statement, links: Links) -> list[Edit]:
+        """Imports inside functions: of the runtime they stay, of the corpus they go, of optional packages they fail."""
+        grouped: dict[tuple[int, int], list[tuple[LocalImport, Target, bool]]] = {}
+        checked = _only_checked(statement)
+        for number, (entry, target) in enumerate(zip(statement.locals, links.local_targets, strict=True)):
+            grouped.setdefault((entry.start, entry.end), []).append((entry, target, number in checked))
+        edits = []
+        for (start, end), entries in sorted(grouped.items()):
+            if all(self._stays(module, entry, target) for entry, target, _ in entries):
+                continue
+            lines = [line for each in entries if (line := self._local_line(module, *each))]
+            text = self.texts.of(module)
+            line_start = text.rfind(b"\n", 0, start) + 1
+            lead = text[line_start:start]
+            separator = "; " if lead.strip() else "\n" + lead.decode()
+            replacement = separator.join(lines) or "pass"
+            edits.append(Edit(start, end, replacement))
+        return edits
+
+    def _stays(self, module: Module, entry: LocalImport, target: Target) -> bool:
+        """Whether the statement is right as it stands: it names the package that really has what it imports."""
+        if not isinstance(target, External) or entry.alias.level or not self._usable(module, entry, target):
+            return False
+        return entry.alias.module.partition(".")[0] == target.package.partition(".")[0]
+
+    def _usable(self, module: Module, entry: LocalImport, target: External) -> bool:
+        if target.runtime:
+            return True
+        return not entry.guarded and is_required(module.source, target.package)
+
+    def _local_line(self, module: Module, entry: LocalImport, target: Target, checked: bool) -> str:
+        bound = entry.alias.bound
+        if entry.is_global:
+            bound = self.names.of.get(Definition(module, bound), bound)
+        if isinstance(target, External):
+            if self._usable(module, entry, target):
+                dotted = self.graph.library.absolute(module, entry.alias) or ""
+                if dotted.partition(".")[0] == target.package.partition(".")[0]:
+                    return self._kept_import(module, entry.alias, bound)
+                return str(Import(target.package, target.name, target.whole, bound))  # the corpus passes it on
+            package = target.package.split(".")[0]
+            self.absent.add(package)
+            if checked and not entry.guarded:  # a class without instances
+                return f"{bound} = type({bound!r}, (), {{}})"
+            return f"{bound} = None; raise ModuleNotFoundError({f'No module named {package!r}'!r})"
+        if isinstance(target, Missing):
+            return f"{bound} = None; raise ImportError({target.where!r})"
+        if isinstance(target, Module) or entry.stand_alone:
+            return ""
+        name = self.names.of.get(target, target.name)
+        return f"{bound} = {name}" if name != bound else f'{bound} = globals()["{bound}"]'
+
+
+def _only_checked(statement: Statement) -> set[int]:
+    """The function-level imports of a statement whose names only `isinstance` and annotations read."""
+    reads: dict[int, bool] = {}
+    for use in statement.uses:
+        if use.local >= 0 and use.when != IN_ANNOTATION:
+            reads[use.local] = reads.get(use.local, True) and use.checked
+    return {number for number, checked in reads.items() if checked}
+
+
+class Texts:
+    """Normalised texts of files, read once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], bytes] = {}
+
+    def of(self, module: Module) -> bytes:
+        """The bytes in which a module's offsets count."""
+        key = (module.source.name, module.file.path)
+        if key not in self._texts:
+            self._texts[key] = normalise(module.source.read(module.file))
+        return self._texts[key]

@@ -1,0 +1,1 @@
+"""The extraction folder: written, opened, verified, reported, shown."""

@@ -1,0 +1,224 @@
+"""What there is to see of an extraction: how far its blocks came, and the library of them, each with how it runs.
+
+Nothing is in the page that could not be passed on with it: code and graphs of blocks whose licence is not known to
+allow that are left in the folder's files, which the page names.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from extract.model.results import reached
+from extract.specs.make import worked_of
+from lemur_core.describe.picture import Box, boxes
+from lemur_core.files.markdown import count, percent, plural
+from lemur_core.graphs.serialization import from_notation
+from lemur_core.graphs.symbolic import at
+from manifests.folders.frame import Cell, Entry, Library, Page, View, bars, code, facts, graph, link, note, table
+from manifests.folders.kinds import lines_text
+from manifests.folders.manifest import Manifest
+from manifests.provenance import SPECS, TABLE, barred_blocks, lean_path, read_parts, without_source
+from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.records import LEVELS, Observed
+
+_LARGEST = 15
+#: Boxes up to which each operation of a block has its own.
+_BOXES = 40
+#: Of the table, all that is counted; the rest is read as the entries are written.
+_COUNTED = ("source", "category", "level", "error_kind", "license", "fidelity")
+_LISTED = (
+    *("block", "name", "source", "category", "level", "license", "fidelity", "n_lines", "lean_lines", "quality"),
+    "observed",
+)
+_OPENED = (
+    *("qualname", "path", "start_line", "end_line", "error_kind", "error", "requires", "swhid", "file", "arguments"),
+    *("dynamic", "lean_code", "lean_license", "lean_requires", "lean_error"),
+)
+
+
+def extraction_page(folder: Path, manifest: Manifest) -> Page:
+    """The page of an extraction, read from its table and specs; codes are read as they are written."""
+    counted = pq.read_table(folder / TABLE, columns=list(_COUNTED)).to_pylist()
+    number, ran = len(counted), sum(LEVELS.index(row["level"]) >= LEVELS.index("executed") for row in counted)
+    learn = sum(row["level"] == "backward" for row in counted)
+    corpus = manifest.parameters.get("corpus")
+    views = [
+        facts("Overview", _overview(manifest, counted)),
+        _rungs(counted),
+        _sources(counted),
+        _commonest("By category", counted, "category", "Classes by what they are for; dark, those that execute."),
+        _commonest(
+            "What stopped", [r for r in counted if r["error_kind"]], "error_kind", "Why classes came no further."
+        ),
+    ]
+    library = Library(
+        title="Library",
+        noun="blocks",
+        facets=("level", "category", "source", "licence", "fidelity"),
+        numbers=("parameters", "lines", "lean lines", "quality"),
+        entries=[_entry(row) for row in _rows(folder, _LISTED)],
+        views=_views(folder),
+        total=number,
+        elsewhere=TABLE,
+    )
+    lead = (
+        f"{plural(number, 'class', 'classes')} of {plural(len({row['source'] for row in counted}), 'source')}:"
+        f" {count(ran)} execute as closed files ({percent(ran, number)}), {count(learn)} are seen to learn."
+    )
+    title = f"Blocks of the corpus {corpus}" if corpus else "Extracted PyTorch blocks"
+    return Page(title, "extraction", lead, [view for view in views if view["rows"]], library)
+
+
+def _overview(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Any]]:
+    found = Counter(row["fidelity"] for row in rows)
+    compared = found["match"] + found["mismatch"]
+    versions = manifest.versions
+    return [
+        ("classes", count(len(rows))),
+        ("same as the original", f"{count(found['match'])} of {count(compared)} compared" if compared else None),
+        ("licences", ", ".join(f"{name} {count(n)}" for name, n in Counter(r["license"] for r in rows).most_common(6))),
+        ("made with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
+        ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
+    ]
+
+
+def _rungs(rows: Sequence[Mapping[str, Any]]) -> View:
+    found = reached(Counter(row["level"] for row in rows))
+    lines = [
+        (level, float(found[level]), float(len(rows)), f"{count(found[level])}  {percent(found[level], len(rows))}")
+        for level in LEVELS
+    ]
+    return bars("How far they came", lines, "Classes that reached at least this rung.")
+
+
+def _sources(rows: Sequence[Mapping[str, Any]]) -> View:
+    levels: dict[tuple[str, str], Counter[str]] = {}
+    for row in rows:
+        levels.setdefault((row["source"], row["license"]), Counter())[row["level"]] += 1
+    lines: list[list[Cell]] = []
+    for (source, licence), found in sorted(levels.items(), key=lambda item: (-item[1].total(), item[0])):
+        counts = reached(found)
+        share = percent(counts["executed"], found.total())
+        lines.append([source, licence, found.total(), counts["executed"], share, counts["backward"]])
+    return table("By source", ["source", "licence", "classes", "execute", "share", "learn"], lines)
+
+
+def _commonest(title: str, rows: Sequence[Mapping[str, Any]], column: str, intro: str) -> View:
+    all_of = Counter(row[column] for row in rows)
+    ran = Counter(row[column] for row in rows if LEVELS.index(row["level"]) >= LEVELS.index("executed"))
+    lines = []
+    for name, number in sorted(all_of.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]:
+        told = count(number) if column == "error_kind" else f"{count(ran[name])} of {count(number)}"
+        lines.append((name, float(number if column == "error_kind" else ran[name]), float(number), told))
+    return bars(title, lines, intro)
+
+
+# -- blocks -------------------------------------------------------------------------------------------------------
+
+
+def _rows(folder: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows of the table, with those of the columns that it has; older ones lack some."""
+    with pq.ParquetFile(folder / TABLE) as file:
+        there = [name for name in columns if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=200, columns=there):
+            yield from batch.to_pylist()
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    seen = _observed(row.get("observed"))
+    return Entry(
+        name=row["name"],
+        note=row["block"],
+        facets=(row["level"], row["category"], row["source"], row["license"], row["fidelity"] or "not compared"),
+        numbers=(None if seen is None else seen.parameters, row["n_lines"], row.get("lean_lines"), row.get("quality")),
+    )
+
+
+def _views(folder: Path) -> Iterator[list[View]]:
+    barred = barred_blocks(folder, read_parts(folder))
+    specs = _specs(folder, barred)
+    for row in _rows(folder, (*_LISTED, *_OPENED)):
+        yield _opened(row, *specs.get(row["block"], ("", [])), barred=row["block"] in barred)
+
+
+def _specs(folder: Path, barred: Collection[str]) -> dict[str, tuple[str, list[Box]]]:
+    """Of each spec its summary, and what its block computes; neither says how a barred block computes it."""
+    found = {}
+    with (folder / SPECS).open(encoding="utf-8") as lines:
+        for line in lines:
+            spec = json.loads(line)
+            algorithm, summary, drawn = spec.get("algorithm"), spec["summary"], []
+            if algorithm is not None and spec["block"] in barred:
+                summary = summary.removesuffix(algorithm["told"]).rstrip()
+            elif algorithm is not None:
+                try:
+                    drawn = boxes(at(from_notation(algorithm["eval"], algorithm["sizes"])), _BOXES)
+                except (ValueError, LookupError, TypeError):  # of another release
+                    drawn = []
+            found[spec["block"]] = (summary, drawn)
+    return found
+
+
+def _opened(row: Mapping[str, Any], summary: str, drawn: Sequence[Box], *, barred: bool) -> list[View]:
+    seen = _observed(row.get("observed"))
+    lean = row.get("lean_code")
+    views = [facts("Block", _facts(row, seen, summary, barred=barred))]
+    worked = worked_of(row.get("arguments"))
+    if worked is not None:
+        call = worked.forward_call()
+        views.append(
+            code("How it runs", f"block = {worked.constructor_call(row['name'])}" + (f"\n{call}" if call else ""))
+        )
+    if seen is not None and seen.cases:
+        cases = [
+            [
+                "; ".join(f"{name} {shape}" for name, shape in case.inputs.items()),
+                "; ".join(case.outputs) or "no tensor",
+            ]
+            for case in seen.cases
+        ]
+        views.append(table("Shapes", ["in", "out"], cases))
+    if drawn:
+        views.append(graph("What it computes", drawn))
+    if lean is not None and not barred and is_permissive(row.get("lean_license") or NOASSERTION):
+        views.append(code("Lean code", lean, lean_path(row.get("file") or "")))
+    elif row.get("file") is not None:
+        why = "its licence is not known to let it be passed on" if lean is not None else "there is no lean form"
+        views.append(note("Code", f"It is not shown here: {why}. The files are linked above."))
+    return views
+
+
+def _facts(row: Mapping[str, Any], seen: Observed | None, summary: str, *, barred: bool) -> list[tuple[str, Any]]:
+    use = " (not known to be permissive: for local use)" if barred or not is_permissive(row["license"]) else ""
+    stopped = None if row["error_kind"] is None else f"{row['error_kind']}: {without_source(row['error'] or '')}"
+    file = row.get("file") or ""
+    files = [link(f"{file} ({plural(row['n_lines'] or 0, 'line')})", file)] if file else []
+    if file and row.get("lean_code") is not None:
+        files.append(link(f"{lean_path(file)} ({plural(row['lean_lines'] or 0, 'line')})", lean_path(file)))
+    return [
+        ("summary", summary),
+        ("level", row["level"]),
+        ("stopped", stopped),
+        ("from", f"{row['source']}, {row['path']}, lines {lines_text(row['start_line'], row['end_line'])}"),
+        ("licence", f"{row['license']}{use}"),
+        ("fidelity", row["fidelity"] and f"{row['fidelity']} with the class of the installed package"),
+        ("requires", ", ".join(row["requires"])),
+        ("parameters", None if seen is None else count(seen.parameters)),
+        ("layers", seen and ", ".join(f"{layer} {count(n)}" for layer, n in seen.layers.items())),
+        ("dynamic", (row.get("dynamic") or "").splitlines()),
+        ("lean form", None if not row.get("lean_error") else f"none: {without_source(row['lean_error'])}"),
+        ("files", files),
+        ("swhid", row["swhid"]),
+    ]
+
+
+def _observed(stored: str | None) -> Observed | None:
+    try:
+        return None if stored is None else Observed.model_validate_json(stored)
+    except ValidationError:
+        return None

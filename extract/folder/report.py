@@ -1,0 +1,481 @@
+"""The report of an extraction, `report.md` with figures beside it, and what the command prints when it is done."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extract.folder.paper import categories_section, failures_section, headline_section, quality_section
+from extract.folder.paper_figures import CAPTIONS as PAPER_CAPTIONS
+from extract.folder.paper_figures import draw_paper
+from extract.folder.report_figures import draw_figures, draw_graphs
+from extract.model.results import RunFacts, at_least, reached, wilson
+from extract.proofs import name_resolution as bindings
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, shown, table
+from lemur_core.similarity.distinct import LEXICAL, STRUCTURAL, Distinct
+from manifests.folders.manifest import Manifest, Measured
+from manifests.provenance import without_source
+from manifests.records import LEVELS, Block, Level
+
+#: The rung that the paper calls "validated and executable".
+VALIDATED: Level = "executed"
+
+#: Names that were not found, of which more are only counted.
+_NAMED = 40
+
+_MEANS = {
+    "discovered": "concrete `nn.Module` classes with a `forward`",
+    "emitted": "a closed file was written",
+    "parsed": "it is Python",
+    "compiled": "it compiles",
+    "executed": "it runs in a clean interpreter and its class is an `nn.Module`",
+    "constructed": "the class was instantiated",
+    "forward": "it computed an output",
+    "backward": "gradients flow",
+}
+
+_CAPTIONS = {
+    "sources": "Highest rung of each source's classes, as shares; beside the name, how many classes it has.",
+    "failures": "Classes that came no further, by category.",
+    "sizes": "Lines of the closed files.",
+}
+_OF_CATEGORIES = "What a class is for is told from its names, by the rules in `extract/model/categories.py`."
+_SINGLE_BLOCKS = (
+    "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows"
+    " one with its code. `required_repos.json` says what each closed file needs, and where its parts came from.",
+    "",
+    "`specs.jsonl` has one line for each closed file: what the block is and does, without its source;"
+    " `lemur search QUERY --in DIR` searches it.",
+)
+#: Notes that are printed; the manifest has all of them.
+_PRINTED_NOTES = 10
+
+_PLACE = re.compile(r"^\S+ \S+:\d+: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One category: its blocks, and the commonest message with the first block that has it."""
+
+    kind: str
+    blocks: int
+    message: str
+    times: int  # that this message is met
+    block: str
+
+
+def write_report(
+    folder: Path,
+    rows: Sequence[Block],
+    files: Mapping[str, int],
+    facts: RunFacts,
+    counts: Mapping[str, Any],
+    distinct: Distinct,
+    measured: Measured,
+    traced: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Write `report.md` and `figures/*` into `folder`; all but the section "This run" is the same in every run.
+
+    Args:
+        files: of how many files each block was made.
+        counts: of `count_rows`.
+        distinct: of the executed blocks.
+        measured: up to here.
+        traced: by block, what `extract.proofs.trace_guest.trace_block` answered.
+    """
+    drawn = draw_figures(folder / "figures", rows, counts, goal_of(facts.options.level))
+    graphs = draw_graphs(folder / "figures", rows, traced)
+    drawn |= {name: f"{name}.svg" for name in graphs}
+    drawn |= draw_paper(folder / "figures", rows, counts, timings=facts.options.timings)
+    captions = _CAPTIONS | PAPER_CAPTIONS | graphs
+    sections: list[tuple[list[str], str]] = [  # each with the figure that follows it
+        (_head(facts, counts), ""),
+        (_rungs(facts, counts), "paper_flow"),
+        (_targets(facts, counts), ""),
+        (_distinct(distinct), ""),
+        (_graphs(facts, counts), ""),
+        *(([], name) for name in graphs),
+        (_by_group("By source", "source", counts["sources"], facts, apart=_substitutes(facts)), "sources"),
+        ([], "paper_sources"),
+        (_unopened(facts), ""),
+        (_substituted(facts), ""),
+        (_by_group("By category", "category", counts["categories"], facts, intro=_OF_CATEGORIES), ""),
+        (categories_section(rows), "paper_categories"),
+        (_failures(failures_of(rows), counts["blocks"]), "failures"),
+        (failures_section(rows), ""),
+        (_sizes(rows, files), "sizes"),
+        (_lean(rows, counts), ""),
+        (quality_section(rows), ""),
+        (_licences(counts), ""),
+        (_fidelity(counts), ""),
+        (bindings.section(rows, counts["names"]), ""),
+        (_this_run(facts, rows, measured), ""),
+        (headline_section(facts, counts, measured), "paper_throughput"),
+    ]
+    lines: list[str] = []
+    number = 0
+    for section, figure in sections:
+        lines += section
+        if figure in drawn:
+            number += 1
+            caption = f"Figure {number}. {captions[figure]}"
+            lines += [f"![{caption}](figures/{drawn[figure]})", "", f"*{caption}*", ""]
+    lines += ["## Single blocks", "", *_SINGLE_BLOCKS]
+    (folder / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def summary_text(manifest: Manifest, out: Path) -> str:
+    """What the command prints when it is done: how far the classes came, why some stopped, what was left out."""
+    counts, level = manifest.counts, manifest.parameters["level"]
+    whole = counts["blocks"]
+    lines = [f"{plural(whole, 'class', 'classes')} of {plural(len(counts['sources']), 'source')}"]
+    ladder = [(rung, counts["reached"][rung]) for rung in LEVELS[1 : LEVELS.index(level) + 1]]
+    lines += [f"  {rung:<12} {count(number):>8}  {percent(number, whole)}" for rung, number in ladder]
+    if counts["failures"]:
+        lines.append("  came no further:")
+        lines += [f"    {count(number):>8}  {shown(kind)}" for kind, number in counts["failures"].items()]
+    if "targets" in counts:
+        found = counts["targets"]
+        lines.append(f"  {count(found['found'])} of {plural(found['names'], 'name')} found")
+    lines += [f"  left out: {shown(name)}: {shown(why)}" for name, why in manifest.details["unopened"].items()]
+    taken = [source for source in manifest.details["sources"] if source.get("instead_of")]
+    lines += [f"  taken: {shown(source['name'])} in the place of {shown(source['instead_of'])}" for source in taken]
+    notes = manifest.details["notes"]
+    lines += [f"  note: {shown(note)}" for note in notes[:_PRINTED_NOTES]]
+    if len(notes) > _PRINTED_NOTES:
+        lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")
+    measured = manifest.measured
+    memory = measured.peak_memory_bytes / 2**20
+    return "\n".join([*lines, f"{out}: {measured.seconds:.1f} s, {memory:,.0f} MiB; see report.md"])
+
+
+# --- sections, each a list of Markdown lines; empty where there is nothing to say -------------------------------------
+
+
+def goal_of(level: Level) -> Level:
+    """The rung that a run is judged by: `executed`, or the one that it stopped at before."""
+    return min(level, VALIDATED, key=LEVELS.index)
+
+
+def _head(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+    """What this is, the one-line result, and what could not be done as asked."""
+    goal = goal_of(facts.options.level)
+    part, whole = counts["reached"][goal], counts["blocks"]
+    opened = f"{plural(len(counts['sources']), 'source')}"
+    lines = [
+        "# Extraction report",
+        "",
+        f"**{count(part)} of {plural(whole, 'class', 'classes')} {_past(goal)} ({share(part, whole)}).** They come from"
+        f" {opened} and were taken to the rung `{facts.options.level}`{_further(facts, counts)}; the closed files hold"
+        f" {count(counts['lines'])} lines.",
+        "",
+        "Intervals are 95 % Wilson intervals.",
+        "",
+    ]
+    if facts.notes:
+        lines += ["Not everything could be done as asked:", "", *(f"- {plain(note)}" for note in facts.notes), ""]
+    return lines
+
+
+def _further(facts: RunFacts, counts: Mapping[str, Any]) -> str:
+    """The rungs beyond the one that the run is judged by."""
+    ladder = LEVELS[LEVELS.index(goal_of(facts.options.level)) + 1 : LEVELS.index(facts.options.level) + 1]
+    told = [f"{count(counts['reached'][rung])} `{rung}`" for rung in ladder]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _rungs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+    """How many stand on each rung, and how many stopped there."""
+    whole = counts["blocks"]
+    rows = []
+    for level in LEVELS:
+        if not at_least(facts.options.level, level):
+            break
+        here = counts["reached"][level]
+        stopped = counts["levels"][level] if level != facts.options.level else 0
+        low, high = wilson(here, whole)
+        cells = [count(here), percent(here, whole), _interval(low, high) if whole else "–", count(stopped)]
+        rows.append([f"`{level}`", _MEANS[level], *cells])
+    return _section("How far they came", ["rung", "", "classes", "%", "95 %", "stopped here"], rows, left=2)
+
+
+def _targets(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+    """Of the names that were asked for, how many there are and how far they came."""
+    if facts.targets is None:
+        return []
+    found = counts["targets"]
+    names, there = found["names"], found["found"]
+    goal = goal_of(facts.options.level)
+    rows = [["names asked for", count(names), "", "", ""]]
+    ladder = LEVELS[LEVELS.index(goal) : LEVELS.index(facts.options.level) + 1]
+    for label, part in (("found", there), *((f"`{rung}`", found["reached"][rung]) for rung in ladder)):
+        of_found = [share(part, there)] if label != "found" else [""]
+        rows.append([label, count(part), percent(part, names), _interval(*wilson(part, names)), *of_found])
+    lines = _section("Names asked for", ["", "names", "% of all", "95 %", "of those found"], rows)
+    lines += ["A bare name stands for the first block of that name by the priority of the sources.", ""]
+    if found["missing"]:
+        named = ", ".join(code_span(name, 40) for name in found["missing"][:_NAMED])
+        more = len(found["missing"]) - _NAMED
+        lines += [f"Not found: {named}{f' and {count(more)} more' if more > 0 else ''}.", ""]
+    return lines
+
+
+def _distinct(found: Distinct) -> list[str]:
+    """How many of the executed blocks are unique, by each stage of curation in turn, beside the published figure."""
+    if not found.codes:
+        return []
+    rows = [
+        [label, count(number), percent(number, found.codes)]
+        for label, number in (
+            ("executed blocks that can be compared", found.codes),
+            ("different but for comments and layout", found.exact),
+            (f"and no near text (Jaccard >= {LEXICAL:.2f})", found.lexical),
+            (f"and no near structure (Jaccard >= {STRUCTURAL:.2f})", found.structural),
+            ("and no other text of the same computation", found.graph),
+        )
+    ]
+    lines = _section("Unique", ["", "blocks", "%"], rows)
+    note = "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
+    told = (
+        f"The stages of NN-RAG's paper, text, near text and near structure, leave {count(found.structural)}"
+        f" ({percent(found.structural, found.codes)}); it counts 771 of its 941 validated blocks (82 %)."
+    )
+    return [*lines, f"{note} {told}", ""]
+
+
+def _rebuilt(found: Mapping[str, int] | None, traced: int) -> list[list[str]]:
+    """How many specs give back their block."""
+    if found is None:
+        return []
+    told = (
+        ("written from their specs", "written"),
+        ("of these equal to the original", "equal"),
+        ("of these equal at sizes that were never traced", "other_sizes"),
+    )
+    return [[what, count(found[name]), percent(found[name], traced)] for what, name in told]
+
+
+def _graphs(facts: RunFacts, counts: Mapping[str, Any]) -> list[str]:
+    """How many of the blocks that run were traced, and how many different computations there are."""
+    found, running = counts["graphs"], counts["reached"]["forward"]
+    if not running:
+        return []
+    traced = found["blocks"]
+    rows = [
+        ["blocks that run forward", count(running), ""],
+        ["with a graph", count(traced), percent(traced, running)],
+        ["different graphs", count(found["distinct"]), percent(found["distinct"], traced)],
+        ["different up to widths", count(found["distinct_widths"]), percent(found["distinct_widths"], traced)],
+        *_rebuilt(facts.details.get("rebuilt"), traced),
+    ]
+    lines = _section("What they compute", ["", "blocks", "%"], rows)
+    lines += [
+        "Equal graphs are the same computation in eval and in train mode; docs/graphs.md tells how it is had.",
+        "",
+    ]
+    for what, name in (("No graph", "no_graph"), ("Not rebuilt", "not_rebuilt")):
+        reasons = list(facts.details.get(name, {}).items())
+        if reasons:
+            more = f"; and {count(len(reasons) - _NAMED)} further reasons" if len(reasons) > _NAMED else ""
+            told = "; ".join(f"{count(number)}: {plain(why)}" for why, number in reasons[:_NAMED])
+            lines += [f"{what}: {told}{more}.", ""]
+    return lines
+
+
+def _by_group(
+    title: str,
+    label: str,
+    groups: Mapping[str, Mapping[str, int]],
+    facts: RunFacts,
+    *,
+    intro: str = "",
+    apart: Collection[str] = (),
+) -> list[str]:
+    """A table of groups with how many stand on each rung, and the share on the rung that the run is judged by.
+
+    Args: apart: groups that a further line leaves out: sources that stand in for others.
+    """
+    if not groups:
+        return []
+    goal = goal_of(facts.options.level)
+    ladder: list[Level] = [level for level in LEVELS if level != LEVELS[0] and at_least(facts.options.level, level)]
+    ladder = ladder if goal == facts.options.level else [goal, *ladder[ladder.index(goal) + 1 :]]
+    rows = [[code_span(name, 60), *_cells(levels, ladder, goal)] for name, levels in groups.items()]
+    direct = [levels for name, levels in groups.items() if name not in apart]
+    for name, parts in (("**all**", list(groups.values())), *([("**reached directly**", direct)] if apart else [])):
+        whole: dict[str, int] = {level: sum(levels.get(level, 0) for levels in parts) for level in LEVELS}
+        rows.append([name, *_cells(whole, ladder, goal)])
+    heads = [label, "classes", *(f"`{level}`" for level in ladder), f"% `{goal}`", "95 %"]
+    return _section(title, heads, rows, intro=intro)
+
+
+def _failures(found: Sequence[Failure], blocks: int) -> list[str]:
+    """Why classes came no further, each category with its commonest message."""
+    if not found:
+        return []
+    whole = sum(failure.blocks for failure in found)
+    rows = [
+        [
+            code_span(failure.kind),
+            _message(failure),
+            code_span(failure.block, 90),
+            count(failure.blocks),
+            percent(failure.blocks, whole),
+            percent(failure.blocks, blocks),
+        ]
+        for failure in found
+    ]
+    heads = ["category", "commonest message", "for example", "classes", "% of failures", "% of all"]
+    return _section("Why they came no further", heads, rows, left=3)
+
+
+def _sizes(rows: Sequence[Block], files: Mapping[str, int]) -> list[str]:
+    """How large the closed files are, and of how many files of their sources each was made."""
+    lengths = sorted(row.n_lines for row in rows if row.n_lines is not None)
+    if not lengths:
+        return []
+    made = sorted(files[row.block] for row in rows if row.code is not None)
+    cells = [
+        [label, *(count(values[min(len(values) - 1, int(place * len(values)))]) for place in (0, 0.5, 0.9, 1))]
+        for label, values in (("lines of a closed file", lengths), ("files that it was made from", made))
+    ]
+    return _section("Size", ["", "least", "median", "90 %", "most"], cells)
+
+
+def _lean(rows: Sequence[Block], counts: Mapping[str, Any]) -> list[str]:
+    """How many blocks that run have a lean form, how large these are, and why the others have none."""
+    found, running = counts["lean"], counts["reached"]["forward"]
+    if not found["blocks"]:
+        return []
+    known = [row for row in rows if row.lean_lines is not None]
+    cells = []
+    for label, lengths in (
+        ("lines of a lean form", sorted(row.lean_lines or 0 for row in known)),
+        ("lines of the same blocks in full", sorted(row.n_lines or 0 for row in known)),
+    ):
+        places = (count(lengths[min(len(lengths) - 1, int(place * len(lengths)))]) for place in (0, 0.5, 0.9, 1))
+        cells.append([label, *places, f"{sum(lengths) / len(lengths):,.0f}"])
+    reasons = Counter(row.lean_error.partition(":")[0] for row in rows if row.lean_error is not None)
+    told = "; ".join(f"{plain(reason)} ({count(number)})" for reason, number in reasons.most_common())
+    intro = (
+        f"{count(found['blocks'])} of {plural(running, 'block')} that run forward have a lean form"
+        f" ({percent(found['blocks'], running)}): cut to what the arguments reach, and equal in every bit there."
+        + (f" Of the others: {told}." if told else "")
+    )
+    return _section("Lean forms", ["", "least", "median", "90 %", "most", "mean"], cells, intro=intro)
+
+
+def _licences(counts: Mapping[str, Any]) -> list[str]:
+    rows = [[code_span(name), count(n), percent(n, counts["blocks"])] for name, n in counts["licenses"].items()]
+    return _section("Licences", ["licence", "classes", "%"], rows)
+
+
+def _fidelity(counts: Mapping[str, Any]) -> list[str]:
+    """What a comparison with the originals found."""
+    whole = sum(counts["fidelity"].values())
+    rows = [[f"`{name}`", count(n), share(n, whole)] for name, n in counts["fidelity"].items()]
+    intro = "Against the class as imported from its own package:"
+    return _section("Fidelity", ["", "classes", "%"], rows, intro=intro) if rows else []
+
+
+def _section(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, intro: str = ""
+) -> list[str]:
+    """A section that is a table; `left` columns stand at the left."""
+    return [f"## {title}", "", *([intro, ""] if intro else []), *table(heads, rows, left=left)]
+
+
+def _unopened(facts: RunFacts) -> list[str]:
+    """The sources that could not be opened, and why."""
+    if not facts.unopened:
+        return []
+    rows = [[code_span(name), plain(reason)] for name, reason in facts.unopened]
+    return _section("Sources that could not be opened", ["source", "reason"], rows, left=2)
+
+
+def _substitutes(facts: RunFacts) -> list[str]:
+    """The sources that stand in for others, by name."""
+    return [source.name for source in facts.sources if source.instead_of]
+
+
+def _substituted(facts: RunFacts) -> list[str]:
+    """Which releases were taken in the place of sources that could not be reached."""
+    taken = [source for source in facts.sources if source.instead_of]
+    rows = [[code_span(text) for text in (s.name, s.origin or s.name, s.instead_of)] for s in taken]
+    heads = ["source", "taken from", "in the place of"]
+    return _section("Sources that stand in for others", heads, rows, left=3) if rows else []
+
+
+def _this_run(facts: RunFacts, rows: Sequence[Block], measured: Measured) -> list[str]:
+    """Seconds and cache hits: what another run need not repeat."""
+    stages = [[plain(stage), f"{seconds:,.1f}"] for stage, seconds in measured.stage_seconds.items()]
+    stages.append(["**all**", f"{measured.seconds:,.1f}"])
+    lines = _section("This run", ["stage", "seconds"], stages, intro="These figures differ from run to run.")
+    timed = sorted(((row.seconds, row.block) for row in rows if row.seconds is not None), reverse=True)
+    if timed:
+        total = sum(seconds for seconds, _ in timed)
+        lines += [
+            f"Blocks took {1000 * total / len(timed):,.0f} ms each on average ({plural(len(timed), 'block')}); the"
+            f" slowest, {code_span(timed[0][1], 120)}, {timed[0][0]:,.1f} s.",
+            "",
+        ]
+    caches = [
+        ("files in the index", facts.index_hits, facts.index_parsed, "parsed"),
+        ("validations", facts.validations_reused, facts.validations_run, "run"),
+    ]
+    body = [
+        [label, count(known), f"{count(fresh)} {what}", percent(known, known + fresh)]
+        for label, known, fresh, what in caches
+    ]
+    lines += table(["cache", "known before", "new", "hits"], body)
+    lines += [f"Peak memory of the main process: {measured.peak_memory_bytes / 2**20:,.0f} MiB.", ""]
+    return lines
+
+
+def share(part: int, whole: int) -> str:
+    """`73.0 %, 70.5–75.3`: a proportion and its interval; a dash of nothing."""
+    return f"{percent(part, whole)}, {_interval(*wilson(part, whole))}" if whole else "–"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{100 * low:.1f}–{100 * high:.1f}"
+
+
+def _cells(levels: Mapping[str, int], ladder: Sequence[Level], goal: Level) -> list[str]:
+    on = reached(levels)
+    part, whole = on[goal], on["discovered"]
+    return [
+        count(whole),
+        *(count(on[level]) for level in ladder),
+        percent(part, whole),
+        _interval(*wilson(part, whole)) if whole else "–",
+    ]
+
+
+def _message(failure: Failure) -> str:
+    text = plain(failure.message[:200]) or "(none)"
+    return f"{text} ({count(failure.times)} ×)" if failure.times > 1 else text
+
+
+def _past(level: Level) -> str:
+    return {"forward": "computed an output", "backward": "let gradients flow"}.get(level, level)
+
+
+# --- failures by category ---------------------------------------------------------------------------------------------
+
+
+def failures_of(rows: Iterable[Block]) -> list[Failure]:
+    """The categories of failure, most blocks first; each speaks through its commonest message, its place left out."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        if row.error_kind is not None:  # a report is passed on, whatever the licence
+            message = _PLACE.sub("", without_source(row.error or ""))
+            kinds.setdefault(row.error_kind, []).append((message, row.block))
+    found = []
+    for kind, members in kinds.items():
+        message, times = min(Counter(said for said, _ in members).items(), key=lambda item: (-item[1], item[0]))
+        block = next(block for said, block in members if said == message)
+        found.append(Failure(kind, len(members), message, times, block))
+    return sorted(found, key=lambda failure: (-failure.blocks, failure.kind))

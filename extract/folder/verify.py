@@ -1,0 +1,334 @@
+"""`lemur verify DIR` for an extraction folder: re-reads it and proves its promises from what lies in it.
+
+Nothing of what is in the folder is executed: code is parsed, and read by pyflakes.
+"""
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from extract.chat.draft import FACTS, NAMES, Rights, read_rights, spec_facts
+from extract.chat.verbalization import LAYERS
+from extract.folder.page import extraction_page
+from extract.folder.verify_code import check_code, fenced
+from extract.folder.write import CONFIGS
+from extract.model.blocks import find, find_code, read_manifest_of
+from extract.model.results import COLUMNS, at_least, count_rows
+from extract.proofs.name_resolution import MOST_OTHERS
+from extract.resolve.modules import FOUNDATION
+from extract.specs.algorithm import algorithm_faults
+from extract.specs.make import read_lines
+from extract.specs.splits import TABLES as SPEC_TABLES
+from extract.specs.splits import Place, place_specs, spec_row
+from manifests.conversations.conversation import DROPS, TABLES
+from manifests.conversations.verify import chat_rows, check_rows, contents, form_faults, has_chat
+from manifests.folders.checks import Check, check_description, check_files, check_table, found_check
+from manifests.folders.kinds import FolderKind
+from manifests.folders.manifest import Manifest
+from manifests.folders.tables import rows_by_split
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE
+from manifests.provenance.swhid import Swhid
+from manifests.records import LEVELS, SPEC_CHAT_KINDS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow
+
+#: Checks that must hold before specs and conversations are read as a data set.
+_BEFORE = frozenset({"digests", "ids", "requirements", "specs"})
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_OF_SPEC = ("source", "path", "start_line", "end_line", "swhid", "license")
+
+Row = Mapping[str, Any]
+
+
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
+    """All checks of a finished extraction folder, in a fixed order.
+
+    Args: jobs: worker processes; all cores by default.
+    Raises: UserError if it holds no valid manifest of an extraction.
+    """
+    manifest = read_manifest_of(folder)
+    checks = [check_files(folder, manifest), check_table(folder, TABLE, Block)]
+    if not checks[1].ok:
+        return [*checks, Check("guarantees", ok=False, detail="not checked: the table above cannot be trusted")]
+    rows = pq.read_table(folder / TABLE, columns=[name for name in Block.model_fields if name != "code"]).to_pylist()
+    withheld = _count_withheld(folder)
+    checks += [_check_ids(rows), _check_counts(rows, manifest), _check_levels(rows, manifest, withheld)]
+    needs, check = _read_requirements(folder, rows)
+    checks.append(check)
+    checks += check_code(folder, rows, _packages(rows, needs), jobs)
+    wrong = {check.name for check in checks if not check.ok}
+    return checks if wrong & _BEFORE else checks + _check_dataset(folder, manifest)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _check_ids(rows: Sequence[Row]) -> Check:
+    wrong = []
+    if len({row["block"] for row in rows}) != len(rows):
+        wrong.append("a block id occurs twice")
+    for row in rows:
+        if row["block"] != f"{row['source']}::{row['qualname']}":
+            wrong.append(f"{row['block']}: is not {row['source']}::{row['qualname']}")
+        if row["qualname"].rpartition(".")[2] != row["name"]:
+            wrong.append(f"{row['block']}: the qualified name does not end in {row['name']}")
+        if not 1 <= row["start_line"] <= row["end_line"]:
+            wrong.append(f"{row['block']}: lines {row['start_line']}-{row['end_line']}")
+    return found_check("ids", wrong, f"{len(rows):,} blocks, each of its own name")
+
+
+def _check_counts(rows: Sequence[Row], manifest: Manifest) -> Check:
+    """The manifest's counts are those of the table; which names were asked for is taken from the manifest."""
+    stated = dict(manifest.counts)
+    stated.pop("targets", None)
+    found = count_rows([{name: row[name] for name in COLUMNS} for row in rows])
+    wrong = [
+        f"{name}: {found[name]} in the table, {stated.get(name)} stated"
+        for name in found
+        if found[name] != stated.get(name)
+    ]
+    return found_check("counts", wrong, f"{len(rows):,} blocks by rung, source, category and failure, as stated")
+
+
+def _count_withheld(folder: Path) -> int:
+    """Blocks whose code is stated but not there: what is published lacks code that its licence does not let go."""
+    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
+    return int(table["code"].null_count) - int(table["code_sha256"].null_count)
+
+
+def _check_levels(rows: Sequence[Row], manifest: Manifest, withheld: int) -> Check:
+    """A rung from `emitted` on means code; below the rung that was asked for there is a reason, and only there."""
+    goal = manifest.parameters.get("level")
+    if goal not in LEVELS:
+        return Check("levels", ok=False, detail=f"the manifest's level is {goal!r}, not one of {', '.join(LEVELS)}")
+    stated = sum(entry.get("blocks", 0) for entry in manifest.details.get("withheld", []))
+    wrong = [f"the code of {withheld} blocks is missing, {stated} are stated as withheld"] if withheld != stated else []
+    for row in rows:
+        block, level = row["block"], row["level"]
+        has_code = row["code_sha256"] is not None
+        if at_least(level, "emitted") != has_code:
+            wrong.append(f"{block}: {level}, but {'has' if has_code else 'has no'} code")
+        if has_code != (row["n_lines"] is not None) or has_code != (row["file"] is not None):
+            wrong.append(f"{block}: n_lines and file do not go with its code")
+        if (row["error_kind"] is None) != (row["error"] is None):
+            wrong.append(f"{block}: a category of failure without a message, or the other way round")
+        if not _names_add_up(row):
+            wrong.append(f"{block}: its names bound to the same, to stand-ins and to others are not those compared")
+        if at_least(level, goal) != (row["error_kind"] is None):
+            wrong.append(f"{block}: {level} of {goal}, {row['error_kind'] or 'no reason is given'}")
+    return found_check("levels", wrong, f"every block is `{goal}`, or says why not")
+
+
+def _names_add_up(row: Row) -> bool:
+    """Whether the counts of bound names agree with each other and with the names told, of which there are the first."""
+    compared, same, standin = (row[name] for name in ("names_compared", "names_same", "names_standin"))
+    told = len(row["names_other"])
+    if compared is None or same is None or standin is None:
+        return compared is same is standin is None and not told
+    return bool(0 <= same + standin <= compared and told == min(compared - same, MOST_OTHERS))
+
+
+def _read_requirements(folder: Path, rows: Sequence[Row]) -> tuple[dict[str, Any], Check]:
+    """`required_repos.json` and whether it speaks of the blocks that have code, in their order."""
+    name, wrong = "requirements", []
+    try:
+        needs: dict[str, Any] = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
+        entries, sources = needs["blocks"], needs["sources"]
+        if [entry["block"] for entry in entries] != [row["block"] for row in rows if row["code_sha256"] is not None]:
+            wrong.append("its blocks are not those of the table that have code, in their order")
+        by_block = {row["block"]: row for row in rows}
+        for entry in entries:
+            wrong += _entry_faults(entry, by_block.get(entry["block"]), sources)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {}, found_check(name, [f"{REQUIREMENTS}: not readable: {type(error).__name__}: {error}"], "")
+    return needs, found_check(name, wrong, f"{len(entries):,} entries: PEP 508, SWHIDs and sources as in the table")
+
+
+def _entry_faults(entry: Row, row: Row | None, sources: Row) -> Iterator[str]:
+    block = entry["block"]
+    try:
+        stated = {canonicalize_name(Requirement(text).name) for text in entry["requires"]}
+        if row is not None and not {canonicalize_name(Requirement(text).name) for text in row["requires"]} <= stated:
+            yield f"{block}: requires less than the table says"
+    except InvalidRequirement as error:
+        yield f"{block}: not PEP 508: {error}"
+    swhid = Swhid.from_string(entry["swhid"])
+    if row is not None and (swhid.sha1 not in row["swhid"] or swhid.lines != (row["start_line"], row["end_line"])):
+        yield f"{block}: its SWHID is of another file or of other lines than the table's"
+    yield from (f"{block}: its source {source} is not listed" for source in entry["made_from"] if source not in sources)
+
+
+def _packages(rows: Iterable[Row], needs: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """The import names of each source that its blocks must not import."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        found[row["source"]].add(row["qualname"].partition(".")[0])
+    for source, facts in needs.get("sources", {}).items():
+        found[source] |= set(facts.get("packages", ()))
+    return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in found.items()}
+
+
+# --- specs and conversations ------------------------------------------------------------------------------------------
+
+
+def _check_dataset(folder: Path, manifest: Manifest) -> list[Check]:
+    """Tables of specs and conversations, of folders that have them; what they are made of was found to be well."""
+    if not (folder / SPEC_TABLES).is_dir() and not has_chat(folder):
+        return [Check("spec splits", ok=True, detail="no tables of specs: an earlier version wrote this folder")]
+    if not (folder / SPECS).is_file():
+        return [Check("spec splits", ok=False, detail=f"there are tables of specs, but no {SPECS}")]
+    specs = [Spec.model_validate_json(line) for line in read_lines(folder / SPECS)]
+    table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
+    codes = table.filter(pc.is_valid(table["code_sha256"]))["code"].to_pylist()
+    checks, splits = _check_spec_tables(folder, manifest, specs, codes)
+    if manifest.parameters.get("chat") is not None or has_chat(folder):
+        checks = [*checks, *check_chat(folder, manifest, {spec.block: spec for spec in specs}, splits)]
+    return [*checks, check_graphs(folder, manifest, specs), *check_description(folder, manifest, CONFIGS)]
+
+
+def check_graphs(folder: Path, manifest: Manifest, specs: Sequence[Spec]) -> Check:
+    """The identities of the table are those of the graphs in the specs, and so are the sentences."""
+    table = pq.read_table(folder / TABLE, columns=["block", "graph_widths"])
+    widths = dict(zip(table["block"].to_pylist(), table["graph_widths"].to_pylist(), strict=True))
+    wrong = [f"{spec.block}: {fault}" for spec in specs for fault in algorithm_faults(spec, widths.get(spec.block))]
+    if not manifest.details.get("withheld"):
+        missing = (spec for spec in specs if spec.graph and spec.algorithm is None and "algorithm" not in spec.withheld)
+        wrong += [f"{spec.block}: has a graph, but its spec has none" for spec in missing]
+    number = sum(spec.algorithm is not None for spec in specs)
+    return found_check("graphs", wrong, f"{number:,} graphs of specs have the identities and sentences that are stated")
+
+
+def _check_spec_tables(
+    folder: Path, manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str | None]
+) -> tuple[list[Check], dict[str, str]]:
+    """The checks, and the split of each spec by block.
+
+    Args:
+        specs: of `specs.jsonl`, in order.
+        codes: of the same blocks; groups are worked out again where none was withheld.
+    """
+    table = check_table(folder, f"{SPEC_TABLES}/*.parquet", SpecRow)
+    if not table.ok:
+        return [table], {}
+    listed = list(rows_by_split(folder, SPEC_TABLES))
+    rows = {row["block"]: (split, row) for split, row in listed}
+    wrong: list[str] = []
+    if len(listed) != len(specs) or rows.keys() != {spec.block for spec in specs}:
+        wrong.append(f"{len(listed):,} rows of {len(rows):,} blocks, {len(specs):,} lines")
+    clusters: dict[str, str] = {}
+    for spec in specs:
+        split, row = rows.get(spec.block, ("", {}))
+        if not row:
+            continue
+        if row != spec_row(spec, Place(row["cluster"], row["split"])):
+            wrong.append(f"{spec.block}: its row does not state what its line states")
+        if row["split"] != split:
+            wrong.append(f"{spec.block}: stands in {split}, but states {row['split']}")
+        if clusters.setdefault(row["cluster"], split) != split:
+            wrong.append(f"{spec.block}: its group is in {split} and in {clusters[row['cluster']]}")
+    again = "" if None in codes else ", worked out again"
+    if not wrong and again:
+        wrong += _misplaced(manifest, specs, [code or "" for code in codes], rows)
+    fine = f"{len(specs):,} specs as their lines, {len(clusters):,} groups{again}, each in one split"
+    return [table, found_check("spec splits", wrong, fine)], {block: split for block, (split, _) in rows.items()}
+
+
+def _misplaced(
+    manifest: Manifest, specs: Sequence[Spec], codes: Sequence[str], rows: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> list[str]:
+    seed = manifest.parameters.get("seed")
+    if not isinstance(seed, int):
+        return ["the manifest states no seed"]
+    places = zip(specs, place_specs(specs, codes, seed), strict=True)
+    return [
+        f"{spec.block}: belongs to {place.cluster} in {place.split}"
+        for spec, place in places
+        if (rows[spec.block][1]["cluster"], rows[spec.block][0]) != (place.cluster, place.split)
+    ]
+
+
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+
+def check_chat(folder: Path, manifest: Manifest, specs: Mapping[str, Spec], splits: Mapping[str, str]) -> list[Check]:
+    """The checks of a folder with conversations, but for those that read code.
+
+    Args:
+        specs: of the folder, by block.
+        splits: of the specs, by block.
+    """
+    schemas = [check_table(folder, f"{TABLES}/*.parquet", SpecChatRow), check_table(folder, DROPS, SpecChatDrop)]
+    options = manifest.parameters.get("chat")
+    if not all(check.ok for check in schemas) or not isinstance(options, dict):
+        return [
+            *schemas,
+            Check("chat", ok=False, detail="not checked: a table above or the manifest cannot be trusted"),
+        ]
+    kinds = [kind for kind in SPEC_CHAT_KINDS if kind != "write" or options.get("include_code")]
+    rights = read_rights(folder) if any(row["task"] == "write" for _, row in chat_rows(folder)) else Rights()
+    facts = "chat facts", ": form, ids, lengths, and facts of their specs"
+    faults = partial(_chat_faults, specs=specs, rights=rights)
+    return [*schemas, *check_rows(folder, manifest, "block", splits, kinds, faults, facts)]
+
+
+def _chat_faults(row: Mapping[str, Any], specs: Mapping[str, Spec], rights: Rights) -> Iterator[str]:
+    """What is wrong with one conversation."""
+    spec = specs.get(row["block"])
+    if spec is None or any(block not in specs for block in row["others"]):
+        yield "speaks of a block that has no spec"
+        return
+    yield from form_faults(row, "block")
+    yield from (f"its {name} is not that of its spec" for name in _OF_SPEC if row[name] != getattr(spec, name))
+    if row["task"] == "write":
+        if spec.block in rights.barred:
+            yield f"its answer is code under {rights.barred[spec.block]}"
+        if row["notice"] != rights.notice(spec):
+            yield "its notice is not that of its block"
+        return
+    if row["notice"] is not None or "```python" in contents(row)[2]:
+        yield "holds code or a notice of it"
+    yield from _fact_faults(row, spec, [specs[block] for block in row["others"]])
+
+
+def _fact_faults(row: Mapping[str, Any], spec: Spec, others: Sequence[Spec]) -> Iterator[str]:
+    """Every number of the answer is one of the specs it speaks of, or was given; JSON is the spec's own."""
+    _, user, answer = contents(row)
+    if row["task"] == "specify":
+        text = fenced(answer, "json")
+        try:
+            same = text is not None and json.loads(text) == spec_facts(spec, (*NAMES, *FACTS))
+        except ValueError:
+            same = False
+        if not same:
+            yield "the spec that it answers is not that of its block"
+        return
+    known = {number for item in (spec, *others) for number in _known(item)} | set(_numbers(user))
+    wrong = [number for number in _numbers(answer) if number not in known]
+    if wrong:
+        yield f"states {wrong[0]}, which is no number of the specs that it speaks of"
+
+
+def _known(spec: Spec) -> Iterator[str]:
+    """The numbers that may be said of a block: of its spec, how many of a kind there are, and the scale's inverse."""
+    yield from _numbers(json.dumps(spec.model_dump(mode="json"), ensure_ascii=False))
+    yield from (str(len(case.outputs)) for case in spec.cases)
+    yield str(len(spec.layers or {}) - LAYERS)  # further kinds
+    if spec.downsampling:
+        yield from _numbers(f"{spec.downsampling:.4g} {1 / spec.downsampling:.4g}")
+    yield "0"
+
+
+def _numbers(text: str) -> list[str]:
+    return [number.rstrip(",").replace(",", "") for number in _NUMBER.findall(text)]
+
+
+#: The folders that `lemur extract` writes.
+KINDS = {"extraction": FolderKind(verify, find, find_code, extraction_page)}

@@ -1,0 +1,269 @@
+"""Checks of an extraction's closed files, one by one: each is what the table, its spec and its header say of it."""
+
+import ast
+import contextlib
+import hashlib
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from extract.chat.draft import guarded_text, repeats
+from extract.folder.write import code_paths
+from extract.minimize.header import requires_of
+from extract.model.results import at_least
+from extract.resolve.modules import RUNTIME
+from extract.resolve.requirements import distributions_of, imported_names
+from extract.specs.make import SHARED, line_faults, read_lines
+from lemur_core.files.progress import progress
+from lemur_core.files.workers import map_items
+from lemur_core.source.undefined import undefined_names
+from manifests.conversations.conversation import TABLES
+from manifests.conversations.verify import chat_rows, contents, has_chat
+from manifests.folders.checks import Check, check_table, found_check
+from manifests.provenance import SPECS, TABLE, header_lines, lean_path
+from manifests.provenance.licenses import is_permissive
+from manifests.records import SpecChatRow
+
+_HEADER = re.compile(r"# (Block|Licence):[ ]+(.*)")
+_FENCED = re.compile(r"\A(`{3,})(json|python)\n(.*?)\n?\1\Z", re.DOTALL)
+_LEAN = ("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "lean_error")
+_CODE_COLUMNS = tuple({*SHARED, *_LEAN, "error_kind", "requires", "code", "n_lines"})
+_BATCH = 40  # blocks a worker is given at once
+_FEW = 60  # blocks; below it, starting processes costs more than it saves
+
+#: Checks of single files, in the order in which they are told, with what is said when all is well.
+_OF_CODE = {
+    "files": "closed files as in the table, with the SHA-256 that it states",
+    "parses": "files are Python",
+    "undefined names": "files, none by pyflakes",
+    "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
+    "headers": "files name their block and licence",
+    "lean forms": "files, of each what the table says of its lean form",
+    "specs": "specs, in the order of the table, agree with it and repeat no passage of their source",
+    "chat code": "files, of which no conversation repeats a passage, but where the file is the answer",
+}
+
+Row = Mapping[str, Any]
+Faults = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTexts:
+    """What of the conversations must be compared with code: guarded texts and whole answers, by block."""
+
+    guarded: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # block -> name and text of each
+    codes: dict[str, str] = field(default_factory=dict)  # block -> the code that `write` answers
+
+
+def read_texts(folder: Path) -> ChatTexts:
+    """The texts of a folder's conversations; of none, if it has no tables that can be read so."""
+    found = ChatTexts()
+    if not check_table(folder, f"{TABLES}/*.parquet", SpecChatRow).ok:
+        return found
+    for _, row in chat_rows(folder):
+        _, user, assistant = contents(row)
+        for block in (row["block"], *row["others"]):
+            text = guarded_text(row["task"], user, assistant)
+            found.guarded.setdefault(block, []).append((f"{row['task']} of {row['block']}", text))
+        if row["task"] == "write":
+            found.codes[row["block"]] = fenced(assistant, "python") or ""
+    return found
+
+
+def fenced(text: str, language: str) -> str | None:
+    """What stands in the one fence that a text consists of; None if it is anything else."""
+    match = _FENCED.fullmatch(text)
+    return match[3] if match is not None and match[2] == language else None
+
+
+def check_code(
+    folder: Path, rows: Sequence[Row], packages: Mapping[str, frozenset[str]], jobs: int | None
+) -> list[Check]:
+    """The checks of single files, and of what was said of each; rows of the table are given without their code.
+
+    Args: packages: by source, the import names that its blocks must not import.
+    """
+    paths = code_paths([row["block"] for row in rows if row["code_sha256"] is not None])
+    found: Faults = {name: [] for name in _OF_CODE}
+    for row in rows:
+        if row["file"] != paths.get(row["block"]):
+            found["files"].append(f"{row['block']}: lies in {row['file']}, not in {paths.get(row['block'])}")
+    work, batches = partial(check_batch, folder, packages), _batches(folder)
+    with progress("verify", len(paths), "blocks") as advance:
+        for done, faults in map(work, batches) if len(paths) <= _FEW else map_items(work, batches, jobs):
+            for name, wrong in faults.items():
+                found[name] += wrong
+            advance(done)
+    fine = {name: f"{len(paths):,} {told}" for name, told in _OF_CODE.items()}
+    if not has_chat(folder):
+        del fine["chat code"]
+    if not (folder / SPECS).is_file():
+        fine["specs"] = f"no {SPECS}: an earlier version wrote this folder"
+    elif (lines := sum(1 for _ in read_lines(folder / SPECS))) > len(paths):
+        found["specs"].append(f"{SPECS}: {lines:,} lines for {len(paths):,} blocks that have code")
+    return [found_check(name, found[name], told) for name, told in fine.items()]
+
+
+def _batches(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    specs = read_lines(folder / SPECS) if (folder / SPECS).is_file() else None
+    texts = read_texts(folder)
+    with pq.ParquetFile(folder / TABLE) as file:
+        for batch in file.iter_batches(batch_size=_BATCH, columns=list(_CODE_COLUMNS)):
+            rows = [row for row in batch.to_pylist() if row["code_sha256"] is not None]
+            if specs is not None:
+                for row in rows:
+                    row["spec"] = next(specs, None)
+            for row in rows:
+                row["texts"] = texts.guarded.get(row["block"], [])
+                row["answer"] = texts.codes.get(row["block"])
+            there = [row for row in rows if row["code"] is not None or row["lean_sha256"] is not None]
+            if there:
+                yield there
+
+
+def check_batch(folder: Path, packages: Mapping[str, frozenset[str]], rows: Sequence[Row]) -> tuple[int, Faults]:
+    """How many blocks these are, and what is wrong with their files, by check."""
+    found: Faults = {name: [] for name in _OF_CODE}
+    for row in rows:
+        own = packages[row["source"]]
+        if row["code"] is not None:
+            for name, fault in _file_faults(folder, row, own):
+                found[name].append(f"{row['block']}: {fault}")
+        found["lean forms"] += [f"{row['block']}: {fault}" for fault in _lean_faults(folder, row, own)]
+    return len(rows), found
+
+
+def _file_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[tuple[str, str]]:
+    code: str = row["code"]
+    data = code.encode()
+    if hashlib.sha256(data).hexdigest() != row["code_sha256"]:
+        yield "files", "code_sha256 is not the SHA-256 of its code"
+    path = folder / row["file"] if row["file"] else None
+    if path is None or not path.is_file() or path.read_bytes() != data:
+        yield "files", f"{row['file']} is not its code"
+    if "spec" in row:
+        yield from (("specs", fault) for fault in line_faults(row["spec"], row))
+    for (name, _), wrong in zip(row["texts"], repeats([text for _, text in row["texts"]], code), strict=True):
+        if wrong:
+            yield "chat code", f"{name} repeats a passage of its file"
+    if row["answer"] is not None and row["answer"] != (row["lean_code"] or code).removesuffix("\n"):
+        yield "chat code", "the code that write answers is not its lean form, or its file where it has none"
+    head = _header(code)
+    for key, value in (("Block", row["block"]), ("Licence", row["license"])):
+        if head.get(key) != value:
+            yield "headers", f"its header names {head.get(key)!r} as {key}, not {value!r}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        if row["level"] != "emitted" or row["error_kind"] is None:
+            yield "parses", f"{row['level']}, but it does not parse: {error}"
+        return
+    if row["error_kind"] is None or at_least(row["level"], "compiled"):  # else that may be the reason
+        yield from (("undefined names", fault) for fault in undefined_names(tree).values())
+    yield from (("imports", fault) for fault in import_faults(tree, row["requires"], own))
+
+
+def _lean_faults(folder: Path, row: Row, own: frozenset[str]) -> Iterator[str]:
+    code, stated = row["lean_code"], row["lean_sha256"]
+    if stated is None:
+        if at_least(row["level"], "forward") != (row["lean_error"] is not None) or code is not None:
+            yield "has no lean form, and no reason why, or the other way round"
+        return
+    if code is None:
+        if is_permissive(row["lean_license"]):
+            yield "its lean form is missing, though its licence lets it be passed on"
+        return
+    if row["lean_error"] is not None:
+        yield "has a lean form, and a reason why not"
+    data: bytes = code.encode()
+    path = folder / lean_path(row["file"])
+    if not path.is_file() or path.read_bytes() != data:
+        yield f"{lean_path(row['file'])} is not its lean form"
+    if hashlib.sha256(data).hexdigest() != stated or code.count("\n") != row["lean_lines"]:
+        yield "lean_sha256 or lean_lines is not that of its lean form"
+    head = _header(code)
+    if (head.get("Block"), head.get("Licence")) != (row["block"], row["lean_license"]):
+        yield "the header of its lean form names another block or licence"
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        yield f"its lean form does not parse: {error}"
+        return
+    if not any(row["name"] in _bound(node) for node in ast.walk(tree)):
+        yield "its lean form does not define it"
+    yield from (f"lean form: {fault}" for fault in undefined_names(tree).values())
+    yield from (f"lean form: {fault}" for fault in import_faults(tree, row["lean_requires"], own))
+    if list(requires_of(code)) != list(row["lean_requires"]):
+        yield f"its lean form needs {', '.join(requires_of(code)) or 'nothing'}, not what lean_requires says"
+
+
+def _header(code: str) -> dict[str, str]:
+    """What the comment lines that a file begins with say of its block and licence."""
+    found: dict[str, str] = {}
+    for line in header_lines(code):
+        if match := _HEADER.fullmatch(line):
+            found.setdefault(match[1], match[2])
+    return found
+
+
+def import_faults(tree: ast.Module, requires: Iterable[str], own: frozenset[str]) -> list[str]:
+    """The imports, in functions too, that are neither of the standard library nor the runtime nor required.
+
+    Args:
+        requires: PEP 508; what is not counts for nothing.
+        own: the import names of the source itself; nothing makes them good, but that a package of the runtime is
+            imported for its compiled operators alone.
+    """
+    wanted = set(_distributions(requires))
+    for_operators = {
+        (alias.name, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in RUNTIME and not alias.asname and not _takes_from(tree, alias.name)
+    }
+    wrong = []
+    for dotted, line in imported_names(tree):
+        top = dotted.partition(".")[0]
+        if not top:
+            wrong.append(f"line {line}: a relative import, {dotted}")
+        elif top in own and (dotted, line) not in for_operators:
+            wrong.append(f"line {line}: imports {dotted} of its own origin")
+        elif top in sys.stdlib_module_names or top in RUNTIME:
+            continue
+        elif not wanted & set(_distributions(distributions_of(top))):
+            wrong.append(f"line {line}: imports {dotted}, which it does not require")
+    return wrong
+
+
+def _takes_from(tree: ast.Module, package: str) -> bool:
+    """Whether a file reads a package's name, or imports from it."""
+    return any(
+        (isinstance(node, ast.Name) and node.id == package)
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package)
+        for node in ast.walk(tree)
+    )
+
+
+def _distributions(requires: Iterable[str]) -> Iterator[str]:
+    for text in requires:
+        with contextlib.suppress(InvalidRequirement):  # the check of requirements tells
+            yield canonicalize_name(Requirement(text).name)
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """The names that a class or an import binds: a lean form may import what a library has, where its author does."""
+    if isinstance(node, ast.ClassDef):
+        return {node.name}
+    return {item.asname or item.name for item in node.names} if isinstance(node, ast.ImportFrom) else set()

@@ -1,0 +1,319 @@
+"""The extraction folder: closed files, their table, specs, what they need, a report, and a manifest, written last."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from extract.chat.build import build_chat, extraction_chat_card
+from extract.chat.draft import ChatBlock, Rights, read_rights
+from extract.folder.page import extraction_page
+from extract.folder.paper import qualities
+from extract.folder.report import write_report
+from extract.model.blocks import KIND
+from extract.model.results import COLUMNS, Result, RunFacts, at_least, count_rows
+from extract.resolve.requirements import requirements_text
+from extract.sources import Source
+from extract.specs.make import write_specs
+from extract.specs.splits import Place, place_specs, write_spec_tables
+from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import code_span, count, plural, table
+from lemur_core.sandbox.cached import run_versions
+from lemur_core.similarity.distinct import count_distinct
+from lemur_core.similarity.features.text import tokens_of
+from manifests.conversations.conversation import Chat, write_chat_tables
+from manifests.folders.frame import finish
+from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
+from manifests.folders.tables import Configs, card_yaml, offered_tables, write_table
+from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, lean_path
+from manifests.provenance.licenses import is_permissive
+from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, SpecRow, arrow_schema
+
+#: What the manifest states of each source, beside the number of its files.
+_OF_SOURCES = (
+    "name",
+    "kind",
+    "version",
+    "origin",
+    "license",
+    "swhid",
+    "digest",
+    "priority",
+    "paths",
+    "exclude",
+    "symbols",
+    "instead_of",
+)
+#: Characters of a file name before `.py`; longer ones are cut and get a digest.
+_LONGEST = 160
+_DIGITS = 8
+_ODD = re.compile(r"[^A-Za-z0-9._@+-]")
+_RESERVED = frozenset({"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)})
+
+
+def write_extraction(
+    out: Path, results: Sequence[Result], facts: RunFacts, watch: Stopwatch, *, force: bool = False
+) -> Manifest:
+    """Write the folder `out`, whole or not at all.
+
+    Args:
+        results: one for each block, in the order of the table: by priority of their source, path and line.
+        watch: of the whole run; its laps are told in the report.
+
+    Returns: the manifest that was written.
+    Raises: UserError if `out` cannot be written.
+    """
+    paths = code_paths([result.row.block for result in results if result.row.code is not None])
+    scores = qualities([result.row.lean_code or result.row.code for result in results], facts.options.jobs)
+    rows = [
+        result.row.model_copy(update={"file": paths.get(result.row.block), "quality": score})
+        for result, score in zip(results, scores, strict=True)
+    ]
+    watch.lap("quality")
+    assert len({row.block for row in rows}) == len(rows), "a block stands twice among the results"
+    counts = count_rows([row.model_dump(include=set(COLUMNS)) for row in rows], facts.targets)
+    with atomic_folder(out, force=force) as folder:
+        _write_code(folder, rows)
+        left_out = {} if facts.options.timings else {"seconds": None}
+        write_table(folder / TABLE, arrow_schema(Block), (row.model_dump() | left_out for row in rows))
+        made_from = {result.row.block: result.closure_files for result in results}
+        text = requirements_text(rows, made_from, facts.sources)
+        (folder / REQUIREMENTS).write_text(text, encoding="utf-8", newline="\n")
+        if facts.options.level == "discovered":
+            (folder / NAMES).write_text(names_text(rows), encoding="utf-8", newline="\n")
+        watch.lap("write tables")
+        traced = {result.row.block: result.traced for result in results if result.traced is not None}
+        specs = write_specs(folder / SPECS, rows, traced)
+        watch.lap("write specs")
+        codes = [row.code for row in rows if row.code is not None]
+        lean = [row.lean_code for row in rows if row.code is not None]
+        tables, dataset = write_dataset(folder, specs, codes, lean, len(rows), facts)
+        describe_extraction(folder, {TABLE: len(rows), **tables}, (source.license for source in facts.sources))
+        watch.lap("write data set")
+        files = {block: len(made) for block, made in made_from.items()}
+        executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
+        distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
+        watch.lap("distinct")
+        write_report(folder, rows, files, facts, counts, distinct, watch.measured(), traced)
+        watch.lap("report")
+        manifest = Manifest(
+            kind=KIND,
+            versions=package_versions() | run_versions(),
+            parameters=facts.options.parameters(),
+            inputs=[Input(name=s.name, sha256=s.digest, bytes=_bytes_of(s)) for s in facts.sources],
+            counts=counts | dataset,
+            details={
+                "sources": [
+                    {name: getattr(source, name) for name in _OF_SOURCES} | {"files": len(source.files)}
+                    for source in facts.sources
+                ],
+                "unopened": dict(facts.unopened),
+                "notes": facts.notes,
+                "distinct": asdict(distinct),
+                **facts.details,
+            },
+            outputs=list_outputs(folder, {TABLE: len(rows), SPECS: len(specs), **tables}),
+            measured=watch.measured(),
+        )
+        return finish(folder, manifest, extraction_page, watch)
+
+
+def names_text(rows: Sequence[Block]) -> str:
+    """The JSON list by which `--names` finds these classes again: bare names where one class has it, else block ids."""
+    times = Counter(row.name for row in rows)
+    return json.dumps([row.name if times[row.name] == 1 else row.block for row in rows], indent=1) + "\n"
+
+
+def code_paths(blocks: Iterable[str]) -> dict[str, str]:
+    """Where the file of each block lies: `blocks/SOURCE/QUALNAME.py`, safe and unique on every common file system.
+
+    What a file system may not take, or may take for another name (case, reserved words, length), is replaced and gets
+    the first digits of the SHA-256 of the block's id; of names that differ only in case, the first in order stays.
+    """
+    folders: dict[str, str] = {}
+    names: dict[str, set[str]] = {}
+    paths: dict[str, str] = {}
+    for block in sorted(blocks):
+        source, _, qualname = block.partition("::")
+        if source not in folders:
+            folders[source] = _unique(source, source, {folder.lower() for folder in folders.values()})
+        taken = names.setdefault(source, set())
+        name = _unique(qualname, block, taken)
+        taken.add(name.lower())
+        paths[block] = f"{FULL}{folders[source]}/{name}.py"
+    return paths
+
+
+def _unique(name: str, key: str, taken: set[str]) -> str:
+    safe = _ODD.sub("_", name)
+    if safe[:1] in ("", ".") or safe.partition(".")[0].lower() in _RESERVED:
+        safe = f"_{safe}"
+    if safe.endswith("."):  # some file systems drop it
+        safe = f"{safe}_"
+    safe = safe[:_LONGEST]
+    if safe == name and safe.lower() not in taken:
+        return safe
+    digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    digits = next(n for n in range(_DIGITS, len(digest) + 1) if f"{safe}-{digest[:n]}".lower() not in taken)
+    return f"{safe}-{digest[:digits]}"
+
+
+def _write_code(folder: Path, rows: Iterable[Block]) -> None:
+    for row in rows:
+        if row.file is not None and row.code is not None:
+            path = folder / row.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(row.code, encoding="utf-8", newline="\n")
+        if row.file is not None and row.lean_code is not None:
+            path = folder / lean_path(row.file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(row.lean_code, encoding="utf-8", newline="\n")
+
+
+def _bytes_of(source: Source) -> int:
+    try:
+        return sum((source.root / file.path).stat().st_size for file in source.files)
+    except OSError as error:
+        raise UserError(
+            f"{source.name}: {error.filename}: {error.strerror}; it changed meanwhile: run again"
+        ) from error
+
+
+CARD = "README.md"
+
+#: The tables that are offered to readers, by configuration.
+CONFIGS: Configs = {
+    "blocks": (Block, {"train": TABLE}),
+    "specs": (SpecRow, {split: f"data/specs/{split}-*.parquet" for split in SPLITS}),
+    "chat": (SpecChatRow, {split: f"data/chat/{split}-*.parquet" for split in SPLITS}),
+    "chat_drops": (SpecChatDrop, {"train": "chat_drops.parquet"}),
+}
+
+
+def write_dataset(
+    folder: Path, specs: Sequence[Spec], codes: Sequence[str], lean: Sequence[str | None], blocks: int, facts: RunFacts
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """Write the tables and the card of a folder whose blocks, requirements and specs are written.
+
+    Args:
+        codes: the closed files of the same blocks.
+        lean: their lean forms.
+        blocks: rows of the table of blocks.
+        facts: of the run: the seed, how conversations are made, and which sources stand in for others.
+    Returns: rows by path below `folder`, and counts for the manifest.
+    """
+    options = facts.options
+    places = place_specs(specs, codes, options.seed)
+    rows = write_spec_tables(folder, specs, places)
+    splits = Counter(place.split for place in places)
+    groups = len({place.cluster for place in places})
+    counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": groups}}
+    chat = None
+    if options.chat is not None:
+        chat_blocks = [ChatBlock(*given) for given in zip(specs, places, codes, lean, strict=True)]
+        chat = build_chat(chat_blocks, options.chat, read_rights(folder) if options.chat.include_code else Rights())
+        rows |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
+        counts["chat"] = {**chat.counts("blocks"), "near": chat.near}
+    told: Mapping[str, int] = {TABLE: blocks, **rows}
+    (folder / CARD).write_text(
+        extraction_card(told, specs, places, chat, facts.sources), encoding="utf-8", newline="\n"
+    )
+    return rows, counts
+
+
+def describe_extraction(folder: Path, rows: Mapping[str, int], licenses: Iterable[str]) -> None:
+    """Write `croissant.json`: the tables that the card offers, their columns and the digests of their files.
+
+    Args: licenses: of all sources.
+    """
+    from manifests.folders.croissant import About, write_croissant
+
+    about = About(
+        name="Extracted PyTorch blocks",
+        description=f"{plural(rows.get(TABLE, 0), 'PyTorch module')} as closed files where they could be"
+        " closed, and neutral specs of them.",
+        version=package_versions()["lemur-curator"],
+        licenses=sorted(set(licenses)),
+    )
+    write_croissant(folder, offered_tables(CONFIGS, rows), about)
+
+
+def extraction_card(
+    rows: Mapping[str, int],
+    specs: Sequence[Spec],
+    places: Sequence[Place],
+    chat: Chat | None,
+    sources: Sequence[Source],
+) -> str:
+    """The card.
+
+    Args: rows: rows by path of every table; what has none is not offered, since `datasets` refuses it.
+    """
+    taken = ", ".join(f"`{source.name}` (`{source.instead_of}`)" for source in sources if source.instead_of)
+    head = card_yaml(
+        offered_tables(CONFIGS, rows),
+        default="blocks",
+        pretty_name="Extracted PyTorch blocks",
+        tags=["neural-architecture", "pytorch", "code", "lemur"],
+        size=rows.get(TABLE, 0),
+    )
+    lines = [
+        "# Extracted PyTorch blocks",
+        "",
+        f"{plural(rows.get(TABLE, 0), 'PyTorch module')} as closed files where they could be closed, and"
+        f" {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were read or"
+        " measured, never text of its source.",
+        "",
+        "```python",
+        "from datasets import load_dataset",
+        "",
+        'blocks = load_dataset("path/to/this/folder", "blocks")  # code, how far it runs, licence, place in its source',
+        'specs = load_dataset("path/to/this/folder", "specs")    # arguments, shapes, parameters, layers',
+        *(['chat = load_dataset("path/to/this/folder", "chat")      # messages, task, block, license'] if chat else []),
+        "```",
+        "",
+        "`report.md` shows how far the blocks came, `manifest.json` says how to make this folder again, and `lemur"
+        " verify` checks its promises. The code of each block is under the licence of its source.",
+        "",
+        *([f"Releases in the place of sources that could not be reached: {taken}.", ""] if taken else []),
+        *_specs(specs, places),
+    ]
+    return head + "\n" + "\n".join([*lines, *(extraction_chat_card(chat) if chat else [])]).rstrip() + "\n"
+
+
+def _specs(specs: Sequence[Spec], places: Sequence[Place]) -> list[str]:
+    if not specs:
+        return []
+    splits = Counter[str](place.split for place in places)
+    groups: dict[str, Any] = Counter(place.cluster for place in places)
+    told = ", ".join(f"{count(splits[split])} {split}" for split in SPLITS)
+    lengths = sorted(len(tokens_of(spec.summary)) for spec in specs)
+    return [
+        "## Specs",
+        "",
+        f"{told}. Related blocks (nearly the same class, or the same design) form a group, column `cluster`, and a"
+        f" group is in one split: {plural(len(groups), 'group')}, the largest of {count(max(groups.values()))}. The"
+        " table `blocks` is one split; column `block` joins it with these.",
+        "",
+        f"{count(sum(spec.algorithm is not None for spec in specs))} tell what their block computes; of"
+        f" {count(sum(s.algorithm is not None and s.algorithm.rebuilds is True for s in specs))} a module was written"
+        " from the spec alone and proved equal to it, outputs, gradients and buffers (`lemur rebuild`).",
+        "",
+        f"{count(sum(bool(spec.cases) for spec in specs))} were seen to run forward,"
+        f" {count(sum(spec.parameters is not None for spec in specs))} to be constructed. Summaries have a median of"
+        f" {lengths[(len(lengths) - 1) // 2]} tokens.",
+        "",
+        *_licence_table(Counter(spec.license for spec in specs), "specs"),
+    ]
+
+
+def _licence_table(licenses: Mapping[str, int], what: str) -> list[str]:
+    """How many there are under each licence, and whether it lets code be passed on."""
+    ordered = sorted(licenses.items(), key=lambda item: (-item[1], item[0]))
+    rows = [[code_span(name, 160), "yes" if is_permissive(name) else "no", count(number)] for name, number in ordered]
+    return table(["licence", "permissive", what], rows, 2)

@@ -1,6 +1,0 @@
-"""How the corpus itself builds and runs a class, found in its text."""
-
-from extract.hints.finder import HintFinder
-from extract.hints.model import Call, Companion, Hints
-
-__all__ = ["Call", "Companion", "HintFinder", "Hints"]

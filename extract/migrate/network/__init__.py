@@ -1,0 +1,1 @@
+"""A block inserted into a network in one file."""

@@ -1,0 +1,1 @@
+"""A block written into a project of many files."""

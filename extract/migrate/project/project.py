@@ -1,0 +1,330 @@
+"""A block of an extraction folder as a module of an existing project: planned, proved in a copy of it, then written."""
+
+import builtins
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from extract.migrate.codemod import USUAL
+from extract.migrate.project.layout import Place, Project, TestPlace, choose_place, choose_test, read_project
+from extract.migrate.project.register import Registered, register
+from extract.migrate.project.reuse import ClosedFile, Option, names_of, options_for
+from extract.migrate.project.style import ImportStyle, read_style
+from extract.migrate.project.trial import Proof, Trial, trial
+from extract.migrate.project.writing import Donated, module_text, smoke_text
+from extract.migrate.source_block import form_of
+from extract.model.blocks import find_block
+from extract.resolve.requirements import distributions_of, imports_of
+from extract.specs.make import worked_of
+from lemur_core.files.atomic import write_together
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
+from manifests.provenance import inlined_blocks
+from manifests.provenance.licenses import NOASSERTION, all_of, is_permissive
+
+_TOLD = 3  # of the project's definitions that are not the same as one of the block's
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a block is moved: see `lemur migrate --help`."""
+
+    out: Path | None = None
+    full: bool = False
+    dry_run: bool = False
+    force: bool = False
+    unsafe: bool = False
+    as_json: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """A migration before anything is written.
+
+    Attributes:
+        reused: definitions of the project that stand for the block's, by their names there.
+        refused: what was compared and is not the same: name, whole name of the project's, why.
+        files: what is to be written, by path below the project.
+        before: what these files are now; None for those that are not there.
+        notes: what its user ought to know, a line each.
+    """
+
+    donated: Donated
+    project: Project
+    place: Place
+    test: TestPlace
+    style: ImportStyle
+    reused: dict[str, Option] = field(default_factory=dict)
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
+    registered: Registered | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    before: dict[str, bytes | None] = field(default_factory=dict)
+    proof: Proof = field(default_factory=lambda: Proof("not tried"))
+    notes: list[str] = field(default_factory=list)
+
+
+def migrate_into_project(folder: Path, block: str, root: Path, options: Options) -> str:
+    """Put a block of an extraction folder into a project.
+
+    Returns: what to print: what was done and proved; the difference, where it is a dry run.
+    Raises: UserError if anything stands against it: then nothing is written.
+    """
+    plan = plan_migration(folder, block, root, options)
+    if not options.dry_run:
+        _put_in_place(plan)
+    if options.as_json:
+        return json.dumps(_facts(plan, written=not options.dry_run), sort_keys=True)
+    return difference(plan) if options.dry_run else "\n".join(_lines(plan))
+
+
+def _put_in_place(plan: Plan) -> None:
+    """Write all files. Raises: UserError if one of them was changed since it was read, or cannot be written."""
+    root = plan.project.root
+    for path, before in plan.before.items():
+        if _read(root / path) != before:
+            raise UserError(f"{path}: was changed meanwhile; nothing was written, run again")
+    write_together({root / path: data for path, data in plan.files.items()})
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def plan_migration(folder: Path, block: str, root: Path, options: Options) -> Plan:
+    """Everything but the writing: what goes where, proved in a copy of the project.
+
+    Raises: UserError if there is no such block or project, the licence does not let it, or it cannot be proved.
+    """
+    donated = read_donated(folder, block, lean=not options.full)
+    project = read_project(root)
+    plan = _placed(donated, project, options)
+    plan.notes += license_notes(donated, project, force=options.force)
+    used = names_of(donated.expressions)
+    file = ClosedFile(donated.code, donated.row.name, used)
+    unknown = [name for name in used if name not in file.globals | USUAL.keys() and not hasattr(builtins, name)]
+    if unknown:
+        raise UserError(
+            f"{donated.row.block}: the arguments with which it is known to run need {', '.join(unknown)}, which its"
+            " file does not hold, so nothing can be proved; choose another block"
+        )
+    with trial(donated, project, unsafe=options.unsafe) as bench:
+        seen = _compare(plan, file, bench, force=options.force)
+        proof = _prove(plan, file, bench, seen)
+        if proof.wrong and plan.reused:
+            told = f"with it, {proof.wrong}"
+            plan.refused += [(name, one.dotted, told) for name, one in sorted(plan.reused.items())]
+            plan.reused = {}
+            proof = _prove(plan, file, bench, seen)
+    if proof.wrong:
+        raise UserError(f"{donated.row.block}: not proved in {plan.place.path}: {proof.wrong}; nothing was written")
+    plan.proof = proof
+    plan.notes += _requirement_notes(plan)
+    return plan
+
+
+def _compare(plan: Plan, file: ClosedFile, bench: Trial, *, force: bool) -> Mapping[str, Any]:
+    """Decide which definitions of the project are used. Returns: what a smoke test can ask.
+
+    Raises: UserError if the project has the block already and `force` is not given.
+    """
+    row = plan.donated.row
+    wanted = []
+    for name, is_class in [(row.name, True), *file.definitions()]:
+        options = options_for(name, is_class, file, plan.project, plan.place.folder)
+        wanted.append((name, [one for one in options if one.path != plan.place.path]))
+    answer = bench.compare(wanted)
+    for (name, options), reasons in zip(wanted, answer["refused"], strict=True):
+        told = list(zip(options, reasons, strict=True))
+        same = next((option for option, reason in told if not reason), None)
+        if name == row.name:
+            if same is not None and not force:
+                raise UserError(
+                    f"{row.block}: {same.dotted} of the project is the same ({same.path}); import that, or add --force"
+                )
+        elif same is not None:
+            plan.reused[name] = same
+        else:
+            plan.refused += [(name, one.dotted, reason) for one, reason in told]
+    needed = file.needed(plan.reused)
+    plan.reused = {name: option for name, option in plan.reused.items() if name in needed}
+    plan.refused = [one for one in plan.refused if one[0] in needed]
+    return answer
+
+
+def _prove(plan: Plan, file: ClosedFile, bench: Trial, seen: Mapping[str, Any]) -> Proof:
+    """Write the texts of all files, and try them."""
+    donated, project, place = plan.donated, plan.project, plan.place
+    plan.registered = register(project, place, donated.row.name)
+    module = module_text(donated, file, place, project, plan.style, plan.reused, plan.registered.by_star)
+    test = smoke_text(donated, file, place, plan.test, project, plan.style, seen)
+    files = {place.path: module.encode(), plan.test.path: test.encode()}
+    if plan.registered.text is not None:
+        files[plan.registered.path] = plan.registered.text
+    plan.files = dict(sorted(files.items()))
+    plan.before = {path: _read(project.root / path) for path in plan.files}
+    others = {option.module for option in plan.reused.values()} if plan.registered.text is not None else set()
+    return bench.prove(place, plan.test, plan.files, others)
+
+
+# --- the block --------------------------------------------------------------------------------------------------------
+
+
+def read_donated(folder: Path, wanted: str, *, lean: bool = True) -> Donated:
+    """A block as it is moved.
+
+    Args: lean: in its lean form, where it has one.
+    Raises: UserError if there is no such block, it has no code, or it never ran.
+    """
+    row = find_block(folder, wanted).row
+    form = form_of(folder, row, lean=lean)
+    worked = worked_of(row.arguments)
+    if worked is None or worked.forward is None or worked.method != "forward":
+        raise UserError(
+            f"{row.block}: no arguments are known with which it runs, so nothing can be proved; choose another"
+        )
+    moved = row.model_copy(update={"code_sha256": form.digest, "license": form.license})
+    return Donated(moved, form.code, form.lean, form.requires, worked)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def _placed(donated: Donated, project: Project, options: Options) -> Plan:
+    row = donated.row
+    there = [path for path, text in _texts(project) if any(one.block == row.block for one in inlined_blocks(text))]
+    if there and options.out is None and not options.force:
+        raise UserError(f"{row.block}: is there already: {there[0]}; add --force to replace it, or name another --out")
+    replaced = bool(there) and options.out is None
+    if replaced:
+        place = Place(there[0], project.module_of(there[0]), "where it is already")
+    else:
+        place = choose_place(project, row.name, row.category, options.out)
+        if (project.root / place.path).exists() and not options.force:
+            raise UserError(f"{place.path}: exists already; choose another --out, or add --force")
+    test = choose_test(project, place, replaces=f"{row.name}, moved here from {row.source}" if options.force else None)
+    return Plan(donated, project, place, test, read_style(project, place.folder))
+
+
+def _texts(project: Project) -> Iterator[tuple[str, str]]:
+    for path in project.trees:
+        yield path, (project.root / path).read_text(encoding="utf-8", errors="replace")
+
+
+def license_notes(donated: Donated, project: Project, *, force: bool) -> list[str]:
+    """What it means to have the block's code in this project. Raises: UserError if that takes --force."""
+    row, own = donated.row, project.source.license
+    both, permissive = all_of([row.license, own]), is_permissive(row.license)
+    if both == own != NOASSERTION:
+        more = "the notice in the file stays" if permissive else "which is not known to be permissive"
+        return [f"licence   {row.license}, as the project's own ({own}); {more}"]
+    if not permissive:
+        if not force:
+            raise UserError(
+                f"{row.block}: its licence, {row.license}, is not known to be permissive, and not the project's"
+                f" ({own}); --force moves it all the same, and says so in the file"
+            )
+        return [
+            f"licence   {row.license}, NOT KNOWN TO BE PERMISSIVE; the project's is {own}: do not pass it on unless"
+            " that licence lets you"
+        ]
+    if own == NOASSERTION:
+        return [f"licence   {row.license}; the project declares none that is known here: the file states its own"]
+    doubt = ""
+    if "Apache-2.0" in row.license and any(part in ("GPL-2.0", "GPL-2.0-only") for part in own.split(" AND ")):
+        doubt = ", which the Free Software Foundation holds to be incompatible"
+    return [f"licence   {row.license} in a project under {own}: together {both}{doubt}; the notice in the file stays"]
+
+
+def _requirement_notes(plan: Plan) -> list[str]:
+    """What the new module imports and the project does not declare."""
+    needed = imports_of(plan.files[plan.place.path].decode()) - plan.project.packages
+    declared = {canonicalize_name(Requirement(text).name) for text in plan.project.source.requires}
+    offered = (distributions_of(one) for one in needed)
+    missing = sorted(names[0] for names in offered if not {canonicalize_name(name) for name in names} & declared)
+    if not missing:
+        return []
+    return [
+        f"requires  {', '.join(missing)}, which the project does not declare where it can be read; add what is missing"
+    ]
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def difference(plan: Plan) -> str:
+    """The unified difference of all files, as `git apply` and `patch -p1` take it."""
+    told: list[str] = []
+    for path, data in plan.files.items():
+        older = plan.before[path]
+        before = older.decode(errors="replace") if older is not None else None
+        names = (f"a/{path}" if before is not None else "/dev/null", f"b/{path}")
+        lines = difflib.unified_diff(_split(before or ""), _split(data.decode(errors="replace")), *names)
+        told += (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return "".join(told).rstrip("\n")
+
+
+def _split(text: str) -> list[str]:
+    """Lines with their ends; only `\\n` ends one, as for git."""
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def _lines(plan: Plan) -> list[str]:
+    donated, place = plan.donated, plan.place
+    size = plural(len(donated.code.splitlines()), "line")
+    whole = f": what its known arguments reach; --full moves the file of {donated.row.n_lines}" if donated.lean else ""
+    lines = [
+        f"block     {donated.row.block}, {'lean' if donated.lean else 'full'} form, {size}{whole}",
+        f"place     {place.path}: {place.why}",
+    ]
+    lines += [f"uses      {name}: {option.dotted} is the same" for name, option in sorted(plan.reused.items())]
+    lines += _copied_lines(plan.refused)
+    if plan.registered is not None:
+        lines.append(f"register  {plan.registered.why}")
+    tests = f"{plan.test.beside} beside it" if plan.test.beside else "the project has none of its own"
+    kind = "unittest" if plan.test.style == "unittest" else "pytest functions"
+    lines += [f"test      {plan.test.path}: {kind}, {tests}", *plan.notes]
+    lines.append(
+        "proved    in a copy of the project: outputs, gradients and state are the block's own in every bit, in"
+        f" {plan.proof.steps} steps; {plural(plan.proof.tests, 'smoke test')} passed"
+    )
+    return [*lines, f"wrote     {', '.join(plan.files)}"]
+
+
+def _copied_lines(refused: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Which definitions are copied, though the project has some of their names."""
+    for name in dict.fromkeys(name for name, _, _ in refused):
+        told = [(other, why) for named, other, why in refused if named == name == other.rpartition(".")[2]]
+        if len(told) > 1 and len({why for _, why in told}) == 1:
+            yield f"copies    {name}, for none of {', '.join(other for other, _ in told[:_TOLD])} is it: {told[0][1]}"
+            continue
+        for other, why in told[:_TOLD]:
+            yield f"copies    {name}, for {other} is not it: {why}"
+        if len(told) > _TOLD:
+            yield f"copies    {name}, and {len(told) - _TOLD} more of the project are not it"
+
+
+def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:
+    row = plan.donated.row
+    return {
+        "block": row.block,
+        "class": row.name,
+        "module": plan.place.module,
+        "code_sha256": row.code_sha256,
+        "lean": plan.donated.lean,
+        "license": row.license,
+        "project_license": plan.project.source.license,
+        "reused": {name: option.dotted for name, option in sorted(plan.reused.items())},
+        "refused": [{"name": name, "project": other, "why": why} for name, other, why in plan.refused],
+        "registered": plan.registered.why if plan.registered is not None else None,
+        "proof": {"steps": plan.proof.steps, "tests": plan.proof.tests},
+        "notes": [" ".join(note.split()) for note in plan.notes],
+        "files": list(plan.files),
+        "written": written,
+    }

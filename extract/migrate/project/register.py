@@ -1,0 +1,193 @@
+"""A new module named where its package names its neighbours: imports and `__all__` of `__init__.py`.
+
+Everything else in the file stays as it is, byte by byte (LibCST).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from extract.migrate.project.layout import Place, Project, bound_names
+
+_INIT = "__init__.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What becomes of a package's `__init__.py`.
+
+    Attributes:
+        path: of the file; "" where the folder is no package.
+        text: its new text; None where nothing changes.
+        why: what was done, or why nothing was.
+        in_all: whether the name now stands in `__all__`.
+        by_star: whether the file takes all that its neighbours export.
+    """
+
+    path: str
+    text: bytes | None
+    why: str
+    in_all: bool = False
+    by_star: bool = False
+
+
+def register(project: Project, place: Place, name: str) -> Registered:
+    """Name a class of a new module in the `__init__.py` of its folder, if that names most of its neighbours."""
+    folder = place.folder
+    path = f"{folder}/{_INIT}".lstrip("/")
+    if path not in project.trees:
+        return Registered("", None, "the folder is no package")
+    raw = (project.source.root / path).read_bytes()
+    module = cst.parse_module(raw)
+    package = project.module_of(path)
+    siblings = {
+        one.module: one.path for one in project.defined if one.is_module and one.module.rpartition(".")[0] == package
+    }
+    found = _neighbours(module, package, set(siblings))
+    named = {target for _, _, target in found}
+    if len(named) * 2 < len(siblings) or not named:
+        return Registered(path, None, f"{path} names {len(named)} of {len(siblings)} modules of its folder")
+    if place.module in named:
+        return Registered(path, None, f"{path} imports it already")
+    if name in bound_names(project.trees[path]):
+        return Registered(path, None, f"{path} has another {name}")
+    star = sum(isinstance(node.names, cst.ImportStar) for _, node, _ in found) * 2 > len(found)
+    dots = sum(bool(node.relative) for _, node, _ in found) * 2 >= len(found)
+    stem = place.module.rpartition(".")[2]
+    line = f"from {'.' + stem if dots else place.module} import {'*' if star else name}\n"
+    body = list(module.body)
+    position = _position(found, place.module)
+    statement = cst.parse_statement(line, config=module.config_for_parsing)
+    assert isinstance(statement, cst.SimpleStatementLine)
+    body.insert(position, statement.with_changes(trailing_whitespace=_line_end(module, found)))
+    exported = {
+        alias.evaluated_name
+        for _, node, _ in found
+        if not isinstance(node.names, cst.ImportStar)
+        for alias in node.names
+    }
+    in_all = False
+    for number, item in enumerate(body):
+        listed = _exports(item)
+        if listed is not None and (exported & set(listed) or (star and listed)):
+            body[number] = _with_export(item, name)
+            in_all = True
+    text = module.with_changes(body=body).bytes
+    told = f"imported in {path}{', and in its __all__' if in_all else ''}, as most of its neighbours"
+    return Registered(path, text, told, in_all, star)
+
+
+def _neighbours(module: cst.Module, package: str, siblings: set[str]) -> list[tuple[int, cst.ImportFrom, str]]:
+    """The imports at the top of names from modules of the same folder: number of the statement, import, module."""
+    found = []
+    for number, item in enumerate(module.body):
+        if isinstance(item, cst.SimpleStatementLine) and len(item.body) == 1:
+            node = item.body[0]
+            if isinstance(node, cst.ImportFrom) and node.module is not None:
+                target = _target(node, package)
+                if target in siblings:
+                    found.append((number, node, target))
+    return found
+
+
+def _target(node: cst.ImportFrom, package: str) -> str:
+    dotted = cst.Module([]).code_for_node(node.module) if node.module is not None else ""
+    if not node.relative:
+        return dotted
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - len(node.relative) + 1], dotted])
+
+
+def _position(found: Sequence[tuple[int, cst.ImportFrom, str]], module: str) -> int:
+    """After the last neighbour that comes before it in an ordered list; else at the end of the list."""
+    targets = [target for _, _, target in found]
+    if targets == sorted(targets, key=str.lower) and len(set(targets)) > 1:
+        before = [number for number, _, target in found if target.lower() < module.lower()]
+        if before:
+            return before[-1] + 1
+    return found[-1][0] + 1
+
+
+def _line_end(module: cst.Module, found: Sequence[tuple[int, cst.ImportFrom, str]]) -> cst.TrailingWhitespace:
+    """How the line ends: with the comment that most of the neighbours' lines have, if they do (`# noqa: F401`)."""
+    ends = []
+    for number, _, _ in found:
+        item = module.body[number]
+        assert isinstance(item, cst.SimpleStatementLine)
+        ends.append(item.trailing_whitespace)
+    said = Counter(end.comment.value if end.comment is not None else "" for end in ends)
+    common, times = said.most_common(1)[0]
+    if not common or times * 2 <= len(ends):
+        return cst.TrailingWhitespace()
+    return next(end for end in ends if end.comment is not None and end.comment.value == common)
+
+
+def _exports(item: cst.BaseStatement | cst.SimpleStatementLine) -> list[str] | None:
+    """The names of `__all__ = [...]`; None for any other statement."""
+    value = _list_of(item)
+    if value is None:
+        return None
+    names = []
+    for element in value.elements:
+        if not isinstance(element.value, cst.SimpleString) or not isinstance(element.value.evaluated_value, str):
+            return None
+        names.append(element.value.evaluated_value)
+    return names
+
+
+def _list_of(item: cst.BaseStatement | cst.SimpleStatementLine) -> cst.List | cst.Tuple | None:
+    if isinstance(item, cst.SimpleStatementLine) and len(item.body) == 1:
+        node = item.body[0]
+        if isinstance(node, cst.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0].target, node.value
+            if isinstance(target, cst.Name) and target.value == "__all__" and isinstance(value, cst.List | cst.Tuple):
+                return value
+    return None
+
+
+def _with_export(item: cst.BaseStatement | cst.SimpleStatementLine, name: str) -> cst.SimpleStatementLine:
+    """The statement with one more name, in order where the names are, else at the end; written as the others."""
+    value = _list_of(item)
+    assert value is not None
+    assert isinstance(item, cst.SimpleStatementLine)
+    elements = list(value.elements)
+    names = _exports(item) or []
+    number = len(names)
+    for order in (str, str.lower):
+        if names == sorted(names, key=order):
+            number = sum(order(other) < order(name) for other in names)
+            break
+    quote = '"'
+    if elements and isinstance(elements[0].value, cst.SimpleString):
+        quote = elements[0].value.quote
+    new = cst.Element(cst.SimpleString(f"{quote}{name}{quote}"))
+    if number < len(elements):
+        elements.insert(number, new.with_changes(comma=_separator(value)))
+    elif elements:
+        last = elements[-1]
+        elements[-1] = last.with_changes(comma=_separator(value))
+        elements.append(new.with_changes(comma=last.comma))
+    else:
+        elements.append(new)
+    return item.with_deep_changes(value, elements=elements)
+
+
+def _separator(value: cst.List | cst.Tuple) -> cst.Comma:
+    """What stands between two names."""
+    for element in value.elements[:-1]:
+        if isinstance(element.comma, cst.Comma):
+            return element.comma.with_changes(whitespace_after=_plain(element.comma.whitespace_after))
+    opening = value.lbracket.whitespace_after if isinstance(value, cst.List) else None
+    if isinstance(opening, cst.ParenthesizedWhitespace) and len(value.elements) == 1:
+        return cst.Comma(whitespace_after=_plain(opening))
+    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+def _plain(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+    """The same without comments and empty lines."""
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return space
+    first = space.first_line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
+    return space.with_changes(first_line=first, empty_lines=())

@@ -1,0 +1,401 @@
+"""What can be cut from a closed file when it is known which of its lines run; pure, only text.
+
+A suite that never ran becomes one `raise`; so does what stands after the last statement of a suite that ran. Methods
+that nothing could find go, functions and classes that something names but nobody entered keep their heads. Which of
+the cuts are made is decided by `extract.minimize.cutter`.
+"""
+
+import ast
+import builtins
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lemur_core.source.scopes import last_name
+from lemur_core.source.text import Lines
+
+#: How the error of a cut begins.
+LEFT_OUT = "left out of the lean form"
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DOCUMENTED = (*_FUNCTIONS, ast.ClassDef)
+_DECIDING = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
+_SILENT = (ast.Pass, ast.Global, ast.Nonlocal)
+_WORDS = 60  # characters of a condition in a message
+_SHORT = 2  # lines of a suite that is rather kept than cut
+_SHORT_ERROR = 8  # lines of an error of the author's
+
+#: Bases whose classes are made from what stands in them.
+_OF_A_KIND = frozenset({"NamedTuple", "TypedDict", "Protocol", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
+
+#: Handlers of these would take the errors of cuts for others.
+_BROAD = frozenset({"BaseException", "Exception", "NotImplementedError", "RuntimeError"})
+_NARROW = (
+    frozenset(
+        name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+    )
+    - _BROAD
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Text that may go.
+
+    Args:
+        kind: `branch`, `function`, `method`, `class` or `entry`.
+        start: offset in the file; names the cut.
+        text: stands in its place.
+        label: what was cut, in a few words.
+        short: whether it is rather kept, where everything that it names is there anyway.
+    """
+
+    kind: str
+    start: int
+    end: int
+    text: str
+    label: str
+    short: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A function of a class that was never entered: it goes, or keeps its head."""
+
+    owner: str  # qualified name of the class
+    name: str
+    whole: Cut
+    body: Cut | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a table whose value names what nobody entered: it goes, or only its value does."""
+
+    whole: Cut | None  # None where it shares its lines
+    value: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of a collection that is a class of which nothing was entered."""
+
+    name: str  # of the class
+    start: int  # of the name
+    whole: Cut
+
+
+@dataclass(slots=True)
+class Cuts:
+    """All that may go from one statement of module level."""
+
+    branches: list[Cut] = field(default_factory=list)
+    methods: list[Method] = field(default_factory=list)
+    stub: tuple[Cut, ...] = ()  # all functions of a class that was never used
+    entries: list[Entry] = field(default_factory=list)
+    elements: list[Element] = field(default_factory=list)
+    texts: list[Cut] = field(default_factory=list)  # documentation of what is not the block's class
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What ran of a file; see `extract.minimize.watch_guest.watch_block`."""
+
+    lines: frozenset[int]
+    entered: frozenset[tuple[int, str]]
+    used: frozenset[tuple[int, str]]
+    classes: frozenset[str]
+    bound: frozenset[str]
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> "Watched":
+        """What the sandbox told."""
+        return cls(
+            frozenset(answer["lines"]),
+            frozenset((line, name) for line, name in answer["entered"]),
+            frozenset((line, name) for line, name in answer["used"]),
+            frozenset(answer["classes"]),
+            frozenset(answer["bound"]),
+        )
+
+    def has_entered(self, node: Function) -> bool:
+        """Whether a function was called."""
+        return (first_line(node), node.name) in self.entered
+
+
+def first_line(node: ast.stmt) -> int:
+    """The line on which a statement begins, its decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def last_line(node: ast.stmt) -> int:
+    """The line on which it ends."""
+    assert node.end_lineno is not None
+    return node.end_lineno
+
+
+def functions_in(node: ast.AST) -> Iterator[Function]:
+    """All functions in it, itself included."""
+    return (one for one in ast.walk(node) if isinstance(one, _FUNCTIONS))
+
+
+class CutFinder:
+    """Finds what may go from the statements of one file."""
+
+    def __init__(self, lines: Lines, watched: Watched) -> None:
+        self._lines = lines
+        self._watched = watched
+
+    def of(self, node: ast.stmt) -> Cuts:
+        """All that may go from a statement of module level."""
+        cuts = Cuts()
+        self._statement(node, "", cuts, caught=False)
+        if isinstance(node, ast.ClassDef) and self._never_used(node):
+            cuts.stub = tuple(self._stub(node))
+        cuts.texts = [cut for one in ast.walk(node) if isinstance(one, _DOCUMENTED) for cut in self._text_of(one)]
+        return cuts
+
+    def _text_of(self, node: Function | ast.ClassDef) -> Iterator[Cut]:
+        """What documents a definition, where more than that is in it."""
+        first = node.body[0]
+        if _is_docstring(first) and len(node.body) > 1 and self._on_own_line(first):
+            end = self._after_blank(self._lines.start(last_line(first) + 1))
+            if end <= self._lines.start(self._first_with_comments(node.body[1])):
+                yield Cut("text", self._lines.start(first_line(first)), end, "", node.name)
+
+    def _first_with_comments(self, node: ast.stmt) -> int:
+        return self._with_comments(first_line(node), node.col_offset)
+
+    # -- which ran -------------------------------------------------------------------------------------------------
+
+    def _ran(self, node: ast.stmt) -> bool:
+        return any(line in self._watched.lines for line in range(first_line(node), last_line(node) + 1))
+
+    def _never_used(self, node: ast.ClassDef) -> bool:
+        """Whether no function of a class was entered, there was no object of it, and nothing of it is of a kind."""
+        functions = {one.name for one in node.body if isinstance(one, _FUNCTIONS)}
+        entered = any(self._watched.has_entered(one) for one in functions_in(node))
+        special = any(last_name(base) in _OF_A_KIND for base in node.bases) or bool(node.keywords)
+        if not functions or entered or special or node.name in self._watched.classes:
+            return False
+        rest = [one for one in node.body if not isinstance(one, _FUNCTIONS)]
+        read = {one.id for item in rest for one in ast.walk(item) if isinstance(one, ast.Name)}
+        return not functions & read and not any(isinstance(one, ast.ClassDef) for one in rest)
+
+    # -- the walk --------------------------------------------------------------------------------------------------
+
+    def _suite(self, body: Sequence[ast.stmt], where: str, what: str, cuts: Cuts, caught: bool) -> None:
+        """The cuts of a suite.
+
+        Args:
+            where: the function around it.
+            what: when it runs, in a few words.
+            caught: whether a handler that was entered would take the error of a cut for another one.
+        """
+        ran = [self._ran(node) for node in body]
+        last = max((place for place, yes in enumerate(ran) if yes), default=-1)
+        rest = body[last + 1 :]
+        silent = all(isinstance(node, _SILENT) or _is_docstring(node) for node in rest)
+        silent |= any(map(_decides, rest))
+        if rest and not silent and not caught and self._on_own_line(rest[0]):
+            cuts.branches.append(self._replaced("branch", rest, _label(where, what if last < 0 else "")))
+        for node in body[: last + 1]:
+            self._statement(node, where, cuts, caught)
+
+    def _statement(self, node: ast.stmt, where: str, cuts: Cuts, caught: bool) -> None:
+        if isinstance(node, _FUNCTIONS):
+            self._function(node, where, cuts)
+        elif isinstance(node, ast.ClassDef):
+            self._class(node, _dotted(where, node.name), cuts)
+        elif isinstance(node, ast.If):
+            self._if(node, where, cuts, caught)
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            kind = "while" if isinstance(node, ast.While) else "for"
+            self._suite(node.body, where, f"the body of a {kind} loop", cuts, caught)
+            self._suite(node.orelse, where, "else", cuts, caught)
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            self._suite(node.body, where, "with", cuts, caught)
+        elif isinstance(node, ast.Try | ast.TryStar):
+            self._try(node, where, cuts, caught)
+        elif isinstance(node, ast.Match):
+            for case in node.cases:
+                self._suite(case.body, where, "case", cuts, caught)
+
+    def _if(self, node: ast.If, where: str, cuts: Cuts, caught: bool) -> None:
+        test = self._text(node.test)
+        self._suite(node.body, where, f"if {test}", cuts, caught)
+        if len(node.orelse) != 1 or not self._is_elif(node.orelse[0]):
+            self._suite(node.orelse, where, f"not {test}", cuts, caught)
+        elif self._ran(node.orelse[0]):
+            self._statement(node.orelse[0], where, cuts, caught)
+        elif not caught and not _decides(node.orelse[0]):
+            cuts.branches.append(self._no_elif(node.orelse[0], _label(where, f"not {test}")))
+
+    def _try(self, node: ast.Try | ast.TryStar, where: str, cuts: Cuts, caught: bool) -> None:
+        entered = [handler for handler in node.handlers if any(map(self._ran, handler.body))]
+        swallows = any(is_broad(handler) for handler in entered)
+        self._suite(node.body, where, "try", cuts, caught or swallows)
+        for handler in node.handlers:
+            found = Cuts()
+            self._suite(handler.body, where, "except", found, caught)
+            if is_broad(handler) and handler not in entered and not _only_raises(handler.body):
+                found.branches = [replace(cut, short=False) for cut in found.branches]  # it would take cuts for errors
+            cuts.branches += found.branches
+            cuts.methods += found.methods
+        self._suite(node.orelse, where, "else", cuts, caught or swallows)
+        self._suite(node.finalbody, where, "finally", cuts, caught)
+
+    def _function(self, node: Function, where: str, cuts: Cuts) -> None:
+        name = _dotted(where, node.name)
+        if self._watched.has_entered(node):
+            self._suite(node.body, name, "", cuts, caught=False)
+        elif not _is_empty(node.body) and self._on_own_line(node.body[0]):
+            cuts.branches.append(self._replaced("function", node.body, name))
+
+    def _class(self, node: ast.ClassDef, where: str, cuts: Cuts) -> None:
+        by_name: dict[str, list[Function]] = {}
+        for one in node.body:
+            if isinstance(one, _FUNCTIONS):
+                by_name.setdefault(one.name, []).append(one)
+            elif isinstance(one, ast.ClassDef):
+                self._class(one, f"{where}.{one.name}", cuts)
+        for name, group in by_name.items():
+            for one in group[:-1]:
+                if is_overload(one):
+                    cuts.branches.append(self._whole(one, "overload", f"{where}.{name}"))
+            group = [one for one in group[:-1] if not is_overload(one)] + group[-1:]
+            if any(self._watched.has_entered(one) for one in group):
+                for one in group:
+                    self._function(one, where, cuts)
+                continue
+            for one in group:
+                inner = Cuts()
+                self._function(one, where, inner)
+                whole = self._whole(one, "method", f"{where}.{name}")
+                cuts.methods.append(Method(where, name, whole, inner.branches[0] if inner.branches else None))
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    def _replaced(self, kind: str, body: Sequence[ast.stmt], label: str) -> Cut:
+        """A suite, with the comments above and in it, as one `raise`."""
+        line = first_line(body[0])
+        while self._is_blank_or_comment(line - 1):
+            line -= 1
+        start, end = self._lines.start(line), self._lines.start(last_line(body[-1]) + 1)
+        size = last_line(body[-1]) - first_line(body[0]) + 1
+        short = size <= (_SHORT_ERROR if _only_raises(body) else _SHORT)
+        return Cut(kind, start, end, f"{' ' * body[0].col_offset}{stop(label)}\n", label, short)
+
+    def _whole(self, node: Function, kind: str, label: str) -> Cut:
+        start = self._lines.start(self._first_with_comments(node))
+        return Cut(kind, start, self._after_blank(self._lines.start(last_line(node) + 1)), "", label)
+
+    def _no_elif(self, node: ast.stmt, label: str) -> Cut:
+        start, end = self._lines.start(node.lineno), self._lines.start(last_line(node) + 1)
+        indent = " " * node.col_offset
+        short = last_line(node) - node.lineno <= _SHORT
+        return Cut("branch", start, end, f"{indent}else:\n{indent}    {stop(label)}\n", label, short)
+
+    def _stub(self, node: ast.ClassDef) -> Iterator[Cut]:
+        """Its functions, of which one that says so stays; its documentation too, but not what else is in it."""
+        if not self._on_own_line(node.body[0]):
+            return
+        indent = " " * node.body[0].col_offset
+        text = f"{indent}def __init__(self, *_, **__):\n{indent}    {stop(node.name)}\n"
+        for one in node.body:
+            if isinstance(one, _FUNCTIONS) or _is_docstring(one):
+                start, end = self._lines.start(self._first_with_comments(one)), self._lines.start(last_line(one) + 1)
+                told = "" if _is_docstring(one) else text
+                yield Cut("class", start, end if told else self._after_blank(end), told, node.name)
+                text = text if _is_docstring(one) else ""
+
+    def _on_own_line(self, node: ast.stmt) -> bool:
+        """Whether nothing stands before a statement on its line, as the head of a one-line `if` does."""
+        start = self._lines.start(first_line(node))
+        end = self._lines.text.find(b"\n", start)
+        line = self._lines.text[start:end]
+        return len(line) - len(line.lstrip()) == node.col_offset
+
+    def _is_blank_or_comment(self, line: int) -> bool:
+        text = self._lines.line(line).strip()
+        return line > 0 and (not text or text.startswith(b"#"))
+
+    def _text(self, node: ast.expr) -> str:
+        start, end = self._lines.span(node)
+        text = " ".join(self._lines.text[start:end].decode().split())
+        return text if len(text) <= _WORDS else f"{text[:_WORDS]} …"
+
+    def _is_elif(self, node: ast.stmt) -> bool:
+        if not isinstance(node, ast.If):
+            return False
+        start = self._lines.offset(node.lineno, node.col_offset)
+        return self._lines.text[start : start + 4] == b"elif"
+
+    def _with_comments(self, line: int, column: int) -> int:
+        while line > 1:
+            above = self._lines.line(line - 1)
+            text = above.lstrip()
+            if not text.startswith(b"#") or len(above) - len(text) != column:
+                break
+            line -= 1
+        return line
+
+    def _after_blank(self, offset: int) -> int:
+        """Behind the blank lines that follow."""
+        text = self._lines.text
+        while (end := text.find(b"\n", offset)) >= 0 and not text[offset:end].strip():
+            offset = end + 1
+        return offset
+
+
+def stop(label: str) -> str:
+    """The statement that stands where something was cut."""
+    return f"raise NotImplementedError({json.dumps(f'{LEFT_OUT}: {label}', ensure_ascii=False)})"
+
+
+def is_overload(node: ast.stmt) -> bool:
+    """Whether a function is there for type checkers alone."""
+    return isinstance(node, _FUNCTIONS) and any(last_name(one) == "overload" for one in node.decorator_list)
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler may take the error of a cut for another one."""
+    if handler.type is None:
+        return True
+    kinds: Iterable[ast.expr] = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return not all(isinstance(kind, ast.Name) and kind.id in _NARROW for kind in kinds)
+
+
+def _decides(node: ast.stmt) -> bool:
+    """Whether a statement decides what the function around it is: a generator, or one that binds a global name."""
+    inner: list[ast.AST] = [node]
+    while inner:
+        one = inner.pop()
+        if isinstance(one, _DECIDING):
+            return True
+        if not isinstance(one, (*_DOCUMENTED, ast.Lambda)):
+            inner += ast.iter_child_nodes(one)
+    return False
+
+
+def _only_raises(body: Sequence[ast.stmt]) -> bool:
+    return len(body) == 1 and isinstance(body[0], ast.Raise)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_empty(body: Sequence[ast.stmt]) -> bool:
+    return all(isinstance(node, ast.Pass) or _is_docstring(node) for node in body)
+
+
+def _label(where: str, what: str) -> str:
+    return ", ".join(filter(None, [where, what])) or "this"
+
+
+def _dotted(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name

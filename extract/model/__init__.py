@@ -1,0 +1,1 @@
+"""Results of an extraction, and the blocks of a finished one."""

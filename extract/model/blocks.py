@@ -1,0 +1,418 @@
+"""The blocks of a finished extraction folder: read, found by name, loaded as classes, traced to source lines."""
+
+import difflib
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from extract.specs.make import Worked, worked_of
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article, plural, shown
+from lemur_core.graphs.serialization import from_notation
+from lemur_core.graphs.symbolic import at
+from manifests.conversations.verify import find_conversation
+from manifests.folders.kinds import Link, Traced, lines_text
+from manifests.folders.manifest import Manifest, read_manifest
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE, lean_path
+from manifests.provenance.licenses import is_permissive
+from manifests.records import Block, Observed
+
+KIND = "extraction"
+
+_NEAR = 5
+_COLUMNS = ("block", "name", "qualname", "source", "level")
+
+
+def read_manifest_of(folder: Path) -> Manifest:
+    """The manifest of an extraction folder.
+
+    Raises: UserError if it is not one.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind != KIND:
+        raise UserError(
+            f"{folder}: holds {article(manifest.kind)}, not an {KIND}; give the folder that `lemur extract` wrote"
+        )
+    return manifest
+
+
+def read_rows(folder: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a folder's table, in its order.
+
+    Args: columns: all when None; without `code`, reading is fast.
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(folder / TABLE, columns=columns and list(columns)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(folder, error) from error
+    return rows
+
+
+def read_block(folder: Path, place: int) -> Block:
+    """One row of a folder's table, by its number; only the row group that holds it is read.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        with pq.ParquetFile(folder / TABLE) as file:
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if place < size:
+                    names = list(Block.model_fields)
+                    return Block.model_validate(file.read_row_group(group, names).slice(place, 1).to_pylist()[0])
+                place -= size
+    except (OSError, pa.ArrowException, ValidationError) as error:
+        raise damaged(folder, error) from error
+    raise IndexError(place)
+
+
+def damaged(folder: Path, error: Exception) -> UserError:
+    """What to say of a folder in which something cannot be read."""
+    detail = str(error).splitlines()[0]
+    return UserError(f"{folder}: damaged extraction: {detail}; run `lemur verify`, or make the folder anew")
+
+
+# --- by name ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBlock:
+    """One block: its row, its entry in `required_repos.json` (None without code), and what else has the name."""
+
+    row: Block
+    needs: Mapping[str, Any] | None
+    others: tuple[str, ...]  # ids with their levels, in the order of the table
+
+
+def find_block(folder: Path, wanted: str) -> NamedBlock:
+    """The block that a name stands for.
+
+    Args:
+        wanted: a block id, a qualified name or the end of one, or a bare name; each may have `SOURCE::` before it, with
+            or without the version. Of several the first stands, which is that of the first source by priority.
+    Raises: UserError if the folder is no extraction, or nothing is called so.
+    """
+    read_manifest_of(folder)
+    rows = read_rows(folder, _COLUMNS)
+    places = match(rows, wanted)
+    if not places:
+        raise UserError(_unknown(rows, wanted))
+    row = read_block(folder, places[0])
+    others = tuple(f"{rows[place]['block']} ({rows[place]['level']})" for place in places[1:])
+    needs = read_needs(folder) if row.code is not None else {"blocks": {}}
+    return NamedBlock(row, needs["blocks"].get(row.block), others)
+
+
+def match(rows: Sequence[Mapping[str, Any]], wanted: str) -> list[int]:
+    """The numbers of the rows that a name stands for: those of the first way of reading it that finds any."""
+    for column in ("block", "qualname", "name"):
+        found = [place for place, row in enumerate(rows) if row[column] == wanted]
+        if found:
+            return found
+    source, separator, name = wanted.rpartition("::")
+    if not name:
+        return []
+    within = [
+        place
+        for place, row in enumerate(rows)
+        if not separator or source in (row["source"], row["source"].partition("@")[0])
+    ]
+    ways = ("qualname", ""), ("name", ""), ("qualname", ".")
+    for column, before in ways:
+        found = [p for p in within if rows[p][column] == name or (before and rows[p][column].endswith(before + name))]
+        if found:
+            return found
+    return []
+
+
+def _unknown(rows: Sequence[Mapping[str, Any]], wanted: str) -> str:
+    bare = wanted.rpartition("::")[2].rpartition(".")[2]
+    names = sorted({row["name"] for row in rows})
+    folded = bare.casefold()
+    near = [name for name in names if name.casefold() == folded]
+    near += [name for name in difflib.get_close_matches(bare, names, _NEAR) if name not in near]
+    near += [name for name in names if folded and folded in name.casefold() and name not in near]
+    told = f"near names: {', '.join(near[:_NEAR])}" if near else "blocks.parquet lists all names"
+    return f"{wanted}: no block of this folder is called so; {told}"
+
+
+def read_needs(folder: Path) -> dict[str, Any]:
+    """`required_repos.json`, with its entries by block.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        needs = json.loads((folder / REQUIREMENTS).read_text(encoding="utf-8"))
+        return {**needs, "blocks": {entry["block"]: entry for entry in needs.get("blocks", ())}}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(folder, error) from error
+
+
+# --- as a class -------------------------------------------------------------------------------------------------------
+
+
+def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[Any]:
+    """The class of a block. This EXECUTES the block's file in your process, without the sandbox: load what you trust.
+
+    >>> SEModule = load_block("blocks", "timm@1.0.30::timm.layers.squeeze_excite.SEModule")
+
+    The file is that of the folder's table, byte by byte; nothing is written. Loading it again gives the same class.
+
+    Args:
+        block: a block id, or whatever else names a block for `lemur show`.
+        lean: its lean form, where there is one; taken too where only that was published.
+
+    Returns: the class, a subclass of `torch.nn.Module` where the block's level is `executed` or more.
+    Raises: UserError if there is no such block, it has no code, its file was changed, or a package is missing;
+        whatever the file itself raises.
+    """
+    row = find_block(Path(folder), block).row
+    lean = row.lean_code is not None and (lean or row.code is None)
+    sha256 = row.lean_sha256 if lean else row.code_sha256
+    if row.file is None or sha256 is None or (row.lean_code if lean else row.code) is None:
+        why = f"{row.error_kind}: {row.error}" if row.error_kind is not None else "it was not published"
+        raise UserError(f"{row.block}: has no code ({why}); choose another block")
+    path = Path(folder) / (lean_path(row.file) if lean else row.file)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; run `lemur verify {folder}`") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise UserError(f"{path}: is not the code of {row.block}; run `lemur verify {folder}`")
+    name = f"lemur_block_{sha256[:16]}"
+    module = sys.modules.get(name)
+    if module is None:
+        module = _execute(name, path, data, row.block)
+    found = getattr(module, row.name, None)
+    if not isinstance(found, type):
+        raise UserError(f"{row.block}: its file defines no class {row.name}; it is at level {row.level}")
+    return found
+
+
+def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
+    """The file as a module of its own name, without the bytecode that an import would leave in the folder."""
+    module = ModuleType(name)
+    module.__file__ = str(path.resolve())
+    sys.modules[name] = module  # dataclasses, pickle and inspect look it up there
+    try:
+        exec(compile(data, module.__file__, "exec"), module.__dict__)  # noqa: S102 - what the caller asks for
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, ModuleNotFoundError):
+            raise UserError(f"{block}: {error}; install it: `lemur show` lists what a block requires") from error
+        raise
+    return module
+
+
+# --- back to source lines ---------------------------------------------------------------------------------------------
+
+
+def find(folder: Path, wanted: str) -> Traced:
+    """The conversation of an id, or the block that an id, a qualified or a bare name stands for, as in `lemur show`.
+
+    Raises: UserError if nothing is called so, with near names, or several conversations are.
+    """
+    try:
+        chat = find_conversation(folder, wanted, ("id", "task", "block", "others"))
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(folder, error) from error
+    if chat is None:
+        return _block(folder, wanted)
+    told = {"task": chat["task"], "about": [chat["block"], *chat["others"]]}
+    return Traced((Link("chat row", chat["id"], told), *_block(folder, chat["block"]).links), ())
+
+
+def _block(folder: Path, wanted: str) -> Traced:
+    found = find_block(folder, wanted)
+    row, entry, needs = found.row, found.needs or {}, read_needs(folder)
+    stated = {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
+    sources = {**needs.get("sources", {}), **stated}
+    block = {
+        "level": row.level,
+        "fidelity": row.fidelity,
+        "code": row.code_sha256,
+        "file": row.file,
+        "licence": row.license,
+        "others": list(found.others),
+    }
+    lines = {"lines": lines_text(row.start_line, row.end_line), "swhid": entry.get("swhid") or row.swhid}
+    made_from: dict[str, list[str]] = entry.get("made_from", {})
+    parts = [(source, path) for source, paths in made_from.items() for path in paths]
+    links = [
+        Link("block", row.block, block),
+        _release(row.source, sources),
+        Link("source", f"{row.source} {row.path}", lines),
+        *(_release(source, sources) for source in made_from if source != row.source),
+        *(
+            Link("with", f"{source} {path}", {"swhid": needs.get("files", {}).get(source, {}).get(path)})
+            for source, path in parts
+            if (source, path) != (row.source, row.path)
+        ),
+    ]
+    return Traced(tuple(links), ())
+
+
+def find_code(folder: Path, sha256: str) -> Traced | None:
+    """The block whose file, or whose lean form, has this digest."""
+    try:
+        table = pq.read_table(folder / TABLE, columns=["block", "code_sha256", "lean_sha256"])
+        places = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
+        place = next((found for found in places if found >= 0), -1)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise damaged(folder, error) from error
+    return find(folder, table["block"][place].as_py()) if place >= 0 else None
+
+
+def _release(name: str, sources: dict[str, dict[str, Any]]) -> Link:
+    """A source as it was fetched; the digest is of its Python files."""
+    known = sources.get(name, {})
+    facts = {"version": known.get("version"), "origin": known.get("origin"), "sha256": known.get("digest")}
+    return Link("release", name, {**facts, "swhid": known.get("swhid"), "licence": known.get("license")})
+
+
+_LISTED = 8
+_SURE = ", 1.00]"  # the end of a resolution that leaves no doubt
+
+
+def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
+    """Print one block: as JSON, or as lines and its code, coloured on a terminal.
+
+    Raises: UserError as `find_block` does.
+    """
+    found = find_block(folder, wanted)
+    if as_json:
+        facts = {**found.row.model_dump(mode="json"), "needs": found.needs, "others": list(found.others)}
+        print(json.dumps(facts, indent=2))
+        return
+    print("\n".join(lines_of(found)))
+    code = found.row.code or found.row.lean_code  # only the lean form, where the full one was not published
+    if code is None:
+        return
+    print()
+    if sys.stdout.isatty():
+        _print_coloured(code)
+    else:
+        print(code, end="")
+
+
+def draw_block(folder: Path, wanted: str, path: Path) -> str:
+    """Draw what a block computes in eval mode with its recorded arguments into an SVG file.
+
+    Returns: a line that says so.
+    Raises: UserError as `find_block` does, or if what it computes is not in the folder; UsageError if the file is no
+        `.svg`.
+    """
+    from lemur_core.describe.picture import check_picture, draw
+
+    check_picture(path)
+    block = find_block(folder, wanted).row.block
+    try:
+        with (folder / SPECS).open(encoding="utf-8") as lines:
+            specs = (json.loads(line) for line in lines if json.dumps(block, ensure_ascii=False) in line)
+            algorithm = next((spec.get("algorithm") for spec in specs if spec["block"] == block), None)
+    except (OSError, ValueError, KeyError) as error:
+        raise damaged(folder, error) from error
+    if algorithm is None:
+        raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
+    try:
+        graph = at(from_notation(algorithm["eval"], algorithm["sizes"]))
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{block}: its graph cannot be read: {error}; extract it again") from error
+    return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"
+
+
+def lines_of(block: NamedBlock) -> list[str]:
+    """Everything but the code, to print as it is."""
+    row, needs = block.row, block.needs or {}
+    lines = f"{row.start_line}" if row.start_line == row.end_line else f"{row.start_line}-{row.end_line}"
+    told = [("block", row.block), ("from", f"{row.path}, lines {lines}")]
+    if needs.get("origin"):
+        told.append(("origin", needs["origin"]))
+    told.append(("swhid", needs.get("swhid") or row.swhid))
+    told.append(("category", row.category))
+    told.append(("level", row.level))
+    if row.error_kind is not None:
+        told.append(("stopped", f"{row.error_kind}: {row.error}"))
+    if row.fidelity is not None:
+        told.append(("fidelity", f"{row.fidelity} with the class of the installed package"))
+    use = "" if is_permissive(row.license) else " (not known to be permissive: for local use)"
+    told.append(("licence", f"{row.license}{use}"))
+    if row.code is not None:
+        told.append(("requires", ", ".join(needs.get("requires", row.requires)) or "nothing"))
+        told += _listed("with", _made_from(row, needs))
+        told += _listed("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
+        told += _listed("dynamic", row.dynamic.splitlines() if row.dynamic else ())
+        told.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')})"))
+    if row.lean_code is not None:
+        wanted = ", ".join(row.lean_requires) or "nothing"
+        under = f", {row.lean_license}" if row.lean_license != row.license else ""
+        size = plural(row.lean_lines or 0, "line")
+        told.append(("lean", f"{lean_path(row.file or '')} ({size}{under}), requires {wanted}"))
+    elif row.lean_error is not None:
+        told.append(("lean", f"none: {row.lean_error}"))
+    if row.code is not None or row.lean_code is not None:
+        told += _run(row.name, worked_of(row.arguments), row.observed)
+    told += _listed("also", block.others)
+    return [shown(f"{label:<10}{text}") for label, text in told]
+
+
+def _made_from(row: Block, needs: Mapping[str, Any]) -> list[str]:
+    """The files that it was made from, other than its own."""
+    made = [(source, path) for source, paths in needs.get("made_from", {}).items() for path in paths]
+    return [f"{source} {path}" for source, path in made if (source, path) != (row.source, row.path)]
+
+
+def _listed(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
+    """One line an item, the label before the first, and how many are left out."""
+    told = [("" if place else label, item) for place, item in enumerate(items[:_LISTED])]
+    return told + ([("", f"and {len(items) - _LISTED:,} more")] if len(items) > _LISTED else [])
+
+
+def _run(name: str, worked: Worked | None, stored: str | None) -> list[tuple[str, str]]:
+    """How it runs, and what was seen as it ran; nothing where that is not known."""
+    told = []
+    if worked is not None:
+        told.append(("runs as", f"block = {worked.constructor_call(name)}"))
+        told += [("", call)] if (call := worked.forward_call()) else []
+    try:
+        observed = None if stored is None else Observed.model_validate_json(stored)
+    except ValidationError:
+        return [*told, ("observed", "not readable; run `lemur verify`")]
+    if observed is None:
+        return told
+    cases = []
+    for case in observed.cases:
+        inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())
+        cases.append(f"{inputs or 'nothing'} -> {', '.join(case.outputs) or 'no tensor'}")
+    told += _listed("shapes", cases)
+    facts = [plural(observed.parameters, "parameter")]
+    facts += [f"{observed.trainable:,} trainable"] if observed.trainable != observed.parameters else []
+    facts += [f"{observed.buffers:,} in buffers"] if observed.buffers else []
+    if observed.gradients is not None:
+        facts.append(f"gradients reach {observed.gradients:,} of {plural(observed.tensors or 0, 'tensor')}")
+    facts += ["train and eval differ"] if observed.train_differs else []
+    facts += ["returns its input in eval mode"] if observed.identity_in_eval else []
+    told.append(("observed", "; ".join(facts)))
+    if observed.layers:
+        told.append(("layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())))
+    return told
+
+
+def _print_coloured(code: str) -> None:
+    """Print code in colours, with what a terminal would obey spelled out: the code is foreign."""
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    safe = "\n".join(shown(line) for line in code.rstrip("\n").split("\n"))
+    Console().print(Syntax(safe, "python", theme="ansi_dark", background_color="default", word_wrap=True))

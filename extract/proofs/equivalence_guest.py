@@ -1,0 +1,171 @@
+"""Signatures of blocks and of their originals: what must be equal when a closed file is a faithful copy.
+
+Both sides run the same code here: construct under one seed, give a value to memory that the constructor left unset, run
+forward in eval and in train mode, and digest every tensor bit by bit.
+"""
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from extract.arguments.constructing import Arguments
+from extract.arguments.forwarding import ForwardCall, evaluate
+from extract.arguments.inputs import flatten, has_shape
+from extract.arguments.probe import MODULE_NAME, hide
+from extract.arguments.search_guest import compile_nothing, define, namespace
+from extract.arguments.trials import AttemptError, Namespace, attempt, fill_unset, seed_all, unset_is_nan
+
+
+def sign_block(payload: dict[str, Any]) -> dict[str, Any]:
+    """The signature of a closed file's class.
+
+    Args:
+        payload: `code`, `name`, `folders`, `origin` as for `extract.arguments.search_guest.climb`; `arguments` that
+            worked; `companions` of the hints.
+    """
+    compile_nothing()
+    sys.path += payload["folders"]
+    hide(payload["origin"])
+    cls, stopped = define(payload)
+    if cls is None:
+        return {"error": stopped["error"]}
+    return signature(cls, payload["arguments"], namespace(vars(sys.modules[MODULE_NAME]), payload["companions"]))
+
+
+def sign_originals(payload: dict[str, Any]) -> dict[str, Any]:
+    """The signatures of several classes, imported from their own packages.
+
+    Args:
+        payload: `folders`, for the beginning of sys.path: the packages and what they need; `blocks`, each with `block`,
+            its id, `module` to import, the `name` there (or an expression), `arguments`, and `companions` with their
+            `qualname`; `stir` leaves other bytes in free memory, so that what reads memory that nobody wrote to gives
+            another signature.
+
+    Returns: by block id, a signature, or `missing` with the reason why there is no original.
+    """
+    compile_nothing()
+    if payload.get("stir"):
+        _stir_memory()
+    sys.path[:0] = payload["folders"]
+    found: dict[str, Any] = {}
+    for item in payload["blocks"]:
+        try:
+            module = attempt(partial(importlib.import_module, item["module"]), _IMPORT_SECONDS)
+            name = item["name"]
+            cls = getattr(module, name) if name.isidentifier() else attempt(partial(eval, name, vars(module)), 1.0)
+        except (AttemptError, AttributeError) as error:
+            found[item["block"]] = {"missing": f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]}
+            continue
+        found[item["block"]] = signature(cls, item["arguments"], _original_names(module, item["companions"]))
+    return found
+
+
+def _stir_memory() -> None:
+    junk = [torch.full((1 << bits,), 100 + bits, dtype=torch.uint8) for bits in range(6, 23) for _ in range(8)]
+    junk.clear()
+
+
+_IMPORT_SECONDS = 120.0
+
+
+def _original_names(module: ModuleType, companions: list[dict[str, Any]]) -> Namespace:
+    block = dict(vars(module))
+    for item in companions:
+        dotted, _, name = item["qualname"].rpartition(".")
+        try:
+            block.setdefault(
+                item["name"], getattr(attempt(partial(importlib.import_module, dotted), _IMPORT_SECONDS), name)
+            )
+        except (AttemptError, AttributeError):
+            continue  # where an argument needs it, its evaluation says so
+    return namespace(block, [])
+
+
+def signature(cls: type[nn.Module], arguments: Mapping[str, Any], names: Namespace) -> dict[str, Any]:
+    """What must be equal of two classes: the state's names and shapes, and the digests of state and outputs."""
+    init = Arguments(tuple(arguments["init"]["args"]), tuple(arguments["init"]["kwargs"].items()))
+    called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()), None)
+    try:
+        with unset_is_nan():
+            module = _construct(cls, init, names)
+        fill_unset(module)
+        found: dict[str, Any] = {"state": _listed(module), "values": digest(module.state_dict())}
+        for mode in ("eval", "train"):
+            module.train(mode == "train")
+            found[mode] = _output(module, called, names)
+        found["after"] = digest(module.state_dict())
+    except AttemptError as failure:
+        return {"error": failure.message}
+    return found
+
+
+def _construct(cls: type[nn.Module], init: Arguments, names: Namespace) -> nn.Module:
+    def action() -> Any:
+        args = [names.value(text) for text in init.args]
+        kwargs = {name: names.value(text) for name, text in init.kwargs}
+        seed_all()
+        return cls(*args, **kwargs)
+
+    seed_all()
+    module = attempt(action, _SECONDS)
+    assert isinstance(module, nn.Module)
+    return module
+
+
+_SECONDS = 20.0
+
+
+def _output(module: nn.Module, called: ForwardCall, names: Namespace) -> str:
+    """The digest of what forward returns; of its error where it fails, as in train mode some do."""
+    seed_all()
+    args, kwargs = evaluate(called, names)
+    seed_all()
+
+    def action() -> Any:
+        with torch.no_grad():
+            return module(*args, **kwargs)
+
+    try:
+        return digest(attempt(action, _SECONDS))
+    except AttemptError as failure:
+        return f"raises {type(failure.cause).__name__}"
+
+
+def _listed(module: nn.Module) -> list[str]:
+    return [
+        f"{name} {tuple(tensor.shape) if has_shape(tensor) else 'lazy'}"
+        for name, tensor in module.state_dict(keep_vars=True).items()
+        if isinstance(tensor, torch.Tensor)
+    ]
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the tensors in a value: their types, shapes and bits."""
+    text = hashlib.sha256()
+    for tensor in flatten(value):
+        if not has_shape(tensor):
+            text.update(b"lazy")
+            continue
+        for part in _dense(tensor.detach()):
+            text.update(f"{part.dtype} {tuple(part.shape)}".encode())
+            text.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return text.hexdigest()
+
+
+def _dense(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if tensor.is_sparse:
+        tensor = tensor.coalesce()
+        yield from (tensor.indices(), tensor.values())
+    elif tensor.layout is not torch.strided:
+        yield tensor.to_dense()
+    elif tensor.is_quantized:
+        yield tensor.int_repr()
+    else:
+        yield tensor.resolve_conj().resolve_neg()

@@ -1,0 +1,276 @@
+"""Blocks written anew from their specs alone: each written, traced again and proved in the sandbox."""
+
+import ast
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from extract.model.blocks import damaged, find_block, read_needs, read_rows
+from extract.proofs.runtime import GIVEN, runtime_for
+from extract.proofs.validate import Pair, payload_of
+from extract.resolve.index import Index
+from extract.specs.algorithm import stored_in
+from lemur_core.files.atomic import write_text
+from lemur_core.files.errors import UserError
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import CachedSandbox
+from manifests.provenance import SPECS
+from manifests.records import Spec, first_fault
+
+ENTRY = "extract.proofs.rebuild_guest:rebuild_block"
+#: CPU seconds and memory decide, so that a busy machine changes nothing.
+LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+_CHARACTERS = 300  # of why one was not rebuilt
+_COLUMNS = ("block", "name", "source", "code", "requires", "arguments")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What became of one block.
+
+    Args:
+        step: how far it came: `read`, `written`, `traced` or `equal`; `failed` where the job ended otherwise.
+        cause: why no further, in one line.
+        found: further answers of `extract.proofs.rebuild_guest.rebuild_block`.
+    """
+
+    block: str
+    step: str
+    cause: str
+    found: Mapping[str, Any]
+
+    @property
+    def rebuilds(self) -> Literal[True] | str:
+        """What a spec says of it."""
+        return True if self.step == "equal" else self.cause
+
+    @property
+    def kind(self) -> str:
+        """A cause, as a kind of causes."""
+        if self.step == "read":
+            return "an operation without public form" if "operation" in self.cause else "what no graph holds"
+        kinds = {
+            "failed": "ended in the sandbox",
+            "written": "not equal",
+            "traced": "its original cannot be built here",
+        }
+        return kinds.get(self.step, self.step)
+
+
+def count_rewritten(found: Sequence[Rewritten]) -> dict[str, int]:
+    """How many were written, how many of these are equal, in every bit, at other sizes, and with the spec's graph."""
+    equal = [one.found for one in found if one.step == "equal"]
+    return {
+        "specs": len(found),
+        "written": sum("source" in one.found for one in found),
+        "equal": len(equal),
+        "in_every_bit": sum(one["bits"] for one in equal),
+        "other_sizes": sum(one["proved_free"] for one in equal),
+        "same_graph": sum(one["same_graph"] for one in equal),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A spec to write a block from, with the original where that is at hand.
+
+    Args:
+        stored: its graphs, as `extract.specs.algorithm.stored_of` gives them.
+        graph: the identity that it states.
+        about: of its name, path, start_line, end_line and license, for the head of the file.
+    """
+
+    block: str
+    stored: Mapping[str, Any]
+    graph: str
+    about: Mapping[str, Any]
+    pair: Pair | None = None
+
+
+def rebuild_all(
+    specs: Iterable[Original],
+    index: Index | None = None,
+    *,
+    jobs: int | None = None,
+    runtime: Sequence[Path] = (),
+    unsafe: bool = False,
+) -> Iterator[Rewritten]:
+    """Write blocks from their specs, and prove them; outcomes are kept by content.
+
+    Args: runtime: folders with what closed files require.
+    Raises: UserError if no sandbox can be had.
+    """
+    options: dict[str, Any] = {} if jobs is None else {"workers": jobs}
+    options |= {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
+    with CachedSandbox(index, **options) as box:
+        for outcome in box.run_within([_job(spec, runtime) for spec in specs]):
+            yield _told(outcome)
+
+
+def _job(spec: Original, runtime: Sequence[Path]) -> Job:
+    payload: dict[str, object] = {
+        "name": spec.about["name"],
+        "header": header_of(spec.block, spec.about),
+        "graph": spec.graph,
+        "stored": spec.stored,
+    }
+    if spec.pair is not None:
+        given = payload_of(spec.pair, runtime)
+        given["origin"] = sorted(spec.pair.origin)
+        given["companions"] = [{"name": one["name"], "code": one["code"]} for one in spec.pair.companions]
+        payload |= given
+    return Job(spec.block, ENTRY, payload, LIMITS)
+
+
+def header_of(block: str, about: Mapping[str, Any]) -> str:
+    """The lines at the top of a rebuilt file: what it is, where the computation is from, under which licence."""
+    return "\n".join(
+        [
+            f"{about['name']}, written from what {block} computes.",
+            "",
+            f"Origin:  {about['path']}, lines {about['start_line']}-{about['end_line']}",
+            f"Licence: {about['license']}",
+        ]
+    )
+
+
+def _told(outcome: Outcome) -> Rewritten:
+    if outcome.status is not Status.OK:
+        error = f"{outcome.status.value}: {outcome.error or ''}"
+        return Rewritten(outcome.key, "failed", " ".join(error.split())[:_CHARACTERS], {})
+    value = outcome.value
+    assert isinstance(value, dict)
+    return Rewritten(outcome.key, value["step"], " ".join(value["cause"].split())[:_CHARACTERS], value)
+
+
+# --- from a folder ----------------------------------------------------------------------------------------------------
+
+
+def rebuild_rows(
+    folder: Path, specs: Sequence[Spec], *, jobs: int | None = None, unsafe: bool = False
+) -> Iterator[Rewritten]:
+    """Rebuild blocks of an extraction folder from their specs, beside the originals that lie in it.
+
+    Args: specs: with `algorithm`.
+    Raises: UserError if the folder is damaged, or no sandbox can be had.
+    """
+    needs = read_needs(folder)
+    origins = {name: list(source.get("packages", ())) for name, source in needs.get("sources", {}).items()}
+    rows = {row["block"]: row for row in read_rows(folder, _COLUMNS) if row["code"]}
+    codes = {row["name"]: row["code"] for row in rows.values()}
+    wanted = [rows[spec.block] for spec in specs if spec.block in rows]
+    runtime = runtime_for(sorted({need for row in wanted for need in row["requires"]}), known=())
+
+    def original(spec: Spec) -> Original:
+        row = rows.get(spec.block)
+        return _original(spec, None if row is None or row["arguments"] is None else _pair(row, origins, codes))
+
+    yield from rebuild_all(map(original, specs), jobs=jobs, runtime=runtime.folders, unsafe=unsafe)
+
+
+def _original(spec: Spec, pair: Pair | None) -> Original:
+    assert spec.algorithm is not None
+    return Original(spec.block, stored_in(spec.algorithm), spec.graph or "", spec.model_dump(), pair)
+
+
+def _pair(row: Row, origins: Mapping[str, list[str]], codes: Mapping[str, str]) -> Pair:
+    arguments = json.loads(row["arguments"])
+    named = [name for name in _names(arguments) if name in codes]
+    companions = tuple({"name": name, "code": codes[name]} for name in named)
+    origin = tuple(package for package in origins.get(row["source"], ()) if package not in GIVEN)
+    return Pair(row["block"], row["name"], row["code"], "", origin, (), arguments, companions=companions)
+
+
+def _names(arguments: Mapping[str, Any]) -> list[str]:
+    """The names that the arguments' expressions use."""
+    found: set[str] = set()
+    for call in (arguments["init"], arguments["forward"]):
+        for text in (*call["args"], *call["kwargs"].values()):
+            found |= {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+    return sorted(found)
+
+
+def specs_in(folder: Path, blocks: Iterable[str] | None = None) -> list[Spec]:
+    """The specs of a folder that tell what their blocks compute; of these blocks alone, where they are given.
+
+    Raises: UserError if the folder is damaged.
+    """
+    wanted = None if blocks is None else {json.dumps(block, ensure_ascii=False) for block in blocks}
+    try:
+        with (folder / SPECS).open(encoding="utf-8") as lines:
+            some = (line for line in lines if wanted is None or any(name in line for name in wanted))
+            specs = [Spec.model_validate_json(line) for line in some]
+    except (OSError, ValueError) as error:
+        raise damaged(folder, error) from error
+    known = None if blocks is None else set(blocks)
+    return [spec for spec in specs if spec.algorithm is not None and (known is None or spec.block in known)]
+
+
+def rebuild_to(
+    folder: Path | None, wanted: str, out: Path, *, force: bool = False, unsafe: bool = False, as_json: bool = False
+) -> str:
+    """Rebuild one block into a file.
+
+    Args:
+        folder: an extraction, where the original is, and the spec, if that is not given.
+        wanted: what names a block for `lemur show`, or a file with its spec.
+
+    Returns: a line that says what was compared; the same as JSON.
+    Raises: UserError if there is no such block, its spec tells no graph, or what was written is not proved: then no
+        file is written.
+    """
+    if out.exists() and not force:
+        raise UserError(f"{out}: exists; choose another name, or replace it with --force")
+    spec = _spec(folder, wanted)
+    if folder is None:
+        (told,) = rebuild_all([_original(spec, None)], jobs=1, unsafe=unsafe)
+    else:
+        (told,) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
+    if told.step not in ("equal", "traced"):
+        what = "what was written is not equal to it" if told.step == "written" else "cannot be rebuilt"
+        raise UserError(f"{told.block}: {what}: {told.cause}")
+    found = told.found
+    write_text(out, found["source"])
+    if as_json:
+        return json.dumps({"block": told.block, "file": str(out), **found}, sort_keys=True)
+    lines = len(found["source"].splitlines())
+    if told.step == "traced":
+        return f"{out}: {lines} lines, which compute the graph of the spec; not proven: no original here"
+    how = "in every bit" if found["bits"] else f"within {found['error']:.0e} of the largest value"
+    sizes = "at sizes that were never traced" if found["proved_free"] else "at the sizes of its arguments alone"
+    return f"{out}: {lines} lines; outputs, gradients and buffers are equal {how}, {sizes}"
+
+
+def _spec(folder: Path | None, wanted: str) -> Spec:
+    path = Path(wanted)
+    if path.suffix in (".json", ".jsonl") and path.is_file():
+        spec = _spec_of(path)
+    elif folder is None:
+        raise UserError(f"{wanted}: no file with a spec; give one, or name a block and its folder with --in DIR")
+    else:
+        block = find_block(folder, wanted).row.block
+        found = specs_in(folder, [block])
+        if not found:
+            raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
+        spec = found[0]
+    if spec.algorithm is None:
+        raise UserError(f"{spec.block}: its spec does not tell what it computes; choose another block")
+    return spec
+
+
+def _spec_of(path: Path) -> Spec:
+    """The spec in a file: JSON, or a line of specs.jsonl."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        first = text if path.suffix == ".json" else next(line for line in text.splitlines() if line.strip())
+        return Spec.model_validate_json(first)
+    except ValidationError as error:
+        raise UserError(f"{path}: holds no spec: {first_fault(error)}; give a line of specs.jsonl") from error
+    except (OSError, ValueError, StopIteration) as error:
+        raise UserError(f"{path}: holds no spec ({type(error).__name__}); give a line of specs.jsonl") from error

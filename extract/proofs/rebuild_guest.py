@@ -1,0 +1,278 @@
+"""Inside the sandbox: a block written anew from its spec alone, traced again, and compared with the original."""
+
+import copy
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from extract.arguments.inputs import change_nested, flatten
+from extract.arguments.target import Shape, Subject, prepare
+from extract.arguments.trials import AttemptError, attempt, seed_all, unset_is_nan
+from lemur_core.graphs.canonical import canonical
+from lemur_core.graphs.graph import Graph, Node
+from lemur_core.graphs.identity import identities_of
+from lemur_core.graphs.record.recorder import Recorder
+from lemur_core.graphs.serialization import restore
+from lemur_core.graphs.sizes import Sized, never_run
+from lemur_core.graphs.symbolic import Size, at
+from lemur_core.graphs.tracing.proof import Difference, Trial, compare
+from lemur_core.graphs.tracing.trace import ROUTES, both_modes, run
+from lemur_core.rebuild.calls import RebuildError
+from lemur_core.rebuild.module_text import Rebuilt
+from lemur_core.rebuild.rebuild import rebuild
+from lemur_core.sandbox.server.foreign import load as load_module
+
+_SECONDS = 40.0
+_FILE = "rebuilt"
+_WRITTEN_WITH = ("torch", "torchvision")  # of which the text is, wherever the block came from
+
+
+def rebuild_block(payload: dict[str, Any]) -> dict[str, Any]:
+    """Write one block from its spec and prove it.
+
+    Args:
+        payload: `name`; `header` of the file; `graph`, its identity; `stored`, what the spec says of its graphs
+            (`notation.restore`); and, where the original is at hand, `code`, `folders`, `origin`, `arguments` and
+            `companions`, as for `extract.proofs.trace_guest.trace_block`.
+
+    Returns: `step` that it came to: `read` (the spec), `written`, `traced` (what was written has the spec's graph) or
+        `equal` (to the original); `cause`, why no further, in a line; from `written` on `source`, `fixed`, `free` (it
+        takes other sizes than its own), `same_graph`; from `equal` on `error`, of the values, `bits`, `proved_free`
+        (other sizes were compared), and `outside_state`, what no state dict holds. `sizes_fail` says what is wrong
+        with the formulas, where only what is written for its own sizes is right; `no_original` why it cannot be built.
+    """
+    hidden = [name for name in payload.get("origin", ()) if name not in _WRITTEN_WITH]
+    prepare({"folders": [], **payload, "origin": hidden})
+    sized = restore(payload["stored"])
+    found = _rebuilt(payload, sized)
+    if sized.sizes and found["step"] in ("read", "written"):
+        trained = None if sized.trained is None else at(sized.trained)
+        single = _rebuilt(payload, Sized(at(sized.evaluated), trained))
+        if single["step"] not in ("read", "written"):
+            return single | {"sizes_fail": found["cause"]}
+    return found
+
+
+def _rebuilt(payload: dict[str, Any], sized: Sized) -> dict[str, Any]:
+    header = f"{payload['header']}\n{_inputs_line(sized)}"
+    try:
+        made = rebuild(sized.evaluated, sized.trained, name=payload["name"], header=header)
+    except RebuildError as error:
+        return {"step": "read", "cause": str(error)}
+    found: dict[str, Any] = {"source": made.source, "fixed": list(made.fixed), "free": bool(_free(sized))}
+    subject, given = None, None
+    if "code" in payload:
+        try:
+            subject = Subject(payload)
+            given = flatten(list(subject.inputs()))
+        except AttemptError as failure:
+            found["no_original"] = failure.message
+    try:
+        found["same_graph"] = _identity(made, payload["name"], sized, given) == payload["graph"]
+    except AttemptError as failure:
+        return found | {"step": "written", "cause": f"what was written does not run: {failure.message}"}
+    if subject is not None:
+        found |= _proved(payload["name"], subject, sized, made)
+        if found["step"] != "built":
+            return found
+    if found["same_graph"]:
+        return found | {"step": "traced", "cause": found.get("no_original", "")}
+    return found | {"step": "written", "cause": "what was written computes another graph"}
+
+
+def _inputs_line(sized: Sized) -> str:
+    """A line that says for which inputs it is written."""
+    told = []
+    for node in sorted((one for one in sized.evaluated.nodes if one.op == "input"), key=lambda one: one.get("number")):
+        sizes = (size.text if isinstance(size, Size) else str(size) for size in node.outputs[0].shape)
+        told.append(f"{node.scope} {'×'.join(sizes) or 'scalar'}")
+    return f"Inputs:  {', '.join(told) or 'none'}"
+
+
+def _free(sized: Sized) -> bool:
+    inputs = (node for node in sized.evaluated.nodes if node.op == "input")
+    return any(isinstance(size, Size) for node in inputs for size in node.outputs[0].shape)
+
+
+# --- its own graph ----------------------------------------------------------------------------------------------------
+
+
+def _identity(made: Rebuilt, name: str, sized: Sized, given: Sequence[Tensor] | None) -> str:
+    """The identity of what a text computes.
+
+    Args: given: what the original is given; None: tensors as the spec has them.
+    Raises: AttemptError if it does not run.
+    """
+    failure = AttemptError(ValueError("forward gives no tensor"))
+    for route in ROUTES:
+        recorder = Recorder(route)
+        with recorder.recording():
+            try:
+                module = attempt(lambda: getattr(load_module(made.source, _FILE), name)(), _SECONDS)
+
+                def go(train: bool) -> Graph:
+                    with recorder.pause():  # noqa: B023
+                        inputs = _inputs(sized, None if given is None else [given[number] for number in made.takes])
+                    seed_all()
+                    record = functools.partial(run, recorder, module, inputs, train=train)  # noqa: B023
+                    return _numbered(canonical(attempt(record, _SECONDS)), made.takes)
+
+                if sized.trained is None:
+                    return identities_of({"eval": go(False)})["graph"]
+                return identities_of(both_modes(go, AttemptError, route=route)[0])["graph"]
+            except AttemptError as error:
+                failure = error
+    raise failure
+
+
+def _numbered(graph: Graph, takes: Sequence[int]) -> Graph:
+    """A graph with the numbers that the inputs have in the spec."""
+
+    def node(one: Node) -> Node:
+        if one.op != "input":
+            return one
+        return replace(one, arguments=tuple((n, takes[v] if n == "number" else v) for n, v in one.arguments))
+
+    return replace(graph, nodes=tuple(map(node, graph.nodes)))
+
+
+def _inputs(sized: Sized, given: Sequence[Tensor] | None) -> list[Tensor]:
+    """Tensors as the spec has them, in order; with the values that are given."""
+    nodes: dict[int, Node] = {}
+    for graph in (sized.trained, sized.evaluated):
+        nodes |= {node.get("number"): node for node in (graph.nodes if graph else ()) if node.op == "input"}
+    made = []
+    for place, (_, node) in enumerate(sorted(nodes.items())):
+        kind = node.outputs[0]
+        shape = [int(size.value) if isinstance(size, Size) else size for size in kind.shape]
+        with torch.enable_grad():
+            tensor = torch.ones(shape, dtype=getattr(torch, kind.dtype))
+            tensor = tensor if given is None else given[place].detach().to(tensor.device)
+            made.append(tensor.requires_grad_() * 1 if node.get("trained") else tensor)
+    return made
+
+
+# --- beside the original ----------------------------------------------------------------------------------------------
+
+
+def _proved(name: str, subject: Subject, sized: Sized, made: Rebuilt) -> dict[str, Any]:
+    """What comes of running both; the step is `built` where the original cannot be built here."""
+    try:
+        with unset_is_nan():
+            original = subject.build()
+        subject.settle(original)
+        own = subject.shapes()
+    except AttemptError as failure:
+        return {"step": "built", "no_original": failure.message}
+    try:
+        rebuilt = getattr(load_module(made.source, _FILE), name)()
+        missing = _hand_over(original, rebuilt, made.mapping)
+    except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+        return {"step": "written", "cause": f"its state: {type(error).__name__}: {error}"}
+    pair = _Pair(subject, original, rebuilt, made, sized.trained is not None)
+    found: dict[str, Any] = {"outside_state": missing}
+    cause, worst = pair.differs(None)
+    if cause is None:
+        cause = "the original does not run again"
+    tried = (pair.differs(shapes) for shapes in never_run(sized, own) if not pair.late) if not cause else iter(())
+    at_others = next(((told, error) for told, error in tried if told is not None), None)
+    if at_others is not None:
+        cause, worst = at_others[0], max(worst, at_others[1])
+    if cause:
+        return found | {"step": "written", "cause": cause}
+    found |= {"error": worst, "bits": worst == 0.0, "proved_free": at_others is not None}
+    return found | {"step": "equal", "cause": ""}
+
+
+_ROUNDING = 1e-9  # of the largest value, in double precision
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+class _Pair:
+    """The original and its copy, with the same state."""
+
+    def __init__(self, subject: Subject, original: nn.Module, rebuilt: nn.Module, made: Rebuilt, trains: bool) -> None:
+        self.subject, self.original, self.rebuilt, self.made = subject, original, rebuilt, made
+        self.modes = (False, True) if trains else (False,)
+        self.late = False  # another size took too long: no further one is tried
+
+    def differs(self, shapes: Sequence[Shape] | None) -> tuple[str | None, float]:
+        """What differs, empty where nothing does, None where the original does not run so; and the largest error."""
+        worst = 0.0
+        for train in self.modes:
+            where = f"in {'train' if train else 'eval'} mode{f' at {shapes}' if shapes else ''}"
+            try:
+                difference = self._compared(shapes, train)
+            except AttemptError as failure:
+                self.late = shapes is not None and isinstance(failure.cause, TimeoutError)
+                if self.late or (shapes and not self._runs(shapes, train)):
+                    return None, 0.0
+                return f"{where}: {failure.message}", 1.0
+            if difference.what and not self._is_rounding(shapes, train):
+                return f"{where}: {difference.what}", difference.error
+            worst = max(worst, difference.error)
+        return "", worst
+
+    def _trial(self, shapes: Sequence[Shape] | None, train: bool, gradients: bool = True) -> Trial:
+        inputs = functools.partial(self.subject.inputs, shapes)
+        return Trial(inputs, seed_all, train, gradients, flatten, change_nested)
+
+    def _compared(self, shapes: Sequence[Shape] | None, train: bool) -> Difference:
+        try:
+            return self._compare(self._trial(shapes, train))
+        except AttemptError as failure:
+            if isinstance(failure.cause, TimeoutError) or self._runs(shapes, train):
+                raise
+            return self._compare(self._trial(shapes, train, gradients=False))  # the original gives none itself
+
+    def _compare(self, trial: Trial) -> Difference:
+        one, other = copy.deepcopy(self.original), copy.deepcopy(self.rebuilt)
+        action = functools.partial(compare, one, other, self.made.mapping, trial, self.made.takes)
+        found: Difference = attempt(action, _SECONDS)
+        return found
+
+    def _is_rounding(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
+        """Whether both are equal in double precision."""
+        exact = _Pair(self.subject, copy.deepcopy(self.original), copy.deepcopy(self.rebuilt), self.made, train)
+        trial = self._trial(shapes, train)
+        trial = replace(trial, inputs=lambda: change_nested(list(self.subject.inputs(shapes)), _double))
+        try:
+            exact.original.double()
+            exact.rebuilt.double()
+            difference = exact._compare(trial)
+        except (AttemptError, RuntimeError, TypeError):
+            return False
+        return not difference.what and difference.error < _ROUNDING
+
+    def _runs(self, shapes: Sequence[Shape] | None, train: bool) -> bool:
+        """Whether the original runs, and gives gradients."""
+        try:
+            attempt(functools.partial(self._trial(shapes, train).run, copy.deepcopy(self.original)), _SECONDS)
+        except AttemptError:
+            return False
+        return True
+
+
+def _hand_over(original: nn.Module, rebuilt: nn.Module, mapping: Mapping[str, str]) -> list[str]:
+    """Load the original's state by the file's own function. Returns: buffers that no state dict holds."""
+    state = {name: value for name, value in original.state_dict().items() if isinstance(value, Tensor)}
+    missing = sorted(set(mapping.values()) - state.keys())
+    state |= {name: value for name, value in original.named_buffers() if name in missing}
+    state |= {name: value for name, value in original.named_parameters() if name in missing}
+    renamed = getattr(sys.modules[_FILE], "renamed", None)
+    taken = renamed(state, rebuilt) if renamed else {name: state[old] for name, old in mapping.items()}
+    for name, value in rebuilt.state_dict().items():
+        taken.setdefault(name, value)
+    rebuilt.load_state_dict(taken)
+    for name, old in mapping.items():
+        if not torch.equal(rebuilt.state_dict()[name], state[old].detach()):
+            raise ValueError(f"{name} does not hold the original's {old}")
+    return missing

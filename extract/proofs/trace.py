@@ -1,0 +1,52 @@
+"""What blocks compute: those that run are traced in the sandbox with the arguments that validation found."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extract.proofs.validate import Pair, payload_of
+from extract.resolve.index import Index
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import CachedSandbox
+
+ENTRY = "extract.proofs.trace_guest:trace_block"
+
+#: CPU seconds and memory decide, so that a busy machine changes nothing.
+LIMITS = Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=4 * 2**30)
+_CHARACTERS = 300  # of why there is no graph
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What one block computes: the answer of `trace_block`, or why there is no graph."""
+
+    block: str
+    answer: Mapping[str, Any] | None
+    error: str | None = None
+    reused: bool = False
+
+
+def trace_all(
+    pairs: Sequence[Pair], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
+) -> Iterator[Traced]:
+    """Trace blocks; outcomes are kept by content. One that passes a limit is tried once more, with four times both.
+
+    Args: runtime: folders with what closed files require.
+    Raises: UserError if no sandbox can be had.
+    """
+    options: dict[str, Any] = {"readable": list(runtime), "unsafe": unsafe, "preload": META_PRELOAD, "entries": [ENTRY]}
+    work = [Job(pair.block, ENTRY, payload_of(pair, runtime), LIMITS) for pair in pairs]
+    with CachedSandbox(index, workers=jobs, **options) as box:
+        yield from (_traced(outcome) for outcome in box.run_within(work))
+
+
+def _traced(outcome: Outcome) -> Traced:
+    if outcome.status is not Status.OK:
+        error = f"{outcome.status.value}: {outcome.error or ''}"
+    else:
+        assert isinstance(outcome.value, dict)
+        if outcome.value["traced"]:
+            return Traced(outcome.key, outcome.value, None, outcome.reused)
+        error = outcome.value["error"]
+    return Traced(outcome.key, None, " ".join(error.split())[:_CHARACTERS], outcome.reused)

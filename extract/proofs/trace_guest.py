@@ -1,0 +1,90 @@
+"""Inside the sandbox: what a block computes, run with the arguments that the search found."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from extract.arguments.inputs import flatten
+from extract.arguments.target import Shape, Subject, prepare
+from extract.arguments.trials import AttemptError, attempt, seed_all
+from lemur_core.graphs.canonical import canonical
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.record.recorder import Recorder
+from lemur_core.graphs.serialization import store
+from lemur_core.graphs.sizes import Sized, trace_sizes
+from lemur_core.graphs.tracing.trace import ROUTES, Traced, both_modes, initial_values, run
+
+_SECONDS = 60.0  # of CPU, for one run; the sandbox has the last word
+_SECONDS_FURTHER = 6.0  # at sizes that it need not take
+#: Ways to run it: first with gradients of its inputs, which some do not take.
+_WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
+
+
+def trace_block(payload: dict[str, Any]) -> dict[str, Any]:
+    """Trace one block in eval and in train mode, at its own sizes and at others that it takes.
+
+    Args:
+        payload: `code`, `name`, `folders`, `origin`, `arguments` and `companions`, as for
+            `extract.proofs.equivalence_guest.sign_block`.
+
+    Returns: `{"traced": false, "error"}`, of the last route, or `{"traced": true}` with what
+        `lemur_core.graphs.tracing.trace.Traced.answer` tells, the graphs as `serialization.store` gives them, and
+        `returns`: what forward returns, "tensor", null for anything else, a list of these, or an object, of which
+        `items` holds the keys and values.
+    """
+    prepare(payload)
+    errors: list[str] = []
+    for route, live in _WAYS:
+        try:
+            return {"traced": True, **_trace(payload, route, live)}
+        except AttemptError as failure:
+            errors.append(f"{failure.kind}: {failure.message}")
+    return {"traced": False, "error": errors[len(ROUTES) - 1]}
+
+
+def _trace(payload: Mapping[str, Any], route: str, live: bool) -> dict[str, Any]:
+    recorder = Recorder(route)
+    with recorder.recording():
+        subject = Subject(payload)
+        module = subject.build()
+        returned: list[Any] = []
+        hook = module.register_forward_hook(lambda _module, _inputs, output: returned.append(structure_of(output)))
+        with recorder.pause():
+            subject.settle(module)
+            own = subject.shapes()
+        initial = initial_values(recorder, module)
+
+        def go(train: bool, shapes: Sequence[Shape] | None = None) -> Graph:
+            with recorder.pause():
+                args, kwargs = subject.inputs(shapes, live=live)
+            seed_all()
+            record = partial(run, recorder, module, args, kwargs, train=train, find=flatten)
+            graph: Graph = attempt(record, _SECONDS if shapes is None else _SECONDS_FURTHER)
+            if not graph.outputs:
+                raise AttemptError(ValueError("forward returned no tensor"))
+            return graph
+
+        graphs, error = both_modes(go, AttemptError, route=route)
+        hook.remove()
+        forms = {mode: canonical(graph) for mode, graph in graphs.items()}
+        train_error = None if error is None else f"{error.kind}: {error.message}"
+        traced = Traced(subject.file, module, recorder, graphs, initial, route, train_error)
+        answer = {**traced.answer(forms), "returns": returned[0]}
+        if recorder.reads_values:
+            sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")
+        else:
+            sized = trace_sizes(
+                lambda shapes, train: canonical(go(train, shapes)), own, forms["eval"], forms.get("train")
+            )
+    return answer | store(sized)
+
+
+def structure_of(value: Any) -> Any:
+    """What a value is made of: "tensor", null for anything else, a list of these, or `{"items": [[key, …], …]}`."""
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    if isinstance(value, Mapping):
+        return {"items": [[str(name), structure_of(item)] for name, item in value.items()]}
+    return [structure_of(item) for item in value] if isinstance(value, list | tuple) else None

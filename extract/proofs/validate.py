@@ -1,0 +1,348 @@
+"""Validation: how far each emitted file comes. What executes foreign code happens in the sandbox."""
+
+import ast
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from extract.emit.emit import Emitted
+from extract.model.results import at_least
+from extract.resolve.index import Index
+from extract.resolve.modules import FOUNDATION
+from lemur_core.sandbox import META_PRELOAD, Job, Limits, Outcome, Status
+from lemur_core.sandbox.cached import CachedSandbox
+from manifests.records import Level
+
+T = TypeVar("T")
+
+
+class Placed(Protocol):
+    """What is compared with an original."""
+
+    @property
+    def module(self) -> str:
+        """To import the original from."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where the original and what it needs is installed."""
+
+
+P = TypeVar("P", bound=Placed)
+
+ENTRY = "extract.arguments.search_guest:climb"
+_BACK_OFF_SECONDS = 0.5
+_PASSING = frozenset({Status.TIMEOUT, Status.CRASHED})  # a search meets its memory limit again
+
+# Running a file's top level takes milliseconds, the search for arguments a few seconds; what takes longer hangs.
+LIMITS = Limits(wall_seconds=60, cpu_seconds=30)
+_SEARCH_LIMITS = Limits(wall_seconds=90, cpu_seconds=30, memory_bytes=4 * 2**30)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How far a file came."""
+
+    level: Level
+    kind: str | None = None  # why no further
+    error: str | None = None
+    arguments: str | None = None  # that worked, as JSON
+    observed: str | None = None  # an Observed record as JSON
+    seconds: float = 0.0
+    reused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A file to validate."""
+
+    key: str
+    name: str
+    code: str
+    origin: tuple[str, ...]  # top-level packages of its source
+    hints: Mapping[str, Any] | None = None  # what the corpus tells of its arguments
+
+
+def check_text(emitted: Emitted, goal: Level) -> Verdict:
+    """The rungs that need no execution: parsed and compiled."""
+    if goal == "emitted":
+        return Verdict("emitted")
+    if emitted.undefined:
+        return Verdict("emitted", "undefined_name", f"undefined in the emitted file: {', '.join(emitted.undefined)}")
+    if not emitted.fault:
+        return Verdict("parsed" if goal == "parsed" else "compiled")
+    try:
+        ast.parse(emitted.code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return Verdict("emitted", "syntax_error", f"does not parse: {error}")
+    return Verdict("parsed", "compile_error", f"does not compile: {emitted.fault}")
+
+
+def validate_all(
+    candidates: Iterable[Candidate],
+    index: Index,
+    goal: Level,
+    *,
+    jobs: int,
+    folders: Sequence[Path] = (),
+    retry_failed: bool = False,
+    unsafe: bool = False,
+) -> Iterator[tuple[Candidate, Verdict]]:
+    """Take files to a rung from `executed` on, each in a sandbox of its own; what is run again comes last.
+
+    Outcomes are kept by content. `retry_failed` runs those again that failed before. A search that ends the process (a
+    crash, a limit) says nothing of the rungs below it: these are climbed alone.
+
+    Raises: UserError if no sandbox can be had.
+    """
+
+    def usable(job: Job, outcome: Outcome) -> bool:
+        return not retry_failed or _verdict(outcome).level == job.payload["goal"]
+
+    box = CachedSandbox(
+        index,
+        passing=_PASSING,
+        back_off=_BACK_OFF_SECONDS,
+        usable=usable,
+        workers=jobs,
+        readable=list(folders),
+        unsafe=unsafe,
+        preload=META_PRELOAD,
+        entries=[ENTRY],
+    )
+    with box:
+        given: dict[str, Candidate] = {}
+        ended: dict[str, Outcome] = {}
+
+        def searches() -> Iterator[Job]:
+            for candidate in candidates:
+                given[candidate.key] = candidate
+                yield _job(candidate, folders, goal)
+
+        for outcome in box.run(searches()):
+            if outcome.status is Status.OK or goal == "executed":
+                yield given.pop(outcome.key), _verdict(outcome)
+            else:
+                ended[outcome.key] = outcome
+        for lower in box.run((_job(given[key], folders, "executed") for key in ended), attempts=1):
+            verdict, below = _verdict(ended[lower.key]), _verdict(lower)
+            if below.level == "executed":
+                seconds, reused = verdict.seconds + below.seconds, verdict.reused and below.reused
+                below = replace(verdict, level="executed", seconds=seconds, reused=reused)
+            yield given[lower.key], below
+
+
+def _job(candidate: Candidate, folders: Sequence[Path], goal: Level) -> Job:
+    payload: dict[str, object] = {
+        "code": candidate.code,
+        "name": candidate.name,
+        "origin": [package for package in candidate.origin if package != FOUNDATION],
+        "folders": [str(folder) for folder in folders],
+        "goal": goal,
+        "hints": candidate.hints if at_least(goal, "constructed") else None,
+    }
+    return Job(candidate.key, ENTRY, payload, LIMITS if goal == "executed" else _SEARCH_LIMITS)
+
+
+def _verdict(outcome: Outcome) -> Verdict:
+    if outcome.status is not Status.OK:
+        error = " ".join((outcome.error or outcome.status.value).split())[:400]
+        return Verdict("compiled", outcome.status.value, error, seconds=outcome.seconds, reused=outcome.reused)
+    value = outcome.value
+    assert isinstance(value, dict)
+    return Verdict(
+        level=value["level"],
+        kind=value.get("kind"),
+        error=value.get("error"),
+        arguments=_text(value.get("arguments")),
+        observed=_text(value.get("observed")),
+        seconds=outcome.seconds,
+        reused=outcome.reused,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+BLOCK = "extract.proofs.equivalence_guest:sign_block"
+ORIGINALS = "extract.proofs.equivalence_guest:sign_originals"
+_TOGETHER = 40  # originals of one package in one process
+_LIMITS = Limits(wall_seconds=120, cpu_seconds=60, memory_bytes=6 * 2**30)
+LIMITS_TOGETHER = Limits(wall_seconds=600, cpu_seconds=400, memory_bytes=8 * 2**30)
+_PARTS = ("state", "values", "eval", "train", "after")
+_LACKING = ("raises ImportError", "raises ModuleNotFoundError")  # of an original whose package is not all here
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A block to compare with its original."""
+
+    block: str
+    name: str
+    code: str
+    module: str  # to import the original from
+    origin: tuple[str, ...]  # packages that the closed file must do without
+    folders: tuple[Path, ...]  # where the original and what it needs is installed
+    arguments: Mapping[str, Any]
+    digest: str = ""  # of the source that the original is of
+    companions: tuple[Mapping[str, Any], ...] = ()
+    original: str = ""  # the expression that gives the original in its module, where that is not its name
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of it: null fidelity where there was nothing to compare with."""
+
+    block: str
+    fidelity: Literal["match", "mismatch"] | None
+    detail: str = ""
+
+
+def compare_all(
+    pairs: Sequence[Pair], index: Index, *, jobs: int, runtime: Sequence[Path] = (), unsafe: bool = False
+) -> Iterator[Comparison]:
+    """Compare blocks with their originals; outcomes are kept by content.
+
+    Args:
+        runtime: folders with what closed files require.
+    Raises: UserError if no sandbox can be had.
+    """
+    by_block = {pair.block: pair for pair in pairs}
+    folders = sorted({folder for pair in pairs for folder in pair.folders} | set(runtime))
+    with CachedSandbox(
+        index, attempts=1, workers=jobs, readable=folders, unsafe=unsafe, entries=[BLOCK, ORIGINALS]
+    ) as box:
+        theirs = _originals(box, list(groups_of(pairs)))
+        missing = [pair for pair in pairs if "missing" in theirs[pair.block]]
+        yield from (compare(pair.block, None, theirs[pair.block]) for pair in missing)
+        present = [pair for pair in pairs if "missing" not in theirs[pair.block]]
+        doubtful: dict[str, Mapping[str, Any]] = {}
+        for outcome in box.run(Job(pair.block, BLOCK, payload_of(pair, runtime), _LIMITS) for pair in present):
+            ours = _value(outcome)
+            found = compare(outcome.key, ours, theirs[outcome.key])
+            if found.fidelity == "mismatch":
+                doubtful[outcome.key] = ours
+            else:
+                yield found
+        # Originals of one process share what their modules count and cache; alone, they answer for themselves.
+        groups = [[by_block[block]] for block in doubtful]
+        alone, again = _originals(box, groups), _originals(box, groups, stir=True)
+        for block, ours in doubtful.items():
+            found = compare(block, ours, alone[block])
+            if found.fidelity == "mismatch" and alone[block] != again[block]:
+                found = Comparison(block, None, "the original is not the same twice: it reads memory that was not set")
+            yield found
+
+
+def compare(block: str, ours: Mapping[str, Any] | None, theirs: Mapping[str, Any]) -> Comparison:
+    """Whether two signatures are equal, or where they differ first."""
+    if ours is None or "missing" in theirs:
+        return Comparison(block, None, f"no original: {theirs.get('missing', '')}")
+    if "error" in theirs:
+        return Comparison(block, None, f"the original does not run: {theirs['error']}")
+    if "error" in ours:
+        return Comparison(block, "mismatch", f"only the original runs: {ours['error']}")
+    differs = next((part for part in _PARTS if ours[part] != theirs[part]), None)
+    if differs is None:
+        return Comparison(block, "match")
+    if theirs[differs] in _LACKING:
+        return Comparison(block, None, f"the original does not run: {differs}: {theirs[differs]}")
+    detail = f"{differs}: {_first_difference(ours[differs], theirs[differs])}"
+    return Comparison(block, "mismatch", detail)
+
+
+def _first_difference(ours: object, theirs: object) -> str:
+    if isinstance(ours, list) and isinstance(theirs, list):
+        pairs = zip([*ours, *[""] * len(theirs)], [*theirs, *[""] * len(ours)], strict=False)
+        a, b = next(((a, b) for a, b in pairs if a != b), ("", ""))
+        return f"{a or 'nothing'} here, {b or 'nothing'} there"
+    return f"{str(ours)[:24]} here, {str(theirs)[:24]} there"
+
+
+def _originals(box: CachedSandbox, groups: Sequence[list[Pair]], *, stir: bool = False) -> dict[str, Mapping[str, Any]]:
+    """The signatures of the originals."""
+
+    def job(place: int, group: Sequence[Pair]) -> Job:
+        return Job(str(place), ORIGINALS, {**_together(group), "stir": stir}, LIMITS_TOGETHER)
+
+    return answers_of(box, groups, job, lambda pair: pair.block)
+
+
+def answers_of(
+    box: CachedSandbox, groups: Sequence[list[T]], job: Callable[[int, Sequence[T]], Job], key: Callable[[T], str]
+) -> dict[str, Mapping[str, Any]]:
+    """What jobs over several items each answer, by the items' keys; a group whose process dies is halved.
+
+    Args:
+        job: the one for a group at a place; its key is that place.
+        key: of an item, under which its answer stands.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    while groups:
+        again: list[list[T]] = []
+        for outcome in box.run(job(place, group) for place, group in enumerate(groups)):
+            group = groups[int(outcome.key)]
+            if outcome.status is Status.OK:
+                assert isinstance(outcome.value, dict)
+                found |= outcome.value
+            elif len(group) == 1:
+                found[key(group[0])] = {"error": _reason(outcome)}
+            else:
+                middle = len(group) // 2
+                again += [group[:middle], group[middle:]]
+        groups = again
+    return found
+
+
+def _together(group: Sequence[Pair]) -> dict[str, object]:
+    return {
+        "folders": [str(folder) for folder in group[0].folders],
+        "blocks": [
+            {
+                "block": pair.block,
+                "module": pair.module,
+                "name": pair.original or pair.name,
+                "arguments": pair.arguments,
+                "companions": [{k: c[k] for k in ("name", "qualname")} for c in pair.companions],
+                "digest": pair.digest,
+            }
+            for pair in group
+        ],
+    }
+
+
+def groups_of(items: Iterable[P]) -> Iterator[list[P]]:
+    """Those of one package together, some at a time."""
+    by_place: dict[tuple[Path, ...], list[P]] = {}
+    for item in items:
+        by_place.setdefault(item.folders, []).append(item)
+    for members in by_place.values():
+        members.sort(key=lambda item: item.module)
+        for start in range(0, len(members), _TOGETHER):
+            yield members[start : start + _TOGETHER]
+
+
+def payload_of(pair: Pair, runtime: Sequence[Path]) -> dict[str, object]:
+    """What the sandbox is given of a block to run with the arguments that worked."""
+    return {
+        "code": pair.code,
+        "name": pair.name,
+        "origin": list(pair.origin),
+        "folders": [str(folder) for folder in runtime],
+        "arguments": pair.arguments,
+        "companions": list(pair.companions),
+    }
+
+
+def _value(outcome: Outcome) -> Mapping[str, Any]:
+    if outcome.status is Status.OK:
+        assert isinstance(outcome.value, dict)
+        return outcome.value
+    return {"error": _reason(outcome)}
+
+
+def _reason(outcome: Outcome) -> str:
+    return " ".join((outcome.error or outcome.status.value).split())[:200]

@@ -1,0 +1,1 @@
+"""What names in a source refer to: modules, symbols, registrations, values."""

@@ -1,0 +1,429 @@
+"""Modules of a corpus, and what a name means in one of them: imports, re-exports, star imports, lazy packages.
+
+This is the one place that resolves relative imports and packages.
+Source of the rules: https://docs.python.org/3/reference/import.html
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from extract.resolve.index import RUNTIME_NAMES
+from extract.sources import Source, SourceFile
+from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
+
+RUNTIME = ("numpy", "torch", "torchvision")  # what every block may import, besides the standard library
+EXTENSIONS = ("_C", "_ext")  # what compiled extensions are called in the package that they belong to
+FOUNDATION = "torch"  # never inlined, not even into blocks of its own: a copy of nn.Module is not nn.Module
+
+
+class Module:
+    """One file of a source, with its facts and the branches that are taken."""
+
+    __slots__ = ("_active", "_binders", "_facts", "_failed", "_load", "_type_only", "file", "library", "name", "source")
+
+    def __init__(self, library: "Library", source: Source, file: SourceFile) -> None:
+        self.library = library
+        self.source = source
+        self.file = file
+        self.name = file.module
+        self._facts: FileFacts | None = None
+        self._binders: dict[str, list[Statement]] | None = None
+        self._type_only: dict[str, list[Statement]] = {}
+        self._failed: dict[str, list[Statement]] = {}
+        self._active: dict[tuple[int, int], bool] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.source.name} {self.file.path}>"
+
+    @property
+    def facts(self) -> FileFacts:
+        """What is known of the file's statements."""
+        if self._facts is None:
+            self._facts = self.library.load(self.source, self.file)
+        return self._facts
+
+    @property
+    def package(self) -> str:
+        """The package that relative imports start from."""
+        return self.name if self.file.is_package else self.name.rpartition(".")[0]
+
+    def binders(self, name: str) -> Sequence[Statement]:
+        """The statements, in branches that are taken, that bind a name."""
+        return self._names().get(name, ())
+
+    def bound(self) -> Iterable[str]:
+        """All names bound in branches that are taken."""
+        return self._names()
+
+    def for_types(self, name: str) -> Sequence[Statement]:
+        """Statements that bind a name under TYPE_CHECKING only."""
+        self._names()
+        return self._type_only.get(name, ())
+
+    def failed(self, name: str) -> Sequence[Statement]:
+        """Imports of a name that are tried, and fail in the declared runtime."""
+        self._names()
+        return self._failed.get(name, ())
+
+    def stars(self, *, types: bool = False) -> Iterable[Statement]:
+        """The star imports, the last first; with `types`, those under TYPE_CHECKING too."""
+        for statement in reversed(self.facts.statements):
+            if statement.kind == STAR and (types or self.taken(statement)):
+                yield statement
+
+    def _names(self) -> dict[str, list[Statement]]:
+        """The statements by the names that they bind; those in branches that are not taken are told apart."""
+        if self._binders is not None:
+            return self._binders
+        binders: dict[str, list[Statement]] = {}
+        late: dict[str, list[Statement]] = {}
+        self._binders = binders  # set first: choosing a branch may look names up here, which are bound elsewhere
+        blocks = self.facts.blocks
+        tried = [s for s in self.facts.statements if any(blocks[block].static == "imports" for block, _ in s.path)]
+        numbers = {s.number for s in tried}
+        for statement in (*(s for s in self.facts.statements if s.number not in numbers), *tried):
+            target = binders
+            if not self.taken(statement):
+                in_try = any(self.facts.blocks[block].static == "imports" for block, _ in statement.path)
+                target = self._failed if in_try else self._type_only
+            for name in statement.binds:
+                target.setdefault(name, []).append(statement)
+            for name in statement.late:
+                late.setdefault(name, []).append(statement)
+        for table in (binders, self._type_only, self._failed):
+            for statements in table.values():
+                statements.sort(key=lambda s: s.number)
+        for name, statements in late.items():
+            binders.setdefault(name, statements)
+        return binders
+
+    def taken(self, statement: Statement) -> bool:
+        """Whether a statement lies in no branch that is statically not taken."""
+        return all(self.suite_taken(block, suite) for block, suite in statement.path)
+
+    def suite_taken(self, number: int, suite: int) -> bool:
+        """Whether one suite of a block can run (TYPE_CHECKING, `__main__`, a failed optional import)."""
+        key = (number, suite)
+        if key not in self._active:
+            block = self.facts.blocks[number]
+            role = block.suites[suite][0]
+            if block.static == "imports":
+                self._active[key] = role == "finally" or (role in {"body", "else"}) == self.imports_work(number)
+            else:
+                self._active[key] = not block.static or (role == "body") == (block.static == "always")
+        return self._active[key]
+
+    def imports_work(self, number: int) -> bool:
+        """Whether every import in the body of a `try … except ImportError` succeeds with the declared runtime."""
+        handlers_raise = self._handlers_only_raise(number)
+        for statement in self.facts.statements:
+            if (number, 0) in statement.path and statement.kind in {IMPORT, STAR}:
+                for alias in statement.aliases:
+                    target = self.library.target(self, alias)
+                    if (
+                        isinstance(target, External)
+                        and target.runtime
+                        and RUNTIME_NAMES.has(target.package, target.name)
+                    ):
+                        continue
+                    if isinstance(target, Missing) and alias.bound in EXTENSIONS:
+                        continue  # its operators have stand-ins, or fail the block by name
+                    if isinstance(target, Missing | External):
+                        return handlers_raise
+        return True
+
+    def _handlers_only_raise(self, number: int) -> bool:
+        """Whether there is nothing to fall back to, in the handlers or above, so that the import is required."""
+        block = self.facts.blocks[number]
+        tried: set[str] = set()
+        handled: set[str] = set()
+        above: set[str] = set()
+        for statement in self.facts.statements:
+            role = next((block.suites[suite][0] for at, suite in statement.path if at == number), "")
+            if role:
+                (handled if role == "handler" else tried).update(statement.binds)
+            elif statement.start < block.start:
+                above.update(statement.binds)
+        return not (handled & (tried | above) or tried & above)
+
+
+class Definition(NamedTuple):
+    """A name that statements of a module bind; a block that needs it gets a copy of their text."""
+
+    module: Module
+    name: str
+
+
+class External(NamedTuple):
+    """Something imported from outside the corpus."""
+
+    package: str  # dotted module
+    name: str  # "" for the module itself
+    whole: bool  # for a module: bound as a whole (`import a.b as c`), not by its first part
+    runtime: bool  # the standard library or the declared runtime
+    optional: bool = False  # its import is tried, and failed
+
+    @property
+    def bound_module(self) -> str:
+        """The module that the name is bound to, or lies in: `import a.b` binds a."""
+        return self.package if self.whole or self.name else self.package.split(".")[0]
+
+
+class Missing(NamedTuple):
+    """Nothing is known by that name; `where` says what was looked at."""
+
+    where: str
+
+
+_WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind what no statement shows
+
+Target = Definition | External | Module | Missing
+
+
+@dataclass
+class Library:
+    """The sources of a corpus, by module name."""
+
+    sources: Sequence[Source]
+    load: Callable[[Source, SourceFile], FileFacts]
+    runtime: frozenset[str] = frozenset(RUNTIME)
+    modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
+    by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
+    _tops: dict[str, list[Source]] = field(default_factory=dict)
+    _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
+    _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
+    _memo: dict[tuple[int, str], "Target"] = field(default_factory=dict)
+    _looking: set[tuple[int, str]] = field(default_factory=set)
+    _unsure: dict[tuple[int, str], Missing] = field(default_factory=dict)
+    _cut: bool = False
+
+    def __post_init__(self) -> None:
+        for source in self.sources:
+            tops = set()
+            for file in source.files:
+                module = Module(self, source, file)
+                self.by_path[source.name, file.path] = module
+                if file.module:
+                    self.modules.setdefault((source.name, file.module), module)
+                    tops.add(file.module.split(".")[0])
+                    last = file.module.rpartition(".")[2]
+                    key = (source.name, last)
+                    self._suffixes[key] = None if key in self._suffixes else module
+            self._own_tops[source.name] = frozenset(tops)
+            for top in sorted(tops):
+                if _visible(source, top, tops):
+                    self._tops.setdefault(top, []).append(source)
+
+    def adopt(self, source: Source, file: SourceFile, facts: FileFacts) -> Module:
+        """Take in one more file whose facts are known; only its path finds it."""
+        module = Module(self, source, file)
+        module._facts = facts
+        self._own_tops.setdefault(source.name, frozenset())
+        return self.by_path.setdefault((source.name, file.path), module)
+
+    # -- modules -------------------------------------------------------------------------------------------------
+
+    def absolute(self, module: Module, alias: Alias) -> str | None:
+        """The absolute dotted name of an import's module; None where a relative import leaves its package."""
+        if not alias.level:
+            return alias.module
+        parts = module.package.split(".") if module.package else []
+        climb = alias.level - 1
+        if climb > len(parts):
+            return None
+        base = parts[: len(parts) - climb]
+        return ".".join([*base, *([alias.module] if alias.module else [])])
+
+    def find_module(self, source: Source, dotted: str) -> Module | None:
+        """The module of that name in the source itself, else in another source that offers its first part."""
+        top = dotted.split(".")[0]
+        if top == FOUNDATION:
+            return None
+        own = self.modules.get((source.name, dotted))
+        if own is not None:
+            return own
+        if top in self.runtime:
+            return None
+        for other in self._tops.get(top, ()):
+            found = self.modules.get((other.name, dotted))
+            if found is not None:
+                return found
+        return None
+
+    def packages(self, source: Source) -> tuple[str, ...]:
+        """The top-level names of a source's own code; not the foundation, which every block needs."""
+        return tuple(sorted(self._own_tops[source.name] - {FOUNDATION} - sys.stdlib_module_names))
+
+    def knows(self, source: Source, dotted: str) -> bool:
+        """Whether a dotted name's first part belongs to the corpus, as seen from a source."""
+        top = dotted.split(".")[0]
+        if top == FOUNDATION:
+            return False
+        if top in self._own_tops[source.name] and top not in sys.stdlib_module_names:
+            return True
+        return top in self._tops and top not in self.runtime
+
+    def is_runtime(self, dotted: str) -> bool:
+        """Whether a module is in the standard library or in the declared runtime."""
+        top = dotted.split(".")[0]
+        return top in sys.stdlib_module_names or top in self.runtime
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def target(self, module: Module, alias: Alias) -> Target:
+        """What one name of an import statement stands for."""
+        dotted = self.absolute(module, alias)
+        if dotted is None or (not dotted and not alias.name):
+            return Missing(f"relative import leaves {module.package or module.file.path}")
+        if not alias.name:
+            found = self.find_module(module.source, dotted)
+            if found is not None:
+                first = self.find_module(module.source, dotted.split(".")[0])
+                return found if alias.whole or first is None else first
+            if self.knows(module.source, dotted):
+                return Missing(f"no module {dotted}")
+            return External(dotted, "", alias.whole, self.is_runtime(dotted))
+        holder = self.find_module(module.source, dotted)
+        if holder is None and self.knows(module.source, dotted):
+            holder = self._moved(module.source, dotted)
+        if holder is None:
+            submodule = self.find_module(module.source, f"{dotted}.{alias.name}" if dotted else alias.name)
+            if submodule is not None:  # a folder without __init__.py
+                return submodule
+            if self.knows(module.source, dotted) or (alias.level and dotted.split(".")[0] != FOUNDATION):
+                return Missing(f"no module {dotted}")
+            return External(dotted, alias.name, False, self.is_runtime(dotted))
+        if alias.name == "*":
+            return holder
+        if holder is module:  # `from . import x` in the package's own __init__
+            submodule = self.find_module(module.source, f"{dotted}.{alias.name}")
+            return submodule if submodule is not None else Missing(f"no {alias.name} in {dotted}")
+        return self.lookup(holder, alias.name)
+
+    def lookup(self, module: Module, name: str) -> Target:
+        """What a global name of a module stands for, through re-exports, star imports and lazy packages."""
+        key = (id(module), name)
+        if key in self._memo:
+            return self._memo[key]
+        if key in self._looking:  # a circle: whoever asked first goes on looking elsewhere
+            self._cut = True
+            return Missing(f"circular import of {name} in {module.file.path}")
+        if key in self._unsure:
+            return self._unsure[key]
+        self._looking.add(key)
+        found = self._lookup(module, name)
+        self._looking.discard(key)
+        if self._cut and self._looking and isinstance(found, Missing):
+            self._unsure[key] = found  # asked first, it might have found more
+            return found
+        if not self._looking:
+            self._cut = False
+            self._unsure.clear()
+        self._memo[key] = found
+        return found
+
+    def _lookup(self, module: Module, name: str) -> Target:
+        binders = module.binders(name)
+        if binders:
+            return self.bound_by(module, name, binders)
+        for statement in module.stars():
+            found = self._through_star(module, statement, name)
+            if found is not None:
+                return found
+        submodule = self.find_module(module.source, f"{module.name}.{name}") if module.file.is_package else None
+        if submodule is not None:
+            return submodule
+        for statement in reversed(module.failed(name)):
+            for alias in statement.aliases:
+                if alias.bound == name:
+                    tried = self.target(module, alias)
+                    package = tried.package if isinstance(tried, External) else alias.module or name
+                    return External(package, alias.name, True, False, optional=True)
+        # A lazy package (PEP 562) names its contents under TYPE_CHECKING for the type checker's sake.
+        for statement in reversed(module.for_types(name)):
+            if statement.kind == IMPORT:
+                for alias in statement.aliases:
+                    if alias.bound == name:
+                        found = self.target(module, alias)
+                        if not isinstance(found, Missing):
+                            return found
+        for statement in module.stars(types=True):
+            found = self._through_star(module, statement, name)
+            if found is not None:
+                return found
+        return Missing(f"no {name} in {module.name or module.file.path}")
+
+    def lacks(self, module: Module, name: str) -> bool:
+        """Whether nothing in a module can bind a global name: no statement, no function, no import of unknown names."""
+        if any(name in (*s.binds, *s.late, *s.touches) for s in module.facts.statements):
+            return False
+        if _WRITES_NAMES.search(module.source.read(module.file)):
+            return False
+        holders = [self.target(module, statement.aliases[0]) for statement in module.stars()]
+        known = all(isinstance(h, Module) or (isinstance(h, External) and h.runtime) for h in holders)
+        return known and isinstance(self.lookup(module, name), Missing)
+
+    def bound_by(self, module: Module, name: str, binders: Sequence[Statement]) -> Target:
+        """The target behind a name: followed when only imports bind it, else the module's own definition."""
+        if all(statement.kind == IMPORT for statement in binders):
+            targets: list[Target] = []
+            for statement in binders:
+                alias = next(a for a in reversed(statement.aliases) if a.bound == name)
+                targets.append(self.target(module, alias))
+            known = [t for t in targets if not isinstance(t, Missing)]
+            usable = [t for t in known if not isinstance(t, External) or t.runtime]
+            return (usable or known or targets)[-1]
+        return Definition(module, name)
+
+    def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
+        """The names that a star import of a module brings."""
+        exports = module.facts.exports
+        if exports is not None:
+            return list(exports)
+        names = dict.fromkeys(name for name in module.bound() if not name.startswith("_"))
+        for statement in module.stars():
+            holder = self.target(module, statement.aliases[0])
+            if isinstance(holder, Module) and id(holder) not in seen:
+                names.update(dict.fromkeys(self.public_names(holder, seen | {id(module)})))
+        names.pop("*", None)
+        return list(names)
+
+    def _through_star(self, module: Module, statement: Statement, name: str) -> Target | None:
+        alias = statement.aliases[0]
+        holder = self.target(module, alias)
+        if isinstance(holder, External):
+            if holder.runtime:
+                dotted = self.absolute(module, alias)
+                if dotted is not None and name in RUNTIME_NAMES.star(dotted):
+                    return External(dotted, name, False, True)
+            return None
+        if not isinstance(holder, Module) or holder is module:
+            return None
+        exports = holder.facts.exports
+        if name.startswith("_") if exports is None else name not in exports:
+            return None
+        found = self.lookup(holder, name)
+        return None if isinstance(found, Missing) else found
+
+    def _moved(self, source: Source, dotted: str) -> Module | None:
+        """A module that installing its repository would put elsewhere: the only one with its last two names."""
+        top, _, rest = dotted.partition(".")
+        tail = ".".join(rest.split(".")[-2:])
+        for other in (source, *self._tops.get(top, ())):
+            if other.kind == "package" or "." not in tail:
+                continue
+            found = self._suffixes.get((other.name, tail.rpartition(".")[2]))
+            if found is not None and f".{found.name}".endswith(f".{tail}"):
+                return found
+        return None
+
+
+def _visible(source: Source, top: str, tops: Iterable[str]) -> bool:
+    """Whether other sources may import a top-level package of this one (not a script folder's `utils`)."""
+    if source.kind == "package":
+        return True
+    own = source.name.partition("@")[0].replace("-", "_").lower()
+    return top.lower() == own or (len(list(tops)) == 1 and source.kind == "folder")

@@ -1,0 +1,217 @@
+"""`required_repos.json`: what each closed file needs to run, and where every part of it came from.
+
+Requirements are PEP 508, with the versions that the source asks for, where it asks for any; `runtime` has the exact
+versions of the declared runtime, in which the blocks were validated. Places are SWHIDs: `swh:1:cnt:` of each file,
+qualified by the origin, the source as anchor, path and lines, and `swh:1:rev:` or `swh:1:dir:` of the source (a `dir`
+is of the Python files that were read, tests, docs and examples left out).
+"""
+
+import ast
+import functools
+import importlib.metadata
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from extract.resolve.modules import RUNTIME
+from extract.resolve.standins import standin_source
+from extract.sources import Source
+from manifests.provenance.licenses import is_permissive
+from manifests.provenance.swhid import Swhid, directory_swhid
+from manifests.records import Block
+
+FORMAT = 1
+
+Files = Sequence[tuple[str, str]]
+
+_IMPORT = re.compile(rf"^([ \t]*)(?:import|from)[ \t]+({'|'.join(RUNTIME)})\b", re.MULTILINE)
+
+
+def runtime_versions() -> dict[str, str]:
+    """The installed versions of the declared runtime, without local build labels."""
+    return {name: _public(importlib.metadata.version(name)) for name in RUNTIME}
+
+
+def requirements_text(rows: Iterable[Block], made_from: Mapping[str, Files], sources: Sequence[Source]) -> str:
+    """The file's text: one object for each block that has code, in the order of the rows, a line each.
+
+    Args:
+        made_from: (source, path) of every file that a block was made from, by block.
+        sources: that were opened; our own stand-ins are known without.
+    """
+    by_name = {source.name: source for source in (standin_source(), *sources)}
+    blobs = {name: {file.path: file.blob for file in source.files} for name, source in by_name.items()}
+    runtime = runtime_versions()
+    used: dict[str, set[str]] = {}
+    blocks = []
+    for row in rows:
+        if row.code is None:
+            continue
+        files = made_from.get(row.block) or ((row.source, row.path),)
+        for name, path in files:
+            used.setdefault(name, set()).add(path)
+        blocks.append(_block_entry(row, files, by_name))
+    head: dict[str, Any] = {
+        "format": FORMAT,
+        "runtime": runtime,
+        "sources": {name: _source_entry(by_name[name]) for name in by_name if name in used},
+        "files": {
+            name: {path: f"swh:1:cnt:{blobs[name][path]}" for path in sorted(used[name])}
+            for name in by_name
+            if name in used
+        },
+    }
+    lines = [f" {json.dumps(key)}: {_indented(value)}," for key, value in head.items()]
+    entries = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in blocks)
+    return "\n".join(["{", *lines, ' "blocks": [', *([entries] if entries else []), " ]", "}", ""])
+
+
+def qualified_swhid(row: Block, source: Source) -> str:
+    """The identifier of a block's lines: of its file, with the origin, the source as anchor, the path and the lines."""
+    file = Swhid.from_string(row.swhid)
+    lines = row.start_line, row.end_line
+    return str(Swhid("cnt", file.sha1, source.origin, source.swhid, f"/{row.path}", lines))
+
+
+def versioned(requires: Iterable[str], sources: Iterable[Source]) -> tuple[str, ...]:
+    """Requirements with the versions that the first source to name each of them asks for; sorted.
+
+    One that states a version already, or that no source names, stays as it is.
+    """
+    ordered = list(sources)
+    return tuple(sorted({_versioned(text, ordered) for text in requires}))
+
+
+def imports_of(code: str) -> set[str]:
+    """The packages of the declared runtime that a file imports, in functions too."""
+    found = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
+    if any(match[2] not in found for match in _IMPORT.finditer(code)):  # in a function, or only in a docstring
+        found |= {name.partition(".")[0] for name, _ in imported_names(ast.parse(code))} & set(RUNTIME)
+    return found
+
+
+def imported_names(tree: ast.AST) -> list[tuple[str, int]]:
+    """The dotted names of all modules that a file imports, with their lines; a relative one begins with a dot."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append(("." * node.level + (node.module or ""), node.lineno))
+    return sorted(found, key=lambda item: (item[1], item[0]))
+
+
+def _block_entry(row: Block, files: Files, by_name: Mapping[str, Source]) -> dict[str, object]:
+    source = by_name[row.source]
+    needed = imports_of(row.code or "") | {"torch"}  # the class is an nn.Module, whatever it is imported through
+    names = list(dict.fromkeys([row.source, *(name for name, _ in files)]))
+    made_from: dict[str, list[str]] = {name: [] for name in names}
+    for name, path in files:
+        made_from[name].append(path)
+    return {
+        "block": row.block,
+        "requires": [
+            *versioned(needed, [by_name[name] for name in names]),
+            *versioned(row.requires, [by_name[name] for name in names]),
+        ],
+        "origin": source.origin or None,
+        "swhid": qualified_swhid(row, source),
+        "source_swhid": source.swhid or None,
+        "license": row.license,
+        "made_from": {name: paths for name, paths in made_from.items() if paths},
+    }
+
+
+def _source_entry(source: Source) -> dict[str, object]:
+    listing = [(file.path, file.blob) for file in source.files]
+    return {
+        "kind": source.kind,
+        "version": source.version or None,
+        "origin": source.origin or None,
+        "swhid": source.swhid or directory_swhid(listing),
+        "digest": source.digest or None,
+        "license": source.license,
+        "permissive": is_permissive(source.license),
+        "packages": sorted({file.module.partition(".")[0] for file in source.files if file.module}),
+    }
+
+
+def _versioned(text: str, sources: Sequence[Source]) -> str:
+    wanted = Requirement(text)
+    if wanted.specifier or wanted.url:
+        return text
+    name = canonicalize_name(wanted.name)
+    for source in sources:
+        for line in source.requires:
+            try:
+                stated = Requirement(line)
+            except InvalidRequirement:  # of an old release
+                continue
+            if canonicalize_name(stated.name) == name and stated.specifier:
+                return str(Requirement(f"{wanted.name}{stated.specifier}"))
+    return text
+
+
+def _public(version: str) -> str:
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return version
+
+
+def _indented(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
+
+
+# --- which distribution offers a package ------------------------------------------------------------------------------
+
+_DISTRIBUTIONS = {
+    "PIL": ("pillow",),
+    "pkg_resources": ("setuptools<81",),  # later releases no longer have it
+    "cv2": ("opencv-python", "opencv-python-headless"),
+    "yaml": ("PyYAML",),
+    "sklearn": ("scikit-learn",),
+    "skimage": ("scikit-image",),
+    "mmcv": ("mmcv", "mmcv-lite"),
+    "mmseg": ("mmsegmentation",),
+    "attr": ("attrs",),
+    "google": ("protobuf",),
+    "pycocotools": ("pycocotools",),
+    "dateutil": ("python-dateutil",),
+    "Bio": ("biopython",),
+    "rdkit": ("rdkit",),
+    "torch_geometric": ("torch-geometric",),
+    "clip": ("openai-clip",),
+    "flash_attn": ("flash-attn",),
+    "huggingface_hub": ("huggingface-hub",),
+}
+
+
+def distributions_of(package: str) -> tuple[str, ...]:
+    """The distributions that may offer an import name; the usual one first."""
+    top = package.split(".")[0]
+    return _DISTRIBUTIONS.get(top, (top.replace("_", "-"),))
+
+
+def is_required(source: Source, package: str) -> bool:
+    """Whether a source's own metadata says that it cannot do without a package."""
+    return not _hard_requirements(source.requires).isdisjoint(map(canonicalize_name, distributions_of(package)))
+
+
+@functools.cache
+def _hard_requirements(requires: tuple[str, ...]) -> frozenset[str]:
+    """Normalised names of the distributions that are required without an extra."""
+    found = set()
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or "extra" not in str(requirement.marker):
+            found.add(canonicalize_name(requirement.name))
+    return frozenset(found)

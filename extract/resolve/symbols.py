@@ -1,0 +1,260 @@
+"""What a block's file can contain, and what can keep a class from becoming a block."""
+
+import json
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from extract.resolve.discover import class_of
+from extract.resolve.index import Index
+from extract.resolve.modules import Definition, Library, Module
+from extract.sources import Source
+from lemur_core.source.facts import ASSIGN, AT_DEFINITION, Statement, Use
+
+
+class Imported(NamedTuple):
+    """An import that stays: `import package as bound`, `from package import name as bound`."""
+
+    package: str
+    name: str  # "" for the module itself
+    whole: bool
+    bound: str
+
+
+class Registered(NamedTuple):
+    """A registry object; the file gets a small stand-in that holds the classes it names."""
+
+    module: Module
+    name: str
+
+
+class Optional(NamedTuple):
+    """An optional package, taken as not installed."""
+
+    package: str
+    bound: str
+
+
+class Undefined(NamedTuple):
+    """A name that nothing gives the file which reads it: it fails there as soon as it is used."""
+
+    bound: str
+
+
+class Namespace(NamedTuple):
+    """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`."""
+
+    module: Module
+    only: tuple[str, ...] = ()  # the attributes that are taken of it, where all are known
+
+    @property
+    def name(self) -> str:
+        """The last part of its name."""
+        return self.module.name.rpartition(".")[2]
+
+
+class Finder(NamedTuple):
+    """What stands for `importlib.import_module` in the statements of a module: it gives the modules that are known."""
+
+    module: Module
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"modules_of_{self.module.name.rpartition('.')[2]}"
+
+
+Symbol = Definition | Imported | Registered | Optional | Undefined | Namespace | Finder
+
+
+class Reason(StrEnum):
+    """Why a class cannot become a block."""
+
+    UNRESOLVED_NAME = "unresolved_name"
+    UNRESOLVED_IMPORT = "unresolved_import"
+    NATIVE_OP = "native_op"
+    DYNAMIC_MODULE = "dynamic_module"
+    TOO_LARGE = "too_large"
+    NESTED_CLASS = "nested_class"
+
+
+class Problem(NamedTuple):
+    """One thing in a statement that cannot be resolved."""
+
+    reason: Reason
+    detail: str
+
+
+class How(StrEnum):
+    """How a name was resolved, and how sure that is; the surest first."""
+
+    SAME_FILE = "same file", 1.0
+    DIRECT_IMPORT = "direct import", 1.0
+    RE_EXPORT = "re-export", 1.0
+    QUALIFIED = "qualified name", 1.0
+    STAR = "star import", 0.95
+    LAZY_PACKAGE = "lazy package", 0.9
+    STAND_IN = "stand-in", 0.9
+    REGISTRY = "registry", 0.8
+    HEURISTIC = "heuristic", 0.5
+
+    confidence: float
+
+    def __new__(cls, name: str, confidence: float) -> "How":
+        """The name, with its confidence beside it."""
+        way = str.__new__(cls, name)
+        way._value_, way.confidence = name, confidence
+        return way
+
+
+class Link(NamedTuple):
+    """One read of a name, and what it reads: the symbol stands for the name and `consumed` attributes after it."""
+
+    use: Use
+    symbol: Symbol
+    consumed: int
+    how: How
+
+
+class Node(NamedTuple):
+    """A statement of the corpus with its links."""
+
+    module: Module
+    statement: Statement
+    decorators: frozenset[int] = frozenset()  # places of those that fill a container of the block, and so stay
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Source, path and number of the statement: unique, and in the order of the files."""
+        return self.module.source.name, self.module.file.path, self.statement.number
+
+
+_REGISTERING = ("register_module", "register")
+_MARKS = (b".register_module(", b".register(")
+
+
+class Entry(NamedTuple):
+    """What a registry holds under a key: a class or function, or the statement that registers it."""
+
+    symbol: Definition | None
+    node: Node | None
+    module: Module
+
+
+class Registries:
+    """The registries of a library."""
+
+    def __init__(self, library: Library, index: Index) -> None:
+        self._library = library
+        self._index = index
+        self._entries: dict[Definition, dict[str, list[Entry]]] | None = None
+
+    def canonical(self, target: Definition) -> Definition:
+        """The registry at the top of a registry's parents."""
+        seen = {target}
+        while True:
+            statement = target.module.binders(target.name)[0]
+            parents = [
+                found
+                for use in statement.uses
+                if use.when == AT_DEFINITION and use.start >= 0
+                for found in [self._target(target.module, (use.name, *use.attributes))]
+                if found is not None and found not in seen
+            ]
+            if not parents:
+                return target
+            target = parents[0]
+            seen.add(target)
+
+    def entry(self, registry: Definition, key: str, near: Source) -> Entry | None:
+        """What a registry holds under a key: from the same source if that has it, else by priority."""
+        scope, _, bare = key.rpartition(".")
+        entries = self._all().get(registry, {}).get(bare, [])
+        if not entries:
+            return None
+        scoped = [e for e in entries if scope and e.module.name.split(".")[0] == scope]
+        own = [e for e in entries if e.module.source.name == near.name]
+        return (scoped or own or entries)[0]
+
+    def _all(self) -> dict[Definition, dict[str, list[Entry]]]:
+        if self._entries is None:
+            self._entries = {}
+            for module in self._modules():
+                for registry, keys, entry in self._registrations(module):
+                    table = self._entries.setdefault(registry, {})
+                    for key in keys:
+                        table.setdefault(key, []).append(entry)
+        return self._entries
+
+    def _modules(self) -> Iterator[Module]:
+        """The files that register something; told by their text, so that only they are parsed."""
+        for source in self._library.sources:
+            key = f"registering:{source.name}:{source.digest}"
+            stored = self._index.remembered(key)
+            if stored is None:
+                paths = [f.path for f in source.files if any(mark in source.read(f) for mark in _MARKS)]
+                self._index.remember(key, json.dumps(paths).encode())
+            else:
+                paths = json.loads(stored)
+            modules = [self._library.by_path[source.name, path] for path in paths]
+            self._index.add([(source, module.file) for module in modules])
+            yield from modules
+
+    def _registrations(self, module: Module) -> Iterator[tuple[Definition, Iterable[str], Entry]]:
+        for statement in module.facts.statements:
+            if not module.taken(statement):
+                continue
+            for decorator in statement.decorators:
+                if (
+                    decorator.column == statement.column
+                    and decorator.chain[-1:]
+                    and decorator.chain[-1] in _REGISTERING
+                    and len(decorator.chain) > 1
+                ):
+                    registry = self._target(module, decorator.chain[:-1])
+                    if registry is not None and statement.binds:
+                        name = statement.binds[0]
+                        entry = Entry(Definition(module, name), None, module)
+                        yield self.canonical(registry), decorator.keys or (name,), entry
+            if (not statement.decorators and not statement.binds) or statement.kind == "other":
+                yield from self._calls(module, statement)
+
+    def _calls(self, module: Module, statement: Statement) -> Iterator[tuple[Definition, Iterable[str], Entry]]:
+        """`NAME.register_module("BN", module=nn.BatchNorm2d)`, also in a loop over classes."""
+        for use in statement.uses:
+            if use.attributes[-1:] and use.attributes[-1] in _REGISTERING and use.when == AT_DEFINITION:
+                registry = self._target(module, (use.name, *use.attributes[:-1]))
+                if registry is not None:
+                    named = [(u.name, *u.attributes)[-1] for u in statement.uses]
+                    entry = Entry(None, Node(module, statement), module)
+                    yield self.canonical(registry), dict.fromkeys([*statement.types, *named]), entry
+
+    def _target(self, module: Module, chain: tuple[str, ...]) -> Definition | None:
+        target = self._library.lookup(module, chain[0])
+        for name in chain[1:]:
+            if not isinstance(target, Module):
+                return None
+            target = self._library.lookup(target, name)
+        return target if isinstance(target, Definition) and is_registry(target) else None
+
+
+def is_registry(target: Definition) -> bool:
+    """Whether a name is a registry object."""
+    binders = target.module.binders(target.name)
+    if len(binders) != 1 or binders[0].kind != ASSIGN or not binders[0].calls:
+        return False
+    reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0]
+    first = min(reads, key=lambda use: use.start, default=None)
+    if first is None or not (first.name, *first.attributes)[-1].endswith("Registry"):
+        return False
+    # A class of the same file that registers nothing, and inherits from none that may, only has such a name.
+    facts = None if first.attributes else class_of(Definition(target.module, first.name))
+    if facts is None or set(_REGISTERING) & set(facts.methods):
+        return True
+    return any(base and base[-1].endswith("Registry") for base in facts.bases)
+
+
+def is_registry_class(target: Definition) -> bool:
+    """Whether a name is the class of registries."""
+    facts = class_of(target)
+    return facts is not None and facts.name.endswith("Registry") and bool(set(_REGISTERING) & set(facts.methods))

@@ -1,0 +1,1 @@
+"""Finished folders of any package: verified and traced."""

@@ -1,0 +1,1 @@
+"""The folder of a synthesis: written, verified, reported, shown."""

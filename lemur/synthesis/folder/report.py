@@ -1,0 +1,188 @@
+"""What a synthesis came to, as Markdown: how far attempts came, by model and by block, with 95 % Wilson intervals."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.stats import binomtest
+
+from extract.model.results import wilson
+from lemur.synthesis.proving.steps import STEPS
+from lemur_core.files.markdown import code_span, count, percent, plain, plural, ratio, table
+from manifests.records import SynthesisAttempt, Synthesized
+from train.lemur.check import CheckResult
+
+_BLOCKS = 40
+_FAULTS = 12
+_CHARACTERS = 160
+_COPIED = 0.5  # originality below it is told by name
+
+
+def report_text(
+    records: Sequence[SynthesisAttempt],
+    accepted: Sequence[Synthesized],
+    parameters: Mapping[str, Any],
+    trained: Mapping[str, CheckResult],
+) -> str:
+    """The report of a synthesis."""
+    models = list(dict.fromkeys(record.model for record in records))
+    lines = ["# Synthesis", ""]
+    for model in models:
+        own = [record for record in records if record.model == model]
+        lines += _of_model(model, own)
+    if len(models) == 2:
+        lines += _paired(models, records)
+    lines += _by_block(records)
+    lines += _originality(accepted)
+    if trained:
+        lines += _trained(accepted, trained)
+    lines += ["## How", "", f"`{json.dumps(dict(parameters), sort_keys=True, ensure_ascii=False)}`", ""]
+    return "\n".join(lines)
+
+
+def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
+    """Of each attempt of one model the last answer. Args: records: by round."""
+    return list({record.attempt: record for record in records}.values())
+
+
+def card_text(counts: Mapping[str, Any], license_: str) -> str:
+    """What the dataset card says of the networks."""
+    told = [
+        f"{count(one['accepted'])} of {plural(one['attempts'], 'attempt')} by {code_span(model)} were accepted."
+        for model, one in counts.items()
+    ]
+    steps = ", ".join(STEPS)
+    return "\n".join(
+        [
+            "",
+            "# Synthesized networks",
+            "",
+            "PyTorch networks by LEMUR's contract, written by a language model from neutral specs of blocks (facts that"
+            " were measured, never source text), each proved before it was accepted: " + steps + ".",
+            "",
+            *told,
+            "",
+            f"Licence of the networks, as the user states it: {license_}. `attempts.parquet` holds every prompt and"
+            " answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
+            "",
+        ]
+    )
+
+
+def _of_model(model: str, records: Sequence[SynthesisAttempt]) -> list[str]:
+    first = [record for record in records if record.round == 0]
+    last = last_answers(records)
+    rows = []
+    for step in STEPS:
+        cells = [step]
+        for group in (first, last):
+            came = [record for record in group if STEPS.index(step) <= len(record.passed)]
+            through = sum(step in record.passed for record in came)
+            cells += [f"{through} of {len(came)}", _interval(through, len(came))]
+        rows.append(cells)
+    solved, mended = (sum(record.failed is None for record in group) for group in (first, last))
+    tokens = [sum(getattr(record, name) or 0 for record in records) for name in ("prompt_tokens", "answer_tokens")]
+    digest = records[0].model_digest
+    return [
+        f"## {code_span(model)}",
+        "",
+        f"{plural(len(last), 'attempt')}, {plural(len(records), 'answer')}: **{mended} accepted**"
+        f" ({percent(mended, len(last))}, {_interval(mended, len(last))});"
+        f" {solved} at the first answer ({percent(solved, len(last))}, {_interval(solved, len(last))}), so repair gains"
+        f" {mended - solved}. {count(tokens[0])} tokens of prompts, {count(tokens[1])} of answers."
+        f" Digest of the weights: {digest[:16] if digest else 'not known'}.",
+        "",
+        "Through each step, of those that reached it; intervals are 95 % Wilson intervals.",
+        "",
+        *table(["step", "first answer", "interval", "last answer", "interval"], rows),
+        *_faults(last),
+    ]
+
+
+def _faults(last: Sequence[SynthesisAttempt]) -> list[str]:
+    counted = Counter((record.failed or "", _short(record.error or "")) for record in last if record.failed is not None)
+    if not counted:
+        return []
+    rows = [[step, plain(error), str(number)] for (step, error), number in counted.most_common(_FAULTS)]
+    return [
+        "What the last answers failed for, the commonest first:",
+        "",
+        *table(["step", "error", "attempts"], rows, 2),
+    ]
+
+
+def _short(text: str) -> str:
+    first = text.splitlines()[0] if text else ""
+    return first if len(first) <= _CHARACTERS else f"{first[:_CHARACTERS]} …"
+
+
+def _paired(models: Sequence[str], records: Sequence[SynthesisAttempt]) -> list[str]:
+    """Attempts that one of two models solved, the other, both or none; the exact McNemar test."""
+    solved: list[set[int]] = [
+        {record.attempt for record in records if record.model == model and record.failed is None} for model in models
+    ]
+    every = {record.attempt for record in records}
+    only = [len(solved[0] - solved[1]), len(solved[1] - solved[0])]
+    both, none = len(solved[0] & solved[1]), len(every - solved[0] - solved[1])
+    test = binomtest(only[0], sum(only)).pvalue if sum(only) else 1.0
+    return [
+        "## Paired",
+        "",
+        f"The same {plural(len(every), 'attempt')} for both: {both} accepted from both, {only[0]} from"
+        f" {code_span(models[0])} alone, {only[1]} from {code_span(models[1])} alone, {none} from none;"
+        f" exact McNemar test p = {test:.3g}.",
+        "",
+    ]
+
+
+def _by_block(records: Sequence[SynthesisAttempt]) -> list[str]:
+    last = {(record.model, record.attempt): record for record in records}.values()
+    blocks = Counter(block for record in last for block in record.blocks)
+    if not blocks:
+        return []
+    rows = []
+    for block, number in sorted(blocks.items(), key=lambda item: (-item[1], item[0]))[:_BLOCKS]:
+        through = sum(record.failed is None for record in last if block in record.blocks)
+        rows.append([code_span(block), str(number), str(through), _interval(through, number)])
+    more = [f"And {len(blocks) - _BLOCKS} further blocks.", ""] if len(blocks) > _BLOCKS else []
+    return ["## By spec", "", *table(["block", "attempts", "accepted", "interval"], rows), *more]
+
+
+def _originality(accepted: Sequence[Synthesized]) -> list[str]:
+    known = [row for row in accepted if row.originality is not None]
+    if not known:
+        return []
+    values = sorted(row.originality or 0.0 for row in known)
+    near = [row for row in known if (row.originality or 0.0) < _COPIED]
+    told = [
+        f"- {code_span(row.nn)}: {ratio(row.originality or 0.0)}, {', '.join(map(code_span, row.blocks))}"
+        for row in near
+    ]
+    return [
+        "## Originality",
+        "",
+        "The least share of an asked class's 10-token shingles that its hidden source does not have; the model saw"
+        f" neither. Median {ratio(values[len(values) // 2])}, least {ratio(values[0])};"
+        f" {plural(len(near), 'network')} below {_COPIED}:" + ("" if near else " none."),
+        "",
+        *told,
+        *([""] if told else []),
+    ]
+
+
+def _trained(accepted: Sequence[Synthesized], trained: Mapping[str, CheckResult]) -> list[str]:
+    rows = []
+    for row in sorted(accepted, key=lambda one: (-(one.accuracy or 0.0), one.nn)):
+        result = trained.get(row.nn)
+        if result is not None:
+            accuracy = "–" if result.accuracy is None else percent(result.accuracy, 1)
+            rows.append([code_span(row.nn), accuracy, result.status, plain(_short(result.error or ""))])
+    return ["## Trained", "", *table(["network", "accuracy", "status", "why"], rows)]
+
+
+def _interval(part: int, whole: int) -> str:
+    if not whole:
+        return "–"
+    low, high = wilson(part, whole)
+    return f"{100 * low:.1f} to {100 * high:.1f} %"

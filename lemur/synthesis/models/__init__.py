@@ -1,0 +1,1 @@
+"""Language models that write networks: behind an endpoint, or on this machine."""

@@ -1,0 +1,1 @@
+"""From an answer to a proved network: the steps, and the loop that sends errors back."""

@@ -1,0 +1,358 @@
+"""The steps that code must pass, in their order, each with what it found: from the text, in the sandbox, by the graph.
+
+| step | |
+|---|---|
+| answer | there is code in the answer |
+| syntax | it is Python |
+| policy | it imports what it may, and loads no trained weights |
+| closed | every name is defined |
+| contract | LEMUR's, read without running; each asked block is a class in the file |
+| runs | constructed and called as LEMUR's trainer does, scores of the right shape, all finite |
+| used | by the graph, each asked block leads to the scores |
+| learns | finite gradients reach each parameter of the blocks, and a batch through its own training changes them |
+| conforms | each asked block, called as its spec states, gives its shapes, parameters and motifs |
+| novel | by curation's thresholds and by the graph it equals nothing known: snapshots, the library, this run |
+
+Nothing of it is executed outside of the sandbox. What passes a limit there is not tried again with wider ones.
+"""
+
+import ast
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curate.compute.graphs import DATASETS, NetworkTracer, given_of
+from curate.compute.runs import BATCH
+from curate.model.features import Features, code_features
+from curate.model.options import CurateOptions
+from curate.model.pretrained import find_pretrained
+from curate.published.novel import PRM, novel
+from extract.migrate.network.network import LIMITS, PROVE
+from extract.proofs.trace import ENTRY as TRACE
+from extract.proofs.trace import LIMITS as TRACE_LIMITS
+from extract.specs.algorithm import algorithm_of, stored_in
+from lemur.synthesis.prompting.plan import Asked, Attempt
+from lemur.synthesis.prompting.prompts import CLASSES, IN_SHAPE
+from lemur_core.files.workers import available_cores
+from lemur_core.graphs.graph import Graph
+from lemur_core.graphs.identity import similarity, subtrees
+from lemur_core.graphs.serialization import forms_of
+from lemur_core.sandbox import META_PRELOAD, Job
+from lemur_core.sandbox.cached import CachedSandbox, answer_of, workers_within_memory
+from lemur_core.similarity.features.minhash import jaccard
+from lemur_core.source.undefined import drop_unevaluated, undefined_names
+from train.model.contract import check_contract
+
+STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
+
+TASK = "img-classification"
+
+#: What a file may import: without files, processes or network. The sandbox is the wall; this keeps files portable.
+_MAY_IMPORT = {
+    *("__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"),
+    *("itertools", "math", "numbers", "operator", "random", "types", "typing", "warnings"),
+    *("numpy", "torch", "torchvision"),
+}
+_NEVER_CALLED = frozenset({"exec", "eval", "compile", "__import__", "open", "input", "breakpoint"})
+#: Modules that libraries have among their names, as `torch.hub.os`.
+_NEVER_REACHED = frozenset({"os", "sys", "subprocess", "socket", "shutil", "builtins", "importlib", "ctypes"})
+
+_PARAMETERS = 0.10  # by how much they may differ
+_MOTIFS = 0.5  # share of the spec's that must be found
+
+_PRM = PRM | {"transform": "norm_32", "batch": BATCH}
+_CASE: dict[str, Any] = {
+    "in_shape": [BATCH, *IN_SHAPE],
+    "out_shape": [CLASSES],
+    "dtype": "float32",
+    "values": [-2.0, 2.0],
+    "output": [BATCH, CLASSES],
+    "words": 0,
+}
+
+
+@dataclass(slots=True)
+class Candidate:
+    """Code of one attempt on its way through the steps. `fault` is what is told of the step that failed."""
+
+    attempt: Attempt
+    code: str | None
+    step: str | None = None
+    fault: dict[str, Any] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    graph: str | None = None
+    widths: str | None = None
+    originality: float | None = None
+    features: Features | None = None
+
+    def fail(self, step: str, error: str, **more: Any) -> None:
+        """It goes no further."""
+        self.step, self.fault = step, {"step": step, "error": error, **more}
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The steps that it came through."""
+        return STEPS if self.step is None else STEPS[: STEPS.index(self.step)]
+
+
+class Prover:
+    """Takes candidates through the steps, many at a time. A context manager; sandboxes start when needed.
+
+    Args:
+        folders: snapshots and extractions beside which a network must be new.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
+        workers = workers_within_memory(jobs or available_cores(), LIMITS)
+        self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
+        self._box = CachedSandbox(
+            entries=[PROVE, TRACE], workers=workers, limits=LIMITS, unsafe=unsafe, preload=META_PRELOAD
+        )
+        self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
+        self._kept: list[Candidate] = []
+
+    def __enter__(self) -> "Prover":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._tracer.__exit__(*error)
+        self._box.__exit__(*error)
+
+    def prove(self, candidates: Sequence[Candidate]) -> None:
+        """All steps for these, which have passed `answer`; those that come through are known from then on.
+
+        Raises: UserError if no sandbox can be had, or a folder cannot be compared with.
+        """
+        for one in candidates:
+            if one.code is not None and one.step is None:
+                _read(one)
+        for step in (self._runs, self._learns, self._conform, self._novel):
+            step([one for one in candidates if one.step is None])
+
+    def _runs(self, candidates: Sequence[Candidate]) -> None:
+        given = given_of(TASK, DATASETS[TASK], PRM)
+        assert not isinstance(given, str)
+        payloads = {place: given | {"code": one.code} for place, one in enumerate(candidates)}
+        for place, traced in self._tracer.run(payloads, wider=False):
+            one = candidates[place]
+            if traced.graph is None:
+                one.fail("runs", traced.error or "does not run")
+                continue
+            one.graph, one.widths = traced.graph, traced.widths
+            dead = [asked.name for asked in one.attempt.asked if asked.name in traced.answer["dead_classes"]]
+            if dead:
+                one.fail("used", f"nothing that {' and '.join(dead)} computes reaches the scores", blocks=dead)
+
+    def _learns(self, candidates: Sequence[Candidate]) -> None:
+        jobs = []
+        for place, one in enumerate(candidates):
+            for name in [asked.name for asked in one.attempt.asked] or ["Net"]:
+                payload: dict[str, Any] = {"code": one.code, "prm": _PRM, "cases": [_CASE]}
+                jobs.append(
+                    Job(f"{place} {name}", PROVE, payload | {"outputs": [_CASE["output"]], "name": name, "path": ""})
+                )
+        for outcome in self._box.run(jobs, attempts=1):
+            where, name = outcome.key.split(" ")
+            one, told = candidates[int(where)], answer_of(outcome)
+            if one.step == "runs":
+                continue
+            if "error" in told:
+                one.fail("runs", told["error"])
+            elif told["failed"] in ("builds", "runs", "shape"):
+                one.fail("runs", told["why"])
+            elif told["failed"] is not None:
+                one.fail("learns", f"{told['failed']}: {told['why']}", block=name)
+
+    def _conform(self, candidates: Sequence[Candidate]) -> None:
+        jobs = []
+        for place, one in enumerate(candidates):
+            for number, asked in enumerate(one.attempt.asked):
+                payload: dict[str, Any] = {
+                    "code": one.code,
+                    "name": asked.name,
+                    "origin": [],
+                    "folders": [],
+                    "companions": [],
+                }
+                payload["arguments"] = dict(asked.arguments)
+                jobs.append(Job(f"{place} {number}", TRACE, payload, TRACE_LIMITS))
+        found: dict[str, dict[str, Any]] = {}
+        for outcome in self._box.run(jobs, attempts=1):
+            told = answer_of(outcome)
+            where, which = map(int, outcome.key.split(" "))
+            asked = candidates[where].attempt.asked[which]
+            found[outcome.key] = conformance(asked, told if told.get("traced") else None, told.get("error", ""))
+        for place, one in enumerate(candidates):
+            blocks = [found[f"{place} {number}"] for number in range(len(one.attempt.asked))]
+            one.facts["conformance"] = blocks
+            wrong = [f"{told['class']}: {fault}" for told in blocks for fault in told["faults"]]
+            if wrong:
+                one.fail("conforms", "; ".join(wrong))
+
+    def _novel(self, candidates: Sequence[Candidate]) -> None:
+        if candidates and self._folders:
+            with tempfile.TemporaryDirectory(prefix="lemur-synthesis-") as scratch:
+                paths = [Path(scratch) / f"{place}.py" for place in range(len(candidates))]
+                for path, one in zip(paths, candidates, strict=True):
+                    path.write_text(one.code or "", encoding="utf-8")
+                told = novel(paths, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
+            for one, facts in zip(candidates, told.facts["files"], strict=True):
+                near = facts["nearest"][0] if facts["nearest"] else None
+                one.facts["nearest"] = near and {
+                    name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
+                }
+                if facts["verdict"] == "known" and near is not None:
+                    one.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}; make another architecture")
+        for one in candidates:
+            if one.step is None and (like := self._like_one_kept(one)) is not None:
+                one.fail("novel", f"attempt {like[0].attempt.number} of this run: {like[1]}; make another architecture")
+            if one.step is None:
+                self._kept.append(one)
+
+    def _like_one_kept(self, one: Candidate) -> tuple[Candidate, str] | None:
+        options = CurateOptions()
+        assert one.features is not None
+        for other in self._kept:
+            assert other.features is not None
+            if one.code == other.code:
+                return other, "the same code"
+            if one.graph == other.graph:
+                return other, "computes the same"
+            if jaccard(one.features.shingles, other.features.shingles) >= options.lexical_threshold:
+                return other, "near by text"
+            if jaccard(one.features.elements, other.features.elements) >= options.structural:
+                return other, "near by structure"
+        return None
+
+
+def _read(one: Candidate) -> None:
+    """The steps that need no execution."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _read_text(one)
+    except SyntaxError as error:
+        one.fail("syntax", error.msg, line=error.lineno or 1)
+    except (ValueError, RecursionError, MemoryError) as error:
+        one.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
+
+
+def _read_text(one: Candidate) -> None:
+    """Raises: SyntaxError, ValueError, and RecursionError or MemoryError where it is nested too deep for any reader."""
+    assert one.code is not None
+    tree = ast.parse(one.code)
+    compile(one.code.encode(), "net.py", "exec", dont_inherit=True)  # as a file, by the encoding that it states
+    made = code_features(one.code)
+    if isinstance(made, str):
+        raise ValueError(made)
+    one.features = made
+    one.originality = _originality(one, tree)
+    if (refused := next(_refused(tree, one.code), None)) is not None:
+        one.fail("policy", refused[1], line=refused[0])
+        return
+    drop_unevaluated(tree)
+    if undefined := undefined_names(tree):
+        one.fail("closed", "; ".join(undefined.values()))
+        return
+    if fault := check_contract(one.code):
+        one.fail("contract", fault)
+        return
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    missing = [asked.name for asked in one.attempt.asked if asked.name not in classes]
+    if missing:
+        one.fail("contract", f"the file defines no class {' and no class '.join(missing)}", blocks=missing)
+
+
+def _refused(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
+    """What a file may not do, with the line."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call | ast.Attribute):
+            continue
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = ["." * node.level + (node.module or "")]
+            if any(alias.name == "*" for alias in node.names):
+                yield node.lineno, "imports everything of a module; name what is used"
+            names += [alias.name for alias in node.names if alias.name in _NEVER_REACHED]
+        elif isinstance(node, ast.Attribute) and node.attr in _NEVER_REACHED:
+            yield (
+                node.lineno,
+                f"reaches {node.attr}; only the standard library without files, torch, torchvision, numpy",
+            )
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NEVER_CALLED:
+            yield node.lineno, f"calls {node.func.id}"
+        for name in names:
+            if name.partition(".")[0] not in _MAY_IMPORT:
+                yield node.lineno, f"imports {name}; only the standard library without files, torch, torchvision, numpy"
+    for found in find_pretrained(code):
+        yield found.line, f"loads trained weights: {found.text}"
+
+
+def _originality(one: Candidate, tree: ast.Module) -> float | None:
+    """The least share of an asked class's shingles that its hidden text does not have; None where that is not known."""
+    assert one.code is not None
+    lines = one.code.splitlines()
+    shares = []
+    for asked in one.attempt.asked:
+        node = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == asked.name), None)
+        if node is None:
+            continue
+        own = code_features("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+        hidden = code_features(asked.source)
+        if not isinstance(own, str) and not isinstance(hidden, str) and len(own.shingles):
+            shares.append(1 - len(np.intersect1d(own.shingles, hidden.shingles)) / len(own.shingles))
+    return round(min(shares), 4) if shares else None
+
+
+def conformance(asked: Asked, answer: Mapping[str, Any] | None, error: str) -> dict[str, Any]:
+    """How a class compares with the spec that it was written from.
+
+    Args:
+        answer: of `extract.proofs.trace_guest.trace_block` with the spec's own arguments; None if it does not run so.
+        error: why not.
+
+    Returns: `class`, `block`; `faults`, none if it conforms; `parameters`, by how much they are more or fewer;
+        `motifs`, the share of the spec's that it has; `graph`, the share of subtrees in common, 1 and `same` where
+        both compute the same; null where it does not run.
+    """
+    spec = asked.spec
+    told: dict[str, Any] = {"class": spec.name, "block": spec.block, "faults": []}
+    told |= {"parameters": None, "motifs": None, "graph": None, "same": False}
+    if answer is None:
+        return told | {"faults": [f"does not run as its facts state: {error}"]}
+    assert spec.algorithm is not None
+    made = algorithm_of(answer, [one.name for one in spec.forward])
+    own, theirs = forms_of(stored_in(made))["eval"], forms_of(stored_in(spec.algorithm))["eval"]
+    given, wanted = _outputs(own), _outputs(theirs)
+    faults = [] if given == wanted else [f"gives {', '.join(given)} where its facts state {', '.join(wanted)}"]
+    parameters, stated = _parameters(own), _parameters(theirs)
+    told["parameters"] = round(parameters / stated - 1, 4) if stated else (0.0 if not parameters else None)
+    if told["parameters"] is None or abs(told["parameters"]) > _PARAMETERS:
+        faults.append(f"has {parameters:,} parameters where its facts state {stated:,}")
+    kinds, found = _kinds(spec.algorithm.motifs), _kinds(made.motifs)
+    told["motifs"] = round(len(kinds & found) / len(kinds), 4) if kinds else 1.0
+    if told["motifs"] < _MOTIFS:
+        faults.append(f"lacks {', '.join(sorted(kinds - found))}")
+    told["graph"] = round(similarity(subtrees(own), subtrees(theirs)), 4)
+    return told | {"same": answer["graph"] == spec.graph, "faults": faults}
+
+
+def _outputs(form: Graph) -> list[str]:
+    return [f"{kind.dtype} {'×'.join(map(str, kind.shape))}" for kind in map(form.type_of, form.outputs)]
+
+
+def _parameters(form: Graph) -> int:
+    """Elements of the parameters that something is computed from."""
+    return sum(prod(map(int, node.outputs[0].shape)) for node in form.nodes if node.op == "parameter")
+
+
+def _kinds(motifs: Sequence[str]) -> set[str]:
+    return {motif.rpartition(", ")[0] if motif.endswith(" times") else motif for motif in motifs}

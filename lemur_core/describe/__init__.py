@@ -1,0 +1,1 @@
+"""A graph for readers: named patterns, sentences, pictures."""

@@ -1,0 +1,561 @@
+"""What a graph computes, in sentences: operations in turn, and the figures that they form, told by structure alone.
+
+A sentence follows one value through the operations that nothing else reads from; where values part or meet, another
+one begins, and they refer to each other by number. Figures are residuals, gates, attention, pooling pyramids,
+normalisations, splits and concatenations. Repeats are folded, and there are at most `SENTENCES`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lemur_core.describe.layouts import layouts
+from lemur_core.describe.sentences import describe, dimensions, made, plain, sizes, without_widths
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref
+
+SENTENCES = 16
+_IN_TRAINING = 4  # sentences that are told of train mode
+_RETURNED = 8  # values that are named one by one
+_PHRASES = 14  # in one sentence
+_LONGEST_PERIOD = 12  # of sentences that repeat
+_STEPS = 3_000  # a graph of more is counted, not told
+
+_OPENING = frozenset({"sigmoid", "hardsigmoid", "tanh", "_softmax", "relu6"})
+_BOUNDED = {"clamp": ("min", "max"), "hardtanh": ("min_val", "max_val")}
+_BETWEEN = frozenset({"reshape", "expand", "permute", "cast", "stop_gradient", "upsample_nearest2d", "slice"})
+_SCORED = _BETWEEN | {"mul", "div", "add", "sub", "masked_fill", "where", "clamp", "tanh", "logical_not"}
+_NORMS = {
+    "batch_norm": "batch normalisation",
+    "layer_norm": "layer normalisation",
+    "group_norm": "group normalisation",
+    "instance_norm": "instance normalisation",
+    "rms_norm": "root-mean-square normalisation",
+}
+_TOGETHER = {"matmul": "product of matrices", "mul": "product", "add": "sum", "sub": "difference", "div": "quotient"}
+_REFERENCE = re.compile(r"\[(-?\d+)\]")
+_RESIDUAL = ": a residual"
+_POOLING = ("max_pool", "avg_pool", "adaptive")
+
+Name = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told of a graph. `motifs` are its figures with how often each occurs, the commonest first."""
+
+    sentences: tuple[str, ...]
+    motifs: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Operations in turn: from which values it begins, and its phrases; `{7}` in one names the value of node 7."""
+
+    places: list[int]
+    phrases: list[str] = field(default_factory=list)
+
+
+def tell(graph: Graph, trained: Graph | None = None) -> Told:
+    """The sentences and the figures of a canonical graph of eval mode, and what that of train mode does beside it."""
+    teller = _Teller(graph)
+    sentences = tuple(teller.sentences())  # counts the figures on its way
+    if trained is not None and trained != graph:
+        sentences += tuple(_in_training(sentences, _Teller(trained)))
+    counted = sorted(teller.motifs.items(), key=lambda item: (-item[1], item[0]))
+    motifs = tuple(name if number == 1 else f"{name}, {number} times" for name, number in counted)
+    return Told(sentences, motifs)
+
+
+def _in_training(told: Sequence[str], teller: "_Teller") -> list[str]:
+    """What train mode does otherwise: its random operations by name, all of it where eval mode has little to say."""
+    sentences = teller.sentences()
+    if sentences == list(told):
+        return []
+    if len(told) < 2 and len(sentences) < _IN_TRAINING:
+        return [f"In train mode: {sentence}" for sentence in sentences]
+    drawn = {describe(teller.graph, place, teller.layouts) for place in teller.live if _draws(teller.nodes[place])}
+    return [f"In train mode also {_and(sorted(drawn))}."] if drawn else ["Train mode goes another way."]
+
+
+def _draws(node: Node) -> bool:
+    return node.get("draw") is not None
+
+
+class _Teller:
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.nodes = graph, graph.nodes
+        self.layouts = layouts(graph)
+        self.motifs: Counter[str] = Counter()
+        self.live = self._live()
+        self.behind = self._ancestors()
+        self.attention = self._find_attention()
+        self.hidden = {place for found in self.attention.values() for place in found.within}
+        self.sources = {place: self._sources_of(place) for place in self.live}
+        self.users: Counter[int] = Counter(
+            source for place in self.live if place not in self.hidden for source in self.sources[place]
+        )
+        for ref in graph.outputs:
+            self.users[ref.node] += 1
+        self.inputs = [place for place, node in enumerate(self.nodes) if node.op == "input"]
+
+    # --- what depends on what ------------------------------------------------------------------------------------
+
+    def _live(self) -> list[int]:
+        """The operations that depend on an input, in order; all of them where there is no input."""
+        reached: set[int] = {place for place, node in enumerate(self.nodes) if node.op == "input"}
+        whole = not reached
+        backward = {place for place, node in enumerate(self.nodes) if node.op == "cotangent"}
+        found = []
+        for place, node in enumerate(self.nodes):
+            if any(ref.node in backward for ref in node.inputs) and node.op != "custom_gradient":
+                backward.add(place)  # what a gradient of its own does is not told
+            elif node.op not in LEAVES and (whole or any(ref.node in reached for ref in node.inputs)):
+                reached.add(place)
+                found.append(place)
+        self.reached = reached
+        return found
+
+    def _ancestors(self) -> dict[int, int]:
+        """Of each operation those that lead to it, as bits."""
+        found: dict[int, int] = {}
+        if len(self.live) <= _STEPS:
+            for place in sorted(self.reached):
+                bits = 1 << place
+                for ref in self.nodes[place].inputs:
+                    bits |= found.get(ref.node, 0)
+                found[place] = bits
+        return found
+
+    def _sources_of(self, place: int) -> list[int]:
+        """The values that an operation reads, each once; attention reads queries, keys, values."""
+        found = self.attention.get(place)
+        read = found.read if found else [ref.node for ref in self.nodes[place].inputs]
+        if self.nodes[place].op == "custom_gradient":
+            read = read[:1]
+        return [source for source in dict.fromkeys(read) if source in self.reached]
+
+    def _leads_to(self, one: int, other: int) -> bool:
+        return one != other and bool(self.behind.get(other, 0) >> one & 1)
+
+    # --- figures ---------------------------------------------------------------------------------------------------
+
+    def _find_attention(self) -> dict[int, "_Attention"]:
+        """By the node of the weighted sum."""
+        users: dict[int, list[int]] = {}
+        for place in self.live:
+            for ref in self.nodes[place].inputs:
+                users.setdefault(ref.node, []).append(place)
+        found: dict[int, _Attention] = {}
+        for place in self.live:
+            node = self.nodes[place]
+            if node.op == "attention":
+                found[place] = self._read_behind(self._direct(place, node), users)
+            elif node.op == "_softmax":
+                made = self._around(place, users)
+                if made is not None:
+                    found[made[0]] = self._read_behind(made[1], users)
+        return found
+
+    def _read_behind(self, found: "_Attention", users: dict[int, list[int]]) -> "_Attention":
+        """The same, reading the values of which queries, keys and values are parts in another shape."""
+        whole = self._walked(found, users, _BETWEEN)
+        if len(set(whole.read)) == 1:
+            return whole
+        return self._walked(found, users, _BETWEEN - {"slice"})  # parts of several values are values of their own
+
+    def _walked(self, found: "_Attention", users: dict[int, list[int]], through: frozenset[str]) -> "_Attention":
+        read, within, scales = list(found.read), set(found.within), dict.fromkeys(range(3), "")
+        before: list[int] = []
+        while before != read:  # the parts of one value free it only together
+            before = list(read)
+            for number, place in enumerate(read):
+                node = self.nodes[place]
+                factor = node.get("other")
+                if not set(users.get(place, ())) <= within | {found.place} or place not in self.reached:
+                    continue
+                if node.op == "mul" and isinstance(factor, float):
+                    scales[number] = f"scaled by {factor:.4g}"
+                elif node.op not in through:
+                    continue
+                within.add(place)
+                read[number] = node.inputs[0].node
+        steps = [found.steps[0], *dict.fromkeys(filter(None, scales.values())), *found.steps[1:]]
+        return _Attention(found.place, read, steps, found.heads, frozenset(within))
+
+    def _direct(self, place: int, node: Node) -> "_Attention":
+        steps = [f"scores scaled by {node.get('scale'):.4g}"]
+        if node.get("is_causal"):
+            steps.append("only what came before")
+        if node.get("attn_mask") is not None:
+            steps.append("plus a mask")
+        shape = self.graph.type_of(node.get("query")).shape
+        heads = shape[1] if len(shape) == 4 else None
+        read = [node.get(name).node for name in ("query", "key", "value")]
+        return _Attention(place, read, steps, heads, frozenset())
+
+    def _around(self, softmax: int, users: dict[int, list[int]]) -> "tuple[int, _Attention] | None":
+        """Scores before a softmax and a weighted sum after it, both products of matrices of values."""
+        within, steps, place = {softmax}, ["softmax"], self.nodes[softmax].inputs[0].node
+        while self.nodes[place].op in _SCORED:
+            node = self.nodes[place]
+            within.add(place)
+            step, onward = self._scored(node)
+            steps += step
+            if onward is None or len(users.get(place, ())) != 1:
+                return None
+            place = onward
+        if self.nodes[place].op != "matmul" or not all(ref.node in self.reached for ref in self.nodes[place].inputs):
+            return None
+        within.add(place)
+        scores = place
+        place = softmax
+        while True:
+            following = users.get(place, [])
+            if len(following) != 1:
+                return None
+            before, place = place, following[0]
+            if self.nodes[place].op == "matmul":
+                break
+            if self.nodes[place].op not in _BETWEEN | {"dropout", "mul"}:
+                return None
+            within.add(place)
+        query, key = (ref.node for ref in self.nodes[scores].inputs)
+        values = next((ref.node for ref in self.nodes[place].inputs if ref.node != before), key)
+        shape = self.nodes[scores].outputs[0].shape
+        heads = shape[1] if len(shape) == 4 else None
+        read = [query, key, values]
+        return place, _Attention(place, read, ["scores", *reversed(steps)], heads, frozenset(within))
+
+    def _scored(self, node: Node) -> tuple[list[str], int | None]:
+        live = [ref.node for ref in node.inputs if ref.node in self.reached]
+        onward = live[0] if live else None
+        given = node.get("other")
+        if node.op in ("mul", "div") and isinstance(given, float | int):
+            return [f"scaled by {given if node.op == 'mul' else 1 / given:.4g}"], onward
+        if node.op == "add":
+            others = [ref.node for ref in node.inputs if ref.node not in self.reached]
+            learned = any(made(self.graph, place) == "learned" for place in others)
+            return ["plus a learned bias" if learned else "plus a mask"], onward
+        if node.op in ("masked_fill", "where"):
+            return ["masked"], live[-1] if node.op == "where" and live else onward
+        return [], onward
+
+    def _opens(self, place: int) -> bool:
+        """Whether a value is one that lets through: between bounds, by a sigmoid or the like."""
+        while self.nodes[place].op in _BETWEEN | {"div", "mul"} and len(self.sources.get(place, ())) == 1:
+            place = self.sources[place][0]
+        node = self.nodes[place]
+        if node.op in _BOUNDED:
+            low, high = (node.get(name) for name in _BOUNDED[node.op])
+            return low == 0 and high is not None
+        return node.op in _OPENING
+
+    # --- phrases ---------------------------------------------------------------------------------------------------
+
+    def _phrase(self, place: int, main: int | None) -> str:
+        """What a node does with the value that its chain carries.
+
+        Args: main: that value; None where the chain begins with several.
+        """
+        node = self.nodes[place]
+        if place in self.attention:
+            return self._attention_phrase(place, main)
+        if node.op in _NORMS:
+            self.motifs[_NORMS[node.op]] += 1
+        if node.op in ("stop_gradient", "custom_gradient", "roll"):
+            name = {"stop_gradient": "a stopped gradient", "custom_gradient": "a gradient of its own"}.get(node.op)
+            self.motifs[name or "a roll"] += 1
+        others = [source for source in self.sources[place] if source != main]
+        if node.op == "cat":
+            return self._cat(place, main)
+        if node.op == "where":
+            chosen = [value for value in (node.get("input"), node.get("other")) if value is not None]
+            names = ["it" if isinstance(v, Ref) and v.node == main else self._named(v) for v in chosen]
+            decides = node.get("condition").node
+            return f"{' or '.join(names)}, as {'it' if decides == main else self._named(Ref(decides))} says"
+        if node.op in ("add", "sub", "mul", "div", "maximum", "minimum", "matmul"):
+            return self._binary(place, node, main, others)
+        told = describe(self.graph, place, self.layouts)
+        return f"{told}, with {_listed(others)}" if others and main is not None and told else told
+
+    def _attention_phrase(self, place: int, main: int | None) -> str:
+        found = self.attention[place]
+        self.motifs["attention"] += 1
+        heads = f", ‹{found.heads}› heads" if found.heads and found.heads > 1 else ""
+        names = [f"{{{source}}}" if source in self.reached else self._given(source) for source in found.read]
+        steps = ", ".join([*(found.steps if "softmax" in found.steps else [*found.steps, "softmax"]), "weighted sum"])
+        if len(set(names)) == 1:
+            return f"self-attention{heads}{'' if found.read[0] == main else f' of {names[0]}'}: {steps}"
+        return f"attention{heads}, queries {names[0]}, keys {names[1]}, values {names[2]}: {steps}"
+
+    def _cat(self, place: int, main: int | None) -> str:
+        node = self.nodes[place]
+        parts = [ref.node for ref in node.get("tensors")]
+        along = dimensions(self.layouts[place], [node.get("dim")])
+        pools = [part for part in parts if self._is_pooled(part)]
+        names = {part: f"{{{part}}}" if part in self.reached else self._given(part) for part in parts}
+        if main is not None:
+            names[main] = "it"
+        told = f"concatenates {_and([names[part] for part in parts])} along {along}"
+        if set(parts) == {main}:
+            told = f"{len(parts)} copies of it side by side along {along}"
+        if len(pools) > 1:
+            self.motifs["a pooling pyramid"] += 1
+            return f"{told}: a pooling pyramid"
+        self.motifs["a concatenation"] += 1
+        return told
+
+    def _is_pooled(self, place: int) -> bool:
+        """Whether a value comes from a pooling within a few operations."""
+        for _ in range(6):
+            node = self.nodes[place]
+            if any(kind in node.op for kind in _POOLING) or (node.op == "mean" and len(node.get("dim")) > 1):
+                return True
+            sources = self.sources.get(place, ())
+            if len(sources) != 1:
+                return False
+            place = sources[0]
+        return False
+
+    def _binary(self, place: int, node: Node, main: int | None, others: list[int]) -> str:
+        one, other = _operands(node)
+        if not others and main is not None:
+            if isinstance(one, Ref) and isinstance(other, Ref) and one.node == other.node:
+                return {"mul": "square", "add": "twice"}.get(node.op, f"{node.op} with itself")
+            given = other if isinstance(one, Ref) and one.node == main else one
+            shown = self._given(given.node) if isinstance(given, Ref) else _number(given)
+            return self._with(node, shown, first=given is one and node.op not in ("add", "mul"))
+        if main is None:
+            return f"{_TOGETHER.get(node.op, node.op)} of {_listed(others)}"
+        shown = f"{{{others[0]}}}"
+        if node.op == "add":
+            if self._leads_to(others[0], main):
+                self.motifs["a residual"] += 1
+                return f"adds {shown}{_RESIDUAL}"
+            if self._leads_to(main, others[0]):
+                self.motifs["a residual"] += 1
+                return f"added to {shown}{_RESIDUAL}"
+            return f"adds {shown}"
+        if node.op == "mul":
+            for gate, words in ((main, f"multiplies {shown}"), (others[0], f"times {shown}")):
+                if self._opens(gate):
+                    self.motifs["a gate"] += 1
+                    return f"{words}: a gate{self._reach(gate, place)}"
+            return f"times {shown}"
+        if node.op == "matmul":
+            return f"product of matrices with {shown}"
+        return self._with(node, shown, first=isinstance(one, Ref) and one.node == others[0])
+
+    def _reach(self, gate: int, place: int) -> str:
+        """What one value of a gate goes for."""
+        shape, whole = self.nodes[gate].outputs[0].shape, self.nodes[place].outputs[0].shape
+        if len(shape) != len(whole):
+            return ""
+        kept = [dim for dim in range(1, len(whole)) if whole[dim] > 1 and shape[dim] == whole[dim]]
+        spread = [dim for dim in range(1, len(whole)) if whole[dim] > 1 and shape[dim] == 1]
+        if not spread or not kept:
+            return ""
+        letters = "".join(self.layouts[place][dim] for dim in kept)
+        return " for each channel" if letters == "C" else " for each place" if set(letters) <= set("LDHW") else ""
+
+    def _with(self, node: Node, shown: str, *, first: bool) -> str:
+        if first:
+            return f"{shown} {'minus' if node.op == 'sub' else 'divided by' if node.op == 'div' else node.op} it"
+        words = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by", "matmul": "product with"}
+        words |= {"maximum": "the larger of it and", "minimum": "the smaller of it and"}
+        return f"{words.get(node.op, node.op)} {shown}"
+
+    def _named(self, value: Argument) -> str:
+        if not isinstance(value, Ref):
+            return _number(value)
+        return f"{{{value.node}}}" if value.node in self.reached else self._given(value.node)
+
+    def _given(self, place: int) -> str:
+        """What does not depend on an input."""
+        node = self.nodes[place]
+        shape = sizes(node.outputs[0].shape) if node.outputs[0].shape else "scalar"
+        if node.op in ("constant", "full") and isinstance(node.get("value"), int | float):
+            return _number(node.get("value"))
+        return f"a {made(self.graph, place)} ‹{shape}›"
+
+    # --- chains and sentences --------------------------------------------------------------------------------------
+
+    def _chains(self) -> list[_Chain]:
+        by_end: dict[int, _Chain] = {}
+        chains: list[_Chain] = []
+        for place in self.live:
+            if place in self.hidden:
+                continue
+            main = self._main(place)
+            if main is not None and main in by_end and self.users[main] == 1 and not self._is_new(place, by_end[main]):
+                chain = by_end.pop(main)
+            else:
+                chains.append(chain := _Chain([]))
+            told = self._phrase(place, main)
+            chain.places.append(place)
+            if told:
+                chain.phrases.append(told)
+            by_end[place] = chain
+        return chains
+
+    def _is_new(self, place: int, chain: _Chain) -> bool:
+        """Whether a stage ends before an operation: a residual was added, and this one has weights again."""
+        ends = any(told.endswith(_RESIDUAL) for told in chain.phrases)
+        return ends and any(self.nodes[ref.node].op == "parameter" for ref in self.nodes[place].inputs)
+
+    def _main(self, place: int) -> int | None:
+        """The value that a node goes on with: its only one, or of several the one worked out last for it alone."""
+        sources = self.sources[place]
+        if len(sources) == 1:
+            return sources[0]
+        alone = [source for source in sources if self.users[source] == 1 and self.nodes[source].op != "input"]
+        if not alone or place in self.attention or (self.nodes[place].op == "cat" and len(sources) > 2):
+            return None
+        return max(alone)
+
+    def sentences(self) -> list[str]:
+        """One for each chain, in order, repeats folded."""
+        if len(self.live) > _STEPS:
+            return [f"{len(self.live):,} operations, too many to tell."]
+        chains = sorted(self._chains(), key=lambda chain: chain.places[-1])  # so that references look back
+        aliases: dict[int, int] = {}  # chains that do nothing worth telling: their value is that of another
+        kept: list[_Chain] = []
+        ends: dict[int, int] = {}  # of a chain that is told: the place at its end -> its number
+        for chain in chains:
+            first = self.sources[chain.places[0]]
+            if not chain.phrases and len(first) == 1:
+                aliases |= dict.fromkeys(chain.places, first[0])
+                continue
+            ends |= dict.fromkeys(chain.places, len(kept))
+            kept.append(chain)
+
+        def origin(place: int) -> int:
+            while place in aliases:
+                place = aliases[place]
+            return place
+
+        def reference(place: int, here: int) -> str:
+            place = origin(place)
+            if place in ends:
+                return f"[{ends[place] - here}]"
+            if self.nodes[place].op == "input":
+                return "the input" if len(self.inputs) == 1 else f"input {self.inputs.index(place) + 1}"
+            return self._given(place)
+
+        texts = [self._sentence(chain, number, reference) for number, chain in enumerate(kept)]
+        outputs = [ref.node for ref in self.graph.outputs]
+        if not texts and len(outputs) == 1:
+            return [f"returns {reference(outputs[0], 0)}."]
+        if 1 < len(outputs) <= _RETURNED and texts:
+            texts.append(f"returns {_and([reference(place, len(kept)) for place in outputs])}")
+        return _finished(_folded(texts))
+
+    def _sentence(self, chain: _Chain, number: int, reference: Callable[[int, int], str]) -> str:
+        first = chain.places[0]
+        sources = self.sources[first]
+        phrases = _repeats_folded(chain.phrases)
+        if len(phrases) > _PHRASES:
+            phrases = [*phrases[: _PHRASES - 1], f"{len(phrases) - _PHRASES + 1} further steps"]
+        told = "; ".join(phrases)
+        for place in sorted(self.reached, reverse=True):
+            mark = f"{{{place}}}"
+            if mark in told:
+                told = told.replace(mark, reference(place, number))
+        start = f"from {reference(sources[0], number)}: " if len(sources) == 1 else ""
+        return start + told
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    place: int  # of the weighted sum
+    read: list[int]  # queries, keys, values
+    steps: list[str]
+    heads: int | None
+    within: frozenset[int]  # nodes that it stands for, but for the last
+
+
+def _operands(node: Node) -> tuple[Argument, Argument]:
+    values = [value for name, value in node.arguments if name in ("input", "other")]
+    return (values[0], values[1]) if len(values) == 2 else (values[0], None)
+
+
+def _number(value: Argument) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "a value"
+
+
+def _listed(places: Sequence[int]) -> str:
+    return _and([f"{{{place}}}" for place in places])
+
+
+def _and(items: Sequence[str]) -> str:
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def _repeats_folded(phrases: Sequence[str]) -> list[str]:
+    """Phrases with each run of several in turn told once; widths may differ."""
+    found = list(phrases)
+    for period in range(2, len(found) // 2 + 1):
+        place = 0
+        while place + 2 * period <= len(found):
+            key = [without_widths(item) for item in found[place : place + period]]
+            times = 1
+            while [without_widths(i) for i in found[place + times * period : place + (times + 1) * period]] == key:
+                times += 1
+            once = found[place : place + period]
+            exact = all(found[place + n * period : place + (n + 1) * period] == once for n in range(times))
+            if times > 2 or (times > 1 and exact):
+                widths = "" if exact else ", of other widths"
+                found[place : place + times * period] = [f"{times} times{widths} ({', then '.join(once)})"]
+            place += 1
+    return found
+
+
+def _folded(texts: list[str]) -> list[tuple[int, str]]:
+    """Sentences by their number; a run that repeats up to widths is told once, with the numbers that it stands for."""
+    found: list[tuple[int, str]] = []
+    place = 0
+    keys = [without_widths(text) for text in texts]
+    while place < len(texts):
+        best, times = 0, 1
+        for period in range(1, min(_LONGEST_PERIOD, (len(texts) - place) // 2) + 1):
+            count = 1
+            while keys[place + count * period : place + (count + 1) * period] == keys[place : place + period]:
+                count += 1
+            if count > 1 and count * period > best * times:
+                best, times = period, count
+        if times == 1:
+            found.append((place, texts[place]))
+            place += 1
+            continue
+        found += [(place + step, texts[place + step]) for step in range(best)]
+        same = texts[place : place + best * times] == texts[place : place + best] * times
+        moved = (
+            ""
+            if not any(_REFERENCE.search(text) for text in texts[place : place + best])
+            else (f", with numbers {best} further{' each time' if times > 2 else ''}")
+        )
+        widths = "" if same else ", other widths" if moved else ", with other widths"
+        end = place + best * times
+        found.append((place + best, f"{_span(place + best, end)}: as {_span(place, place + best)}{moved}{widths}"))
+        place = end
+    return found
+
+
+def _span(start: int, end: int) -> str:
+    if end - start == 1:
+        return f"({start + 1})"
+    return f"({start + 1}) {'and' if end - start == 2 else 'to'} ({end})"
+
+
+def _finished(found: list[tuple[int, str]]) -> list[str]:
+    """Sentences with the numbers under which they stand, where there are several."""
+    shown = found if len(found) <= SENTENCES else found[: SENTENCES - 1]
+    lines = []
+    for number, text in shown:
+        told = _REFERENCE.sub(lambda match, here=number: f"({here + int(match[1]) + 1})", text)  # type: ignore[misc]
+        prefix = f"({number + 1}) " if len(found) > 1 and not told.startswith("(") else ""
+        lines.append(prefix + plain(told) + ".")
+    if len(found) > len(shown):
+        lines.append(f"And {len(found) - len(shown)} further sentences.")
+    return lines

@@ -1,0 +1,329 @@
+"""Operations in words: what one node does, without what it is called in any source.
+
+Widths stand between `‹` and `›`, so that repeats of other widths can be told; `plain` takes these away.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lemur_core.describe.layouts import Layout
+from lemur_core.graphs.graph import Graph, Node
+
+_WIDTHS = re.compile(r"‹[^›]*›")
+_DIMENSIONS = {"N": "the batch", "C": "the channels", "L": "the length", "D": "D", "H": "H", "W": "W"}
+_ACTIVATIONS = {
+    "relu": "ReLU",
+    "relu6": "ReLU6",
+    "gelu": "GELU",
+    "silu": "SiLU",
+    "elu": "ELU",
+    "selu": "SELU",
+    "celu": "CELU",
+    "hardsigmoid": "hard sigmoid",
+    "hardswish": "hard swish",
+    "leaky_relu": "leaky ReLU",
+    "_prelu_kernel": "ReLU with a learned slope",
+    "log_sigmoid_forward": "logarithm of the sigmoid",
+    "pow": "power",
+    "sqrt": "square root",
+    "rsqrt": "one over the square root",
+    "exp": "exponential",
+    "log": "logarithm",
+    "abs": "absolute value",
+    "neg": "changes the sign",
+    "reciprocal": "one over it",
+    "sin": "sine",
+    "cos": "cosine",
+    "erf": "error function",
+    "expm1": "exponential minus one",
+    "log1p": "logarithm of one plus it",
+    "bitwise_not": "not",
+    "logical_not": "not",
+}
+_COMPARISONS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most", "eq": "equal to", "ne": "other than"}
+_REDUCTIONS = {
+    "mean": "mean",
+    "sum": "sum",
+    "amax": "maximum",
+    "amin": "minimum",
+    "max": "maximum",
+    "min": "minimum",
+    "var": "variance",
+    "std": "standard deviation",
+    "var_mean": "variance and mean",
+    "logsumexp": "logarithm of the sum of exponentials",
+    "linalg_vector_norm": "norm",
+    "argmax": "place of the maximum",
+    "argmin": "place of the minimum",
+    "cumsum": "running sum",
+    "_softmax": "softmax",
+    "_log_softmax": "logarithm of the softmax",
+    "topk": "largest values",
+    "sort": "values in order",
+    "prod": "product",
+}
+_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "recurrent layer, tanh", "rnn_relu": "recurrent layer, ReLU"}
+_RESIZES = re.compile(r"_?upsample_(\w+?)(_aa)?\d?d?$")
+_POOLS = re.compile(r"_?(adaptive_)?(avg|max|lp|fractional_max)_pool(\d)d(_with_indices)?$")
+_PADS = re.compile(r"(constant|reflection|replication)_pad")
+#: Operations that only move what is there; told where it helps, else not.
+SILENT = frozenset({"cast", "expand", "to_dense"})
+
+
+def plain(words: str) -> str:
+    """Words without the marks around widths."""
+    return words.replace("‹", "").replace("›", "")
+
+
+def without_widths(words: str) -> str:
+    """Words without the widths."""
+    return _WIDTHS.sub("", words)
+
+
+def sizes(values: Sequence[Any]) -> str:
+    """`3×3`."""
+    return "×".join(str(value) for value in values)
+
+
+def dimensions(layout: Layout, dims: Sequence[int]) -> str:
+    """`H and W`; `the last dimension` where the layout does not tell."""
+    rank = len(layout)
+    told = []
+    for dim in sorted(dim % rank if rank else dim for dim in dims):
+        letter = layout[dim] if dim < rank else "?"
+        if letter in _DIMENSIONS:
+            told.append(_DIMENSIONS[letter])
+        else:
+            told.append("the last dimension" if dim == rank - 1 else f"dimension {dim + 1} of {rank}")
+    if rank and len(told) == rank:
+        return "everything" if rank > 1 else "all values"
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+
+
+def made(graph: Graph, place: int) -> str:
+    """Where a value comes from that depends on no input: `random`, `learned` (by parameters), `fixed`."""
+    waiting, seen, learned = [place], set[int](), False
+    while waiting:
+        place = waiting.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        node = graph.nodes[place]
+        if node.get("draw") is not None:
+            return "random"
+        learned |= node.op == "parameter"
+        waiting += [ref.node for ref in node.inputs]
+    return "learned" if learned else "fixed"
+
+
+def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
+    """One operation on one value; empty where there is nothing to say."""
+    node = graph.nodes[place]
+    source = node.inputs[0] if node.inputs else None
+    before = layouts[source.node] if source is not None else ""
+    if node.op in SILENT:
+        return ""
+    if node.op in _RULES:
+        return str(_RULES[node.op](graph, node, before))
+    if node.op in _COMPARISONS:
+        return _compared(node)
+    if node.op in _ACTIVATIONS:
+        return _activation(node)
+    if node.op in _REDUCTIONS:
+        return _reduction(node, before)
+    if node.op in _RECURRENT:
+        layers = node.get("num_layers") or 1
+        both = ", in both directions" if node.get("bidirectional") else ""
+        return f"{_RECURRENT[node.op]}{f', {layers} layers' if layers > 1 else ''}{both}"
+    if match := _POOLS.match(node.op):
+        return _pool(node, match)
+    if match := _RESIZES.match(node.op):
+        target = node.outputs[0].shape[2:]
+        return (
+            f"resized to ‹{sizes(target)}›, {match[1].removesuffix('1d').removesuffix('2d').replace('_', ' ').strip()}"
+        )
+    if match := _PADS.match(node.op):
+        kind = {"constant": "padded", "reflection": "padded by reflection", "replication": "padded by repetition"}
+        return kind[match[1]]
+    return node.op.rpartition("::")[2].strip("_").replace("_", " ")
+
+
+def _activation(node: Node) -> str:
+    told = _ACTIVATIONS[node.op]
+    if node.op == "pow":
+        exponent = node.get("exponent")
+        return "square" if exponent == 2 else f"to the power {exponent:g}" if isinstance(exponent, float) else "power"
+    if node.op == "leaky_relu":
+        return f"{told} of slope {node.get('negative_slope'):g}"
+    return f"{told}, tanh form" if node.get("approximate") == "tanh" else told
+
+
+def _compared(node: Node) -> str:
+    other = node.get("other")
+    return f"whether {_COMPARISONS[node.op]}{f' {other:.4g}' if isinstance(other, int | float) else ' another value'}"
+
+
+def _reduction(node: Node, layout: Layout) -> str:
+    dims = node.get("dim")
+    dims = dims if isinstance(dims, tuple) else () if dims is None else (dims,)
+    count = f"‹{node.get('k')}› " if node.op == "topk" else ""
+    return f"{count}{_REDUCTIONS[node.op]} over {dimensions(layout, dims or range(len(layout)))}"
+
+
+def _pool(node: Node, match: re.Match[str]) -> str:
+    kind = {"avg": "average", "max": "maximum", "lp": "power-average", "fractional_max": "maximum"}[match[2]]
+    if match[1]:
+        return f"{kind} pooling to {sizes(node.outputs[0].shape[2:])}"
+    kernel = node.get("kernel_size") or ()
+    kernel = kernel if len(kernel) > 1 else tuple(kernel) * int(match[3])
+    stride = node.get("stride") or kernel
+    step = f", stride {_each(stride)}" if set(stride) != {1} else ""
+    return f"{sizes(kernel)} {kind} pooling{step}"
+
+
+def _each(values: Sequence[int]) -> str:
+    return str(values[0]) if len(set(values)) == 1 else sizes(values)
+
+
+def _convolution(graph: Graph, node: Node, _layout: Layout) -> str:
+    kernel, groups = node.get("kernel"), node.get("groups")
+    before, after = graph.type_of(node.inputs[0]).shape[1], node.outputs[0].shape[1]
+    kind = "transposed " if node.get("transposed") else ""
+    told = (
+        f"{kind}{sizes(kernel)} filter ‹{before} to {after}›"
+        if len(kernel) > 1
+        else (f"{kind}filter of length {kernel[0]}, ‹{before} to {after}›")
+    )
+    if groups > 1:
+        told += ", each channel by itself" if groups == before else f", {groups} groups"
+    for name in ("stride", "dilation"):
+        if set(node.get(name)) != {1}:
+            told += f", {name} {_each(node.get(name))}"
+    usual = tuple(rate * (size - 1) // 2 for rate, size in zip(node.get("dilation"), kernel, strict=True))
+    padding = node.get("padding")
+    if padding not in (usual, "same") and not node.get("transposed"):
+        told += ", no padding" if not any(padding) else f", padding {_each(padding)}"
+    return (
+        told
+        if graph.nodes[node.get("weight").node].op == "parameter"
+        else f"{told}, {made(graph, node.get('weight').node)} weights"
+    )
+
+
+def _linear(graph: Graph, node: Node, layout: Layout) -> str:
+    rank = len(layout)
+    last = f" over the last of {rank} dimensions" if rank > 3 else ""
+    return f"linear ‹{graph.type_of(node.inputs[0]).shape[-1]} to {node.outputs[0].shape[-1]}›{last}"
+
+
+def _layer_norm(graph: Graph, node: Node, _layout: Layout) -> str:
+    kind = "layer" if node.op == "layer_norm" else "root-mean-square"
+    over = len(node.get("normalized_shape") or ())
+    rank = len(graph.type_of(node.inputs[0]).shape)
+    where = (
+        "the last dimension"
+        if over == 1 and rank < 4
+        else f"the last of {rank} dimensions"
+        if over == 1
+        else (f"the last {over} dimensions")
+    )
+    return f"{kind} normalisation over {where}"
+
+
+def _permuted(graph: Graph, node: Node, layout: Layout) -> str:
+    if node.get("dims") == (0, 1, 3, 2, 4, 5):
+        return _windowed(graph, node)
+    after = "".join(layout[dim] for dim in node.get("dims")) if len(layout) == len(node.get("dims")) else "?"
+    if "?" in layout or "?" in after:
+        return "transposed" if node.get("dims")[-2:] == (len(layout) - 1, len(layout) - 2) else ""
+    if after.endswith("C") and not layout.endswith("C"):
+        return "channels moved last"
+    return "channels moved to the front" if after[1:2] == "C" and layout[1:2] != "C" else ""
+
+
+def _windowed(graph: Graph, node: Node) -> str:
+    """Rows and columns cut at the same time, or put together again."""
+    source = graph.nodes[node.inputs[0].node]
+    if source.op != "reshape":
+        return ""
+    whole, parts, shape = graph.type_of(source.inputs[0]).shape, source.outputs[0].shape, node.outputs[0].shape
+    if whole[:3] == (parts[0], parts[1] * parts[2], parts[3] * parts[4]):
+        return f"cut into windows of {sizes(shape[3:5])}"
+    return f"windows of {sizes((shape[2], shape[4]))} put together"
+
+
+def _reshaped(graph: Graph, node: Node, layout: Layout) -> str:
+    old, new = graph.type_of(node.inputs[0]).shape, node.outputs[0].shape
+    if len(new) == 2 and len(old) > 2 and new[0] == old[0]:
+        return "flattened" if any(size > 1 for size in old[2:]) else ""
+    if layout.endswith("HW") and len(new) == 3 and new[:2] == old[:2]:
+        return "pixels as a sequence"
+    if layout == "NHWC" and len(new) == 3 and new[0] == old[0] and new[2] == old[3]:
+        return "pixels as a sequence"
+    if layout == "NLC" and len(new) == 4 and new[:2] == old[:2] and new[2] * new[3] == old[2] and 1 not in new[2:]:
+        return f"‹{new[2]}› heads of ‹{new[3]}›"
+    return ""
+
+
+def _sliced(graph: Graph, node: Node, layout: Layout) -> str:
+    dim, start, end, step = (node.get(name) for name in ("dim", "start", "end", "step"))
+    size = graph.type_of(node.inputs[0]).shape[dim]
+    where = dimensions(layout, [dim])
+    if step > 1:
+        return f"each {step}nd of {where}" if step == 2 else f"one in {step} of {where}"
+    if start == 0:
+        return f"first ‹{end} of {size}› of {where}"
+    return f"last ‹{size - start} of {size}› of {where}" if end >= size else f"‹{start} to {end} of {size}› of {where}"
+
+
+def _rolled(_graph: Graph, node: Node, layout: Layout) -> str:
+    shifts, dims = node.get("shifts"), node.get("dims")
+    return f"rolled by {' and '.join(str(s) for s in shifts)} along {dimensions(layout, dims)}" if dims else "rolled"
+
+
+def _clamped(_graph: Graph, node: Node, _layout: Layout) -> str:
+    low, high = (node.get(name) for name in ("min", "max"))
+    low = node.get("min_val") if low is None else low
+    high = node.get("max_val") if high is None else high
+    if (low, high) == (0.0, 6.0):
+        return "ReLU6"
+    told = [f"not below {low:g}"] if isinstance(low, float | int) else []
+    told += [f"not above {high:g}"] if isinstance(high, float | int) else []
+    return " and ".join(told) or "clamped"
+
+
+_RULES: dict[str, Any] = {
+    "dropout": lambda _graph, node, _layout: f"dropout of {node.get('p'):g}",
+    "feature_dropout": lambda _graph, node, _layout: f"dropout of {node.get('p'):g}, whole channels",
+    "convolution": _convolution,
+    "linear": _linear,
+    "layer_norm": _layer_norm,
+    "rms_norm": _layer_norm,
+    "permute": _permuted,
+    "reshape": _reshaped,
+    "slice": _sliced,
+    "roll": _rolled,
+    "clamp": _clamped,
+    "clamp_min": _clamped,
+    "clamp_max": _clamped,
+    "hardtanh": _clamped,
+    "batch_norm": lambda *_: "batch normalisation",
+    "instance_norm": lambda *_: "instance normalisation",
+    "group_norm": lambda _graph, node, _layout: f"group normalisation, ‹{node.get('num_groups')}› groups",
+    "stop_gradient": lambda *_: "no gradient goes back from here",
+    "custom_gradient": lambda *_: "a gradient of its own",
+    "flip": lambda _graph, node, layout: f"reversed along {dimensions(layout, node.get('dims'))}",
+    "pixel_shuffle": lambda _graph, node, _layout: f"channels to pixels, by {node.get('upscale_factor')}",
+    "pixel_unshuffle": lambda _graph, node, _layout: f"pixels to channels, by {node.get('downscale_factor')}",
+    "channel_shuffle": lambda _graph, node, _layout: f"channels shuffled among {node.get('groups')} groups",
+    "native_channel_shuffle": lambda _graph, node, _layout: f"channels shuffled among {node.get('groups')} groups",
+    "embedding": lambda graph, node, _layout: f"looks up rows of ‹{sizes(graph.type_of(node.get('weight')).shape)}›",
+    "im2col": lambda _graph, node, _layout: f"windows of {sizes(node.get('kernel_size'))} unfolded",
+    "col2im": lambda _graph, node, _layout: f"windows of {sizes(node.get('kernel_size'))} folded together",
+    "index_select": lambda *_: "picked by index",
+    "gather": lambda *_: "picked by index",
+    "index": lambda *_: "picked by index",
+    "scatter_add": lambda *_: "added up by index",
+    "index_add": lambda *_: "added up by index",
+}

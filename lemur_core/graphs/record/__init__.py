@@ -1,0 +1,1 @@
+"""Recording the operations of one run, as values that never change."""

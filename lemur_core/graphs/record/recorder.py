@@ -1,0 +1,395 @@
+"""Records what torch does, operation by operation.
+
+Below autograd, a dispatch mode sees every operation; those of `composites` are caught above it. Two further things are
+noticed. A value that a gradient could reach, but that is used where none is recorded (`detach`, `.data`, `no_grad`),
+goes through `stop_gradient`. A `torch.autograd.Function` becomes `custom_gradient` of what its forward computes and of
+what its own backward makes of a `cotangent`, which stands for any gradient.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorType
+from lemur_core.graphs.record import composites
+from lemur_core.graphs.record.memory import Arguments, Memory, tensors_in, type_of, value_of
+
+#: How and where an operation is computed, and not what.
+_IGNORED = frozenset(
+    {"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking", "implicit", "copy"}
+)
+#: Operations in place that do not read what was there before.
+_FILLS = frozenset({"zero", "fill"})
+_DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "random"})
+#: What Python gets to see of values: elements, or how many of them are so.
+_OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+_CHECKPOINT = torch.utils.checkpoint.checkpoint
+_CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
+_COPY = torch.ops.aten._to_copy.default
+#: What makes tensors of values that Python holds.
+_CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    name: str
+    is_written: bool
+    is_number: bool
+    default: Any
+
+
+class Recorder(TorchDispatchMode):
+    """Records inside `recording()`; what tensors hold stays known from one run to the next.
+
+    Args:
+        device: "meta": tensors have shapes and no values; "cpu".
+    """
+
+    def __init__(self, device: str = "meta") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = torch.device(device)
+        self.nodes: list[Node] = []
+        self.reads_values = False  # whether Python saw a value: with another one, it might go another way
+        self._memory = Memory(self._append, self.nodes)
+        self._live: set[Ref] = set()  # what a gradient could reach
+        self._stopped: dict[Ref, Ref] = {}
+        self._scopes: list[tuple[str, type]] = []
+        self._paused = 0
+        self._in_function = 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what torch does, in the one setting in which all routes agree.
+
+        Gradients are recorded, the fast paths of inference are off, attention is plain arithmetic.
+        """
+        fastpath = torch.backends.mha.get_fastpath_enabled()
+        with ExitStack() as undo:
+            undo.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+            torch.backends.mha.set_fastpath_enabled(False)
+            undo.enter_context(torch.enable_grad())
+            undo.enter_context(sdpa_kernel(SDPBackend.MATH))
+            undo.enter_context(composites.catch(self._composite))
+            undo.enter_context(self._catch_functions())
+            undo.enter_context(composites.replaced(torch.utils.checkpoint, "checkpoint", _checkpoint))
+            if self.device.type == "meta":
+                undo.enter_context(self._catch_constructors())
+            undo.enter_context(self.device)
+            undo.enter_context(self)
+            yield
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What happens in here is not recorded."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    @contextmanager
+    def scopes(self, net: nn.Module) -> Iterator[None]:
+        """Note with each operation the module of this network in which it runs."""
+        names = {id(module): name for name, module in net.named_modules()}
+
+        def enter(module: nn.Module, _inputs: object) -> None:
+            self._scopes.append((names.get(id(module), self._scope), type(module)))
+
+        def leave(_module: nn.Module, _inputs: object, _output: object) -> None:
+            self._scopes.pop()
+
+        before = nn.modules.module.register_module_forward_pre_hook(enter)
+        after = nn.modules.module.register_module_forward_hook(leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            self._scopes.clear()
+
+    @property
+    def _scope(self) -> str:
+        return self._scopes[-1][0] if self._scopes else ""
+
+    def leaf(self, op: str, tensor: Tensor, name: str = "", **notes: Argument) -> Ref:
+        """A tensor as something that is given, whatever led to it before; its name stands as its scope."""
+        (ref,) = self._append(op, tuple(notes.items()), (type_of(tensor),))
+        self.nodes[ref.node] = replace(self.nodes[ref.node], scope=name)
+        self._memory.hold(tensor, ref)
+        if op in ("parameter", "input") and tensor.requires_grad:
+            self._live.add(ref)
+        return ref
+
+    def value_of(self, tensor: Tensor) -> Ref:
+        """The value that a tensor has now."""
+        return self._memory.read(tensor)
+
+    def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = ()) -> Graph:
+        """What led to an output, and to those buffers that hold another value now than the one that was given."""
+        outputs = tuple(self._read(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+        writes = tuple((given, value) for given, tensor in buffers if (value := self.value_of(tensor)) != given)
+        return Graph(tuple(self.nodes), outputs, writes)
+
+    def __torch_dispatch__(
+        self, func: OpOverload, _types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Record one operation and compute it."""
+        kwargs = dict(kwargs or {})
+        if self._paused:
+            return self._compute(func, args, kwargs)
+        parameters = _parameters(func)
+        given = {
+            parameter.name: args[place] if place < len(args) else kwargs.get(parameter.name, parameter.default)
+            for place, parameter in enumerate(parameters)
+        }
+        if any(tensor.is_floating_point() for tensor in tensors_in(list(given.values()))):
+            for parameter in parameters:
+                if parameter.is_number and type(given[parameter.name]) is int:
+                    given[parameter.name] = float(given[parameter.name])  # as the operation takes it
+        op = func._schema.name.removeprefix("aten::")
+        arguments = {name: self._argument(value) for name, value in given.items() if name not in _IGNORED}
+        targets = {parameter.name: given[parameter.name] for parameter in parameters if parameter.is_written}
+        self.reads_values |= _shows_values(func, given)
+        result = self._compute(func, args, kwargs)
+        results = tensors_in(result)
+        if op == "set_" or not results:
+            return result
+        if targets:
+            self._write(op, arguments, targets, results)
+        elif _is_view(func) and isinstance(args[0], Tensor):
+            self._memory.look(op, tuple(arguments.items()), args[0], results)
+        else:
+            random = torch.Tag.nondeterministic_seeded in func.tags
+            for tensor, ref in zip(results, self._add(op, arguments, results, random), strict=True):
+                self._memory.hold(tensor, ref)
+        return result
+
+    def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute an operation; a network without values that goes to the CPU on its own stays without them."""
+        given = partial(tensors_in, [*args, *kwargs.values()])
+        try:
+            result = func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError):
+            if not any(tensor.is_meta for tensor in given()):
+                raise
+            if func is _COPY and kwargs.get("device") == torch.device("cpu"):
+                return func(*args, **(kwargs | {"device": self.device}))
+            if all(tensor.is_meta for tensor in given()) or any(p.is_written for p in _parameters(func)):
+                raise
+            return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
+        if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in given()):
+            return _without_values(result)  # what it holds was never computed
+        return result
+
+    def _write(
+        self, op: str, arguments: dict[str, Argument], targets: dict[str, Any], results: Sequence[Tensor]
+    ) -> None:
+        """An operation in place, or with `out=`: what it writes gets a new value."""
+        written = [tensor for target in targets.values() for tensor in tensors_in(target)]
+        made = [tensor for tensor in results if not any(tensor is other for other in written)]
+        function = op if op.startswith("__") else op.rstrip("_")
+        fresh = function in _FILLS | _DRAWS
+        if fresh or function == op:  # what was there before does not count
+            arguments = {name: value for name, value in arguments.items() if name not in targets}
+        if fresh:
+            arguments = {"size": type_of(written[0]).shape} | arguments
+        refs = self._add(function, arguments, [*made, *written], function in _DRAWS)
+        for tensor, ref in zip(made, refs, strict=False):
+            self._memory.hold(tensor, ref)
+        for tensor, ref in zip(written, refs[len(made) :], strict=True):
+            self._memory.write(tensor, ref)
+
+    def _composite(self, op: str, compute: Callable[[], Any], given: dict[str, Any], in_place: bool) -> Any:
+        """Record one operation of `composites` and compute it."""
+        if self._paused or not any(isinstance(value, Tensor) for value in given.values()):
+            return compute()
+        arguments = {name: self._argument(value) for name, value in given.items()}
+        in_short = op == "batch_norm" and self.device.type == "meta" and not self._in_function
+        with self.pause():
+            result = _normalised(given) if in_short else None
+            if result is None:
+                result = compute()
+        results = tensors_in(result)
+        trains = given.get("training") or given.get("use_input_stats")
+        updated = tensors_in([given.get("running_mean"), given.get("running_var")]) if trains else []
+        random = bool(given.get("dropout_p") or (op in RANDOM and given["train"]))
+        refs = self._add(op, arguments, [*results, *updated], random)
+        for tensor, ref in zip([*results, *updated], refs, strict=True):
+            if in_place or any(tensor is other for other in updated):
+                self._memory.write(tensor, ref)
+            else:
+                self._memory.hold(tensor, ref)
+        return result
+
+    def _argument(self, value: Any) -> Argument:
+        if isinstance(value, Tensor):
+            return self._read(value)
+        if isinstance(value, list | tuple):
+            return tuple(self._argument(item) for item in value)
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        return str(value).removeprefix("torch.")
+
+    def _read(self, tensor: Tensor) -> Ref:
+        """The value of a tensor where it is used, behind `stop_gradient` where a gradient ends."""
+        ref = self.value_of(tensor)
+        goes_on = tensor.requires_grad or ref not in self._live or not tensor.dtype.is_floating_point
+        if goes_on or self._in_function or not torch.is_grad_enabled():  # without gradients: where the result is used
+            return ref
+        if ref not in self._stopped:
+            (self._stopped[ref],) = self._append("stop_gradient", (("input", ref),), (type_of(tensor),))
+            self._live.discard(self._stopped[ref])
+        return self._stopped[ref]
+
+    def _add(self, op: str, arguments: dict[str, Argument], outputs: Sequence[Tensor], random: bool) -> list[Ref]:
+        given = arguments | ({"draw": len(self.nodes)} if random else {})
+        return self._append(op, tuple(given.items()), [type_of(tensor) for tensor in outputs])
+
+    def _append(self, op: str, arguments: Arguments, outputs: Sequence[TensorType]) -> list[Ref]:
+        node = Node(op, arguments, tuple(outputs), self._scope, tuple(kind for _, kind in self._scopes))
+        self.nodes.append(node)
+        refs = [Ref(len(self.nodes) - 1, output) for output in range(len(outputs))]
+        if not self._live.isdisjoint(node.inputs):
+            self._live.update(ref for ref, kind in zip(refs, outputs, strict=True) if "float" in kind.dtype)
+        return refs
+
+    @contextmanager
+    def _catch_functions(self) -> Iterator[None]:
+        original = torch.autograd.Function.__dict__["apply"]
+        recorder = self
+
+        def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+            recorder._scopes.append((recorder._scope, cls))
+            try:
+                return recorder._function(lambda: original.__get__(None, cls)(*args, **kwargs), args)
+            finally:
+                recorder._scopes.pop()
+
+        with composites.replaced(torch.autograd.Function, "apply", classmethod(apply)):
+            yield
+
+    def _function(self, compute: Callable[[], Any], args: tuple[Any, ...]) -> Any:
+        """A function with a gradient of its own, whose backward runs once."""
+        if self._paused:
+            return compute()
+        sources = [tensor for tensor in tensors_in(args) if tensor.requires_grad]
+        self._in_function += 1
+        try:
+            result = compute()
+            outputs = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
+            if not sources or not outputs or not torch.is_grad_enabled():
+                return result
+            values = [self.value_of(tensor) for tensor in outputs]
+            with self.pause():
+                gradients = [torch.ones_like(tensor) for tensor in outputs]
+            for number, gradient in enumerate(gradients):
+                self.leaf("cotangent", gradient, number=number)
+            found = torch.autograd.grad(outputs, sources, gradients, retain_graph=True, allow_unused=True)
+            backward = tuple(None if tensor is None else self.value_of(tensor) for tensor in found)
+            towards = tuple(self.value_of(tensor) for tensor in sources)
+        finally:
+            self._in_function -= 1
+        for tensor, value in zip(outputs, values, strict=True):
+            arguments = (("input", value), ("sources", towards), ("gradients", backward))
+            (ref,) = self._append("custom_gradient", arguments, (type_of(tensor),))
+            self._live.add(ref)
+            self._memory.hold_apart(tensor, ref)  # it may look at the memory of what it was made of
+        return result
+
+    @contextmanager
+    def _catch_constructors(self) -> Iterator[None]:
+        """On the meta device the values that Python hands over would be lost: they are noted on the way."""
+
+        def noting(name: str) -> Callable[..., Any]:
+            original = getattr(torch, name)
+
+            def call(data: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._paused or isinstance(data, Tensor):
+                    return original(data, *args, **kwargs)
+                kwargs.pop("device", None)
+                needs_gradient = kwargs.pop("requires_grad", False)
+                with self.pause():
+                    real = original(data, *args, **kwargs, **({} if name == "from_numpy" else {"device": "cpu"}))
+                    made = real.to(self.device).requires_grad_(needs_gradient)
+                (ref,) = self._append("constant", (("value", value_of(real)),), (type_of(made),))
+                self._memory.hold(made, ref)
+                return made
+
+            return call
+
+        with ExitStack() as undo:
+            for name in _CONSTRUCTORS:
+                undo.enter_context(composites.replaced(torch, name, noting(name)))
+            yield
+
+
+@cache
+def _parameters(func: OpOverload) -> tuple[_Parameter, ...]:
+    return tuple(
+        _Parameter(
+            argument.name,
+            argument.alias_info is not None and argument.alias_info.is_write,
+            str(argument.real_type).removeprefix("Optional[").rstrip("]")
+            in ("number", "Tensor"),  # a number may stand for a tensor
+            argument.default_value if argument.has_default_value() else None,
+        )
+        for argument in func._schema.arguments
+    )
+
+
+def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+    """`torch.utils.checkpoint.checkpoint`: what it computes, and not that it computes it twice.
+
+    The reentrant variant, the default, gives no gradient where none of its arguments needs one.
+    """
+    if function is None or "context_fn" in kwargs:
+        return _CHECKPOINT(function, *args, **kwargs)
+    reentrant = kwargs.get("use_reentrant") is not False
+    stops = reentrant and not any(tensor.requires_grad for tensor in tensors_in(args))
+    given = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not stops):
+        return function(*args, **given)
+
+
+def _without_values(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, Tensor) else value
+
+
+def _normalised(given: Mapping[str, Any]) -> Tensor | None:
+    """What batch normalisation gives on the meta device, where torch takes it apart into twenty operations first.
+
+    None where it might not run: torch says why.
+    """
+    source: Tensor = given["input"]
+    others = [given[name] for name in ("weight", "bias", "running_mean", "running_var") if given[name] is not None]
+    if source.dim() < 2 or any(other.shape != source.shape[1:2] or other.dtype != source.dtype for other in others):
+        return None
+    if not given["training"] and given["running_mean"] is None:
+        return None
+    result = torch.empty_like(source)
+    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *others))
+    return result.requires_grad_().clone() if trained else result
+
+
+def _shows_values(func: OpOverload, given: Mapping[str, Any]) -> bool:
+    """Whether an operation gives Python elements, or as many of them as have a property."""
+    if _OF_VALUES.isdisjoint(func.tags):
+        return False
+    chosen = given.get("indices")  # by places, as many as these, or by truth
+    return chosen is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(chosen))
+
+
+@cache
+def _is_view(func: OpOverload) -> bool:
+    return any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)

@@ -1,0 +1,1 @@
+"""One network run and recorded in the sandbox, and the proof that two graphs compute the same."""

@@ -1,0 +1,114 @@
+"""Inside the sandbox: what a LEMUR network computes, as LEMUR's trainer constructs and calls it.
+
+First on the meta device, where tensors have shapes and no values: no memory, hardly any time. A network that needs
+values on its way (a branch, a size read from data) is traced on the CPU, on the same operations.
+"""
+
+import ast
+import hashlib
+import itertools
+from typing import Any
+
+import torch
+
+from lemur_core.graphs.canonical import canonical
+from lemur_core.graphs.graph import Graph, pack
+from lemur_core.graphs.record.recorder import Recorder
+from lemur_core.graphs.tracing.trace import ROUTES, Traced, both_modes, initial_values, run
+from lemur_core.sandbox.net import (
+    NetError,
+    construct,
+    execute,
+    hand_over_vocabulary,
+    inputs_of,
+    seed_all,
+    step,
+    stub_weights,
+    tuples,
+)
+
+_GLUE = ("train_setup", "learn")  # how LEMUR's trainer has a network trained, beside what it computes
+
+
+class _Reading(dict[str, Any]):
+    """Hyperparameters that note which of them are read."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__(given)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self.read.add(key)
+        return super().pop(key, *default)
+
+
+def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
+    """Trace one network in eval and in train mode.
+
+    Args:
+        payload: `code`; `prm`; `seed`, 0 where it is left out; `cases`, each as `lemur_core.sandbox.net.run_network`
+            takes one: the first that the network runs with counts.
+
+    Returns: `{"runs": false, "category", "error", "missing"}`, of the first case, or `{"runs": true, "route",
+        "in_shape", "graph", "graph_widths", "graph_repeats", "train_error", "reads_values", "initial", "glue",
+        "prm_read", "dead_classes", "unused_parameters"}`, and the graphs `eval` and `train`, packed (`unpack`).
+    Raises: MemoryError and the like, which the sandbox tells.
+    """
+    stub_weights()
+    torch.jit._state.disable()
+    failures: list[NetError] = []
+    for case, route in itertools.product(payload["cases"], ROUTES):
+        seed_all(int(payload.get("seed", 0)))
+        prm = _Reading(dict(payload["prm"]))
+        try:
+            traced = _trace(payload["code"], case, prm, route)
+        except NetError as error:
+            failures.append(error)
+            continue
+        about = {"in_shape": case["in_shape"], "glue": glue_of(payload["code"]), "prm_read": sorted(prm.read)}
+        forms = {mode: canonical(graph) for mode, graph in traced.graphs.items()}
+        packed = {mode: pack(form) for mode, form in forms.items()}
+        return {"runs": True, **traced.answer(forms), **packed, **about}
+    return failures[len(ROUTES) - 1].answer()  # on the CPU: what it says is of the network, not of the route
+
+
+def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> Traced:
+    hand_over_vocabulary(case["words"])
+    recorder = Recorder(route)
+    with recorder.recording():
+        module = execute(code)
+        net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), prm, recorder.device)
+        initial = initial_values(recorder, net)
+
+        def go(train: bool) -> Graph:
+            with recorder.pause():
+                inputs = inputs_of(case)
+            with step("forward_failed", f"in {'train' if train else 'eval'} mode"):
+                graph = run(recorder, net, [inputs], train=train)
+            if not graph.outputs:
+                raise NetError("wrong_output", "forward gives no tensor")
+            return graph
+
+        graphs, error = both_modes(go, NetError, route=route)
+    train_error = None if error is None else f"{error.category}: {error.detail}"
+    return Traced(module, net, recorder, graphs, initial, route, train_error)
+
+
+def glue_of(code: str) -> str:
+    """A digest of how a network has itself trained, without comments and layout."""
+    methods = [
+        ast.dump(method)
+        for found in ast.walk(ast.parse(code))
+        if isinstance(found, ast.ClassDef) and found.name == "Net"
+        for method in found.body
+        if isinstance(method, ast.FunctionDef) and method.name in _GLUE
+    ]
+    return hashlib.sha256("\n".join(methods).encode()).hexdigest()

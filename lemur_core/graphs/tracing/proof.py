@@ -1,0 +1,178 @@
+"""Whether a rebuilt module is the original: both run side by side, with one state and one seed.
+
+Compared are the outputs, the gradients of inputs and parameters, and the buffers after it, in eval and in train mode.
+Equal means equal in every bit, or, where an operation is written in another way, nearer than `TOLERANCE` of the largest
+value of the tensor (of gradients: also nearer than a thousandth of it of the largest gradient, below which they are
+rounding).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from lemur_core.graphs.tracing.trace import tensors_of
+
+Inputs = tuple[list[Any], dict[str, Any]]
+TOLERANCE = 1e-4
+
+
+def change_all(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A value with every tensor in it changed."""
+    return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs first, and by how much of the largest value; `bits`: nothing does, not in one bit."""
+
+    what: str = ""
+    error: float = 0.0
+
+    @property
+    def bits(self) -> bool:
+        """Whether everything is equal in every bit."""
+        return not self.what and self.error == 0.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is seen of a run."""
+
+    outputs: list[Tensor]
+    gradients: dict[str, Tensor | None]
+    state: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a module is run.
+
+    Args:
+        inputs: what the original is given, made anew.
+        seed: seeds every random generator.
+        gradients: whether they are worked out; where the original has none, outputs and buffers can be compared.
+        find: the tensors in what goes in and comes out, in order.
+        change: a value with each of these changed.
+    """
+
+    inputs: Callable[[], Inputs]
+    seed: Callable[[], None]
+    train: bool
+    gradients: bool = True
+    find: Callable[[Any], Sequence[Tensor]] = tensors_of
+    change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
+
+    def run(self, module: nn.Module) -> "Seen":
+        """What is seen of the original. Raises: whatever it raises."""
+        return self._run(module, lambda args, kwargs: module(*args, **kwargs), {})
+
+    def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> "Seen":
+        """What is seen of a rebuilt module, under the names of the original. Raises: whatever it raises."""
+
+        def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
+            found = self.find([args, kwargs])
+            return module(*(found if takes is None else (found[number] for number in takes)))
+
+        return self._run(module, call, mapping)
+
+    def _run(
+        self, module: nn.Module, call: Callable[[list[Any], dict[str, Any]], Any], names: Mapping[str, str]
+    ) -> "Seen":
+        module.train(self.train)
+        module.zero_grad(set_to_none=True)
+        self.seed()
+        given = self.inputs()
+        leaves: list[Tensor] = []
+
+        def watch(leaf: Tensor) -> Tensor:
+            if not leaf.is_floating_point() or not self.gradients:
+                return leaf
+            leaves.append(leaf.detach().clone().requires_grad_())
+            return leaves[-1] * 1  # what works in place may not write to a leaf
+
+        with torch.set_grad_enabled(self.gradients):
+            args, kwargs = self.change(list(given), watch)
+            self.seed()
+            outputs = list(self.find(call(args, kwargs)))
+            live = [one for one in outputs if one.requires_grad and one.numel()]
+            if live:
+                _backward(live)
+        gradients: dict[str, Tensor | None] = {f"input {place}": leaf.grad for place, leaf in enumerate(leaves)}
+        gradients |= {names.get(name, name): tensor.grad for name, tensor in module.named_parameters()}
+        state = {names.get(name, name): tensor.detach().clone() for name, tensor in module.named_buffers()}
+        return Seen([one.detach() for one in outputs], gradients, state)
+
+
+def compare(
+    original: nn.Module,
+    rebuilt: nn.Module,
+    mapping: Mapping[str, str],
+    trial: Trial,
+    takes: Sequence[int] | None = None,
+) -> Difference:
+    """How two modules differ that hold the same state.
+
+    Args:
+        mapping: the original's name of each parameter and buffer, by the rebuilt one's.
+        takes: which tensors of what the original is given the rebuilt module takes, in order; None: all.
+
+    Raises: whatever the modules raise.
+    """
+    first, second = trial.run(original), trial.run_rebuilt(rebuilt, mapping, takes)
+    if len(first.outputs) != len(second.outputs):
+        return Difference(f"{len(second.outputs)} outputs where the original has {len(first.outputs)}", 1.0)
+    worst = 0.0
+    for number, (ours, theirs) in enumerate(zip(second.outputs, first.outputs, strict=True)):
+        found = _differ(f"output {number}", ours, theirs, 0.0)
+        if found.what:
+            return found
+        worst = max(worst, found.error)
+    largest = max((_largest(one) for one in first.gradients.values() if one is not None), default=0.0)
+    known = set(mapping.values())
+    for parts, floor in ((("gradients", largest * 1e-3)), ("state", 0.0)):
+        theirs_all, ours_all = getattr(first, parts), getattr(second, parts)
+        for name in theirs_all:
+            if name not in known and not name.startswith("input "):
+                continue
+            found = _differ(f"{parts} of {name}", ours_all.get(name), theirs_all[name], floor)
+            if found.what:
+                return found
+            worst = max(worst, found.error)
+    return Difference("", worst)
+
+
+def _backward(outputs: Sequence[Tensor]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    total = torch.zeros(())
+    for tensor in outputs:
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        total = total + (real * torch.randn(real.shape, generator=generator).to(real.dtype)).sum()
+    total.backward()  # type: ignore[no-untyped-call]
+
+
+def _differ(what: str, ours: Tensor | None, theirs: Tensor | None, floor: float) -> Difference:
+    if ours is None or theirs is None:
+        one = ours if ours is not None else theirs
+        return Difference("" if one is None or _largest(one) <= floor * TOLERANCE else f"{what}: only one has it", 0.0)
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        here, there = (f"{one.dtype} {tuple(one.shape)}" for one in (ours, theirs))
+        return Difference(f"{what}: {here} where the original has {there}", 1.0)
+    if torch.equal(ours, theirs) or not ours.numel():
+        return Difference()
+    if not (ours.is_floating_point() or ours.is_complex()):
+        return Difference(f"{what}: other values", 1.0)
+    finite = torch.isfinite(theirs)
+    if not torch.equal(finite, torch.isfinite(ours)):
+        return Difference(f"{what}: other values that are not finite", 1.0)
+    ours, theirs = ours[finite], theirs[finite]
+    scale = max(_largest(theirs), floor, 1e-30)
+    error = float((ours - theirs).abs().max()) / scale if ours.numel() else 0.0
+    return Difference(f"{what}: differs by {error:.1e} of the largest value" if error > TOLERANCE else "", error)
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(torch.nan_to_num(tensor).abs().max()) if tensor.numel() else 0.0

@@ -1,0 +1,168 @@
+"""Runs of a module as graphs: one run, and what is told of a module that ran in eval and in train mode."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from lemur_core.graphs.canonical import canonical
+from lemur_core.graphs.graph import Graph, Ref, reachable
+from lemur_core.graphs.identity import colours_of, identities_of, label, leading_to, numbered
+from lemur_core.graphs.record.recorder import Recorder
+
+Failure = TypeVar("Failure", bound=Exception)
+
+#: Where a run is recorded: without values first, with them where they are needed on the way.
+ROUTES = ("meta", "cpu")
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in a value, in the order in which `torch.utils._pytree` finds them."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def run(
+    recorder: Recorder,
+    module: nn.Module,
+    inputs: Sequence[Any],
+    named: Mapping[str, Any] | None = None,
+    *,
+    train: bool,
+    find: Callable[[Any], Sequence[Tensor]] = tensors_of,
+) -> Graph:
+    """Run a module while a recorder is recording.
+
+    Args:
+        inputs: what `forward` is given; the tensors in it are the inputs of the graph, in the order of `find`.
+        named: what it is given by name, after that.
+        find: the tensors in what goes in and comes out.
+
+    Returns: what was recorded, before it is canonical. Names of parameters, buffers and inputs stand as their scopes; a
+        positional input is `*0`, the second tensor within it `*0.1`.
+    Raises: whatever the module raises.
+    """
+    named = named or {}
+    for name, parameter in module.named_parameters():
+        recorder.leaf("parameter", parameter, name, trained=parameter.requires_grad)
+    buffers = {name: (recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()}
+    module.train(train)  # some work out then what they keep for eval mode
+    leaves = [
+        (argument if tensor is value else f"{argument}.{place}", tensor)
+        for argument, value in [*((f"*{place}", value) for place, value in enumerate(inputs)), *named.items()]
+        for place, tensor in enumerate(find(value))
+    ]
+    for number, (name, tensor) in enumerate(leaves):
+        live = {"trained": True} if tensor.requires_grad else {}  # its gradient counts, too
+        recorder.leaf("input", tensor, name, number=number, **live)
+    with recorder.scopes(module):
+        output = module(*inputs, **named)
+    after = dict(module.named_buffers())  # a buffer may be another tensor now
+    held = [(given, after.get(name, tensor)) for name, (given, tensor) in buffers.items()]
+    return recorder.graph_of(find(output), held)
+
+
+def trace(
+    build: Callable[[], nn.Module], inputs: Callable[[], Sequence[Any]], *, device: str = "meta", train: bool = False
+) -> Graph:
+    """The canonical graph of one run.
+
+    Args:
+        build: makes the module; it is called while recording, so that what it computes on the way is known.
+        inputs: makes what `forward` is given.
+        device: "meta", where nothing is computed, or "cpu".
+
+    Raises: whatever the module raises; on the meta device also where values are needed.
+    """
+    recorder = Recorder(device)
+    with recorder.recording():
+        module = build()
+        with recorder.pause():
+            given = inputs()
+        return canonical(run(recorder, module, given, train=train))
+
+
+def both_modes(
+    go: Callable[[bool], Graph], failure: type[Failure], *, route: str
+) -> tuple[dict[str, Graph], Failure | None]:
+    """What is recorded in eval and in train mode.
+
+    Args:
+        go: records one run, in train mode if it is told so; raises `failure` where that does not work.
+        route: on the last one a module need not run in train mode.
+
+    Returns: the graphs by mode, and why there is none of train mode.
+    """
+    graphs = {"eval": go(False)}
+    try:
+        graphs["train"] = go(True)
+    except failure as error:
+        if route != ROUTES[-1]:
+            raise
+        return graphs, error
+    return graphs, None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A module of a file that ran while a recorder was recording."""
+
+    file: ModuleType
+    net: nn.Module
+    recorder: Recorder
+    graphs: Mapping[str, Graph]  # by mode, before they are canonical
+    initial: Mapping[str, Ref]  # of each parameter: the value that it was made with
+    route: str
+    train_error: str | None
+
+    def answer(self, forms: Mapping[str, Graph]) -> dict[str, Any]:
+        """What is told of it outside of the sandbox, without its graphs.
+
+        Args: forms: the canonical graphs by mode.
+
+        Returns: `route`, the identities, `train_error`, `reads_values`, `initial`, `dead_classes`, `unused_parameters`.
+        """
+        used = {node.scope for form in forms.values() for node in form.nodes if node.op == "parameter"}
+        return {
+            "route": self.route,
+            **identities_of(forms),
+            "train_error": self.train_error,
+            "reads_values": self.recorder.reads_values,
+            "initial": self._initial(forms["eval"]),
+            "dead_classes": sorted(_classes(self.file) - self._live_classes(used)),
+            "unused_parameters": sorted({name for name, _ in self.net.named_parameters()} - used),
+        }
+
+    def _initial(self, form: Graph) -> str:
+        """How the parameters that are used were made, in the order in which the graph meets them."""
+        made = canonical(Graph(tuple(self.recorder.nodes), tuple(self.initial.values())))
+        colours = leading_to(made)
+        by_name = {name: colours[ref.node].hex() for name, ref in zip(self.initial, made.outputs, strict=True)}
+        order = numbered(form, colours_of(form, label))
+        names = [form.nodes[place].scope for place in order if form.nodes[place].op == "parameter"]
+        return hashlib.sha256("\n".join(by_name[name] for name in names).encode()).hexdigest()
+
+    def _live_classes(self, used: set[str]) -> set[str]:
+        """Those in which an operation runs that leads to a result, or that hold a parameter which is used."""
+        nodes = self.recorder.nodes
+        results = [ref for graph in self.graphs.values() for ref in graph.results]
+        live = {kind for place in reachable(nodes, results) for kind in nodes[place].within}
+        holders = {name.rpartition(".")[0] for name in used}
+        live |= {type(module) for name, module in self.net.named_modules() if name in holders}
+        return {kind.__qualname__ for found in live for kind in found.__mro__}
+
+
+def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
+    """Of each parameter the value that it was made with, before the first run."""
+    return {name: recorder.value_of(tensor) for name, tensor in module.named_parameters()}
+
+
+def _classes(file: ModuleType) -> set[str]:
+    """The modules and functions with a gradient that a file defines."""
+    kinds = (nn.Module, torch.autograd.Function)
+    found = (value for value in vars(file).values() if isinstance(value, type) and issubclass(value, kinds))
+    return {kind.__qualname__ for kind in found if kind.__module__ == file.__name__}

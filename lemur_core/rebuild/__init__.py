@@ -1,0 +1,1 @@
+"""A module's source text, written from its graph alone."""

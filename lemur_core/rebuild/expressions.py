@@ -1,0 +1,350 @@
+"""Arithmetic, shapes and new tensors as a person writes them: with signs and the methods of tensors."""
+
+from collections.abc import Sequence
+
+from lemur_core.graphs.symbolic import Dimension, Size, difference
+from lemur_core.rebuild import functionals  # noqa: F401 (its operations are known once it is imported)
+from lemur_core.rebuild.calls import (
+    ATOM,
+    CHOICE,
+    COMPARE,
+    EMITS,
+    POWER,
+    PRODUCT,
+    SUM,
+    UNARY,
+    UNKNOWN,
+    Call,
+    RebuildError,
+    Text,
+    by_schema,
+    dtype_text,
+    emits,
+    function,
+)
+
+_INFIX = {
+    "add": ("+", SUM),
+    "sub": ("-", SUM),
+    "mul": ("*", PRODUCT),
+    "div": ("/", PRODUCT),
+    "matmul": ("@", PRODUCT),
+    "remainder": ("%", PRODUCT),
+    "eq": ("==", COMPARE),
+    "ne": ("!=", COMPARE),
+    "lt": ("<", COMPARE),
+    "le": ("<=", COMPARE),
+    "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+    "bitwise_and": ("&", CHOICE),
+    "bitwise_or": ("|", CHOICE),
+}
+
+
+def expression(call: Call) -> Text:
+    """One operation as text. Raises: RebuildError if there is no way to write it."""
+    emit = EMITS.get(call.node.op)
+    return emit(call) if emit else by_schema(call)
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+@emits(*_INFIX)
+def _infix(call: Call) -> Text:
+    sign, binds = _INFIX[call.node.op]
+    if call.has("rounding_mode"):
+        return function(
+            "torch.div", call["input"].text, call["other"].text, rounding_mode=call.literal("rounding_mode")
+        )
+    right = binds + 1  # `a + (b + c)` is another sum than `a + b + c`, by its rounding
+    other = call["other"]
+    if not isinstance(call.tensors.get("other"), Text) and other.text.startswith("-") and sign == "+":
+        return Text(f"{call['input'].within(binds)} - {other.text[1:]}", binds)
+    if binds == CHOICE:
+        return Text(f"{call['input'].within(ATOM)} {sign} {other.within(ATOM)}", COMPARE)
+    return Text(f"{call['input'].within(binds if binds != COMPARE else SUM)} {sign} {other.within(right)}", binds)
+
+
+@emits("neg")
+def _negative(call: Call) -> Text:
+    return Text(f"-{call['input'].within(POWER)}", UNARY)
+
+
+@emits("pow")
+def _power(call: Call) -> Text:
+    exponent = call.get("exponent")
+    if isinstance(exponent, float) and exponent == int(exponent):
+        return Text(f"{call.atom()} ** {int(exponent)}", POWER)
+    return Text(f"{call['input'].within(ATOM)} ** {call['exponent'].within(POWER)}", POWER)
+
+
+@emits("logical_not", "bitwise_not")
+def _not(call: Call) -> Text:
+    return Text(f"~{call['input'].within(ATOM)}", UNARY)
+
+
+@emits("cast")
+def _cast(call: Call) -> Text:
+    short = {"float32": "float", "int64": "long", "bool": "bool", "float64": "double"}
+    dtype = call.get("dtype")
+    return (
+        function(f"{call.atom()}.{short[dtype]}")
+        if dtype in short
+        else function(f"{call.atom()}.to", dtype_text(dtype))
+    )
+
+
+@emits("stop_gradient")
+def _detach(call: Call) -> Text:
+    return function(f"{call.atom()}.detach")
+
+
+@emits("custom_gradient")
+def _as_it_is(call: Call) -> Text:
+    return call["input"]
+
+
+@emits("_softmax", "_log_softmax", "softmax", "log_softmax")
+def _softmax(call: Call) -> Text:
+    return function(f"{call.atom()}.{call.node.op.lstrip('_')}", call.literal("dim"))
+
+
+@emits("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod")
+def _reduce(call: Call) -> Text:
+    dims, op = call.get("dim"), call.node.op
+    rank = len(call.kinds["input"].shape)
+    named: dict[str, str] = {}
+    if call.get("keepdim"):
+        named["keepdim"] = "True"
+    if op in ("var", "std"):
+        correction = call.get("correction")
+        if correction is not None and correction != 1:
+            named["correction"] = repr(int(correction) if correction == int(correction) else correction)
+    if call.get("dtype") and op in ("mean", "sum", "prod"):
+        named["dtype"] = dtype_text(call.get("dtype"))
+    if dims == tuple(range(rank)) and not named and op != "logsumexp":
+        return function(f"{call.atom()}.{op}")
+    if type(dims) is tuple and len(dims) == 1:
+        dims = dims[0] if dims[0] < rank - 1 or rank == 1 else -1
+    return function(f"{call.atom()}.{op}", repr(dims), **named)
+
+
+@emits("linalg_vector_norm")
+def _norm(call: Call) -> Text:
+    named = {"dim": call.literal("dim")} if call.get("dim") is not None else {}
+    if call.get("keepdim"):
+        named["keepdim"] = "True"
+    order = call.get("ord")
+    given = [] if order in (2, None) else [call.literal("ord")]
+    return function("torch.linalg.vector_norm", call["input"].text, *given, **named)
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+@emits("reshape")
+def _reshape(call: Call) -> Text:
+    source, target = call.kinds["input"].shape, tuple(call.get("shape"))
+    selected = _selected(call, source, target)
+    if selected:
+        return selected
+    start = 0
+    while start < min(len(source), len(target)) and source[start] == target[start]:
+        start += 1
+    end = 0
+    while end < min(len(source), len(target)) - start and source[-1 - end] == target[-1 - end]:
+        end += 1
+    before, after = source[start : len(source) - end], target[start : len(target) - end]
+    inner = call.atom()
+    if not before and after == (1,):
+        return function(f"{inner}.unsqueeze", _place(start, len(target)))
+    if not after and before == (1,):
+        return function(f"{inner}.squeeze", _place(start, len(source)))
+    if len(after) == 1 and len(before) > 1:
+        return function(f"{inner}.flatten", str(start), *([str(start + len(before) - 1)] if end else []))
+    if len(before) == 1 and len(after) > 1:
+        return function(f"{inner}.unflatten", _place(start, len(source)), f"({_dims(call, after)})")
+    return function(f"{inner}.reshape", _dims(call, target))
+
+
+def _selected(call: Call, source: Sequence[Dimension], target: Sequence[Dimension]) -> Text | None:
+    """`x[:, 0]`: one place of a dimension, which then goes."""
+    inner = call.inner
+    if inner is None or inner.node.op != "slice":
+        return None
+    dim = inner.get("dim")
+    if source[dim] != 1 or (*source[:dim], *source[dim + 1 :]) != tuple(target):
+        return None
+    return Text(f"{inner.atom()}[{':, ' * dim}{inner.literal('start')}]", ATOM)
+
+
+def _place(dim: int, rank: int) -> str:
+    return "-1" if dim == rank - 1 and dim else str(dim)
+
+
+def _dims(call: Call, shape: Sequence[Dimension]) -> str:
+    """The sizes of a shape; the one that is worst to say is -1."""
+    texts = [call.number(size, call) for size in shape]
+    hard = [place for place, size in enumerate(shape) if isinstance(size, Size)]
+    hard = sorted(hard, key=lambda place: (UNKNOWN not in texts[place], -len(texts[place])))
+    if hard and 0 not in shape and not (len(texts[hard[0]]) == 1 and len(hard) == 1 and len(shape) > 2):
+        texts[hard[0]] = "-1"
+    return ", ".join(texts)
+
+
+@emits("permute")
+def _permute(call: Call) -> Text:
+    dims = call.get("dims")
+    moved = [place for place, dim in enumerate(dims) if place != dim]
+    if len(moved) == 2:
+        return function(f"{call.atom()}.transpose", *map(str, moved))
+    return function(f"{call.atom()}.permute", ", ".join(map(str, dims)))
+
+
+@emits("expand")
+def _expand(call: Call) -> Text:
+    target, source = tuple(call.get("shape")), call.kinds["input"].shape
+    kept = (*(None,) * (len(target) - len(source)), *source)
+    texts = ["-1" if size == old else call.number(size, call) for size, old in zip(target, kept, strict=True)]
+    return function(f"{call.atom()}.expand", *texts)
+
+
+@emits("slice")
+def _slice(call: Call) -> Text:
+    dim, start, end, step = (call.get(name) for name in ("dim", "start", "end", "step"))
+    size = call.kinds["input"].shape[dim]
+    first = "" if start == 0 else call.number(start, call)
+    last = "" if end == size else _end(call, end, size)
+    if UNKNOWN in first and _from_end(start, size):
+        first = f"-{_from_end(start, size)}"
+    every = "" if step == 1 else f":{step}"
+    return Text(f"{call.atom()}[{':, ' * dim}{first}:{last}{every}]", ATOM)
+
+
+def _end(call: Call, end: Dimension, size: Dimension) -> str:
+    if isinstance(end, Size) and _from_end(end, size):
+        return f"-{_from_end(end, size)}"
+    return call.number(end, call)
+
+
+def _from_end(place: Dimension, size: Dimension) -> int:
+    """How far from the end, if that is always the same."""
+    if not isinstance(place, Size) or not isinstance(size, Size):
+        return 0
+    return difference(size, place) or 0
+
+
+@emits("cat")
+def _cat(call: Call) -> Text:
+    parts = ", ".join(part.text for part in call.tensors["tensors"])
+    dim = call.get("dim")
+    return function("torch.cat", f"[{parts}]", *([] if dim == 0 else [str(dim)]))
+
+
+@emits("index")
+def _index(call: Call) -> Text:
+    places = [":" if item is None else item.text for item in call.tensors["indices"]]
+    return Text(f"{call.atom()}[{', '.join(places)}]", ATOM)
+
+
+@emits("slice_scatter", "select_scatter", "diagonal_scatter")
+def _scatter(call: Call) -> Text:
+    last = 2**63 - 1
+    given = ((name, value) for name, value in call.node.arguments if name not in ("input", "src"))
+    named = {
+        name: call.number(value, call) for name, value in given if (name, value) not in (("step", 1), ("end", last))
+    }
+    return function(f"torch.{call.node.op}", call["input"].text, call["src"].text, **named)
+
+
+@emits(
+    "constant_pad_nd",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "reflection_pad3d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+    "_pad_circular",
+)
+def _pad(call: Call) -> Text:
+    op = call.node.op
+    pads = call.literal("pad" if call.get("pad") is not None else "padding")
+    mode = "reflect" if "reflection" in op else "replicate" if "replication" in op else ""
+    named = {"mode": repr(mode)} if mode else {}
+    value = call.get("value")
+    if not mode and value not in (0, None):
+        named["value"] = call.literal("value")
+    return function("F.pad", call["input"].text, pads, **named)
+
+
+# --- made from nothing ------------------------------------------------------------------------------------------------
+
+
+def _typed(call: Call, dtype: str) -> dict[str, str]:
+    return {} if dtype == call.like_dtype and call.like else {"dtype": dtype_text(dtype)}
+
+
+def _device(call: Call) -> dict[str, str]:
+    return {"device": f"{call.like.within(ATOM)}.device"} if call.like else {}
+
+
+@emits("full")
+def _full(call: Call) -> Text:
+    shape = f"({', '.join(call.number(size, call) for size in call.get('shape'))}{',' * (len(call.get('shape')) == 1)})"
+    value, dtype = call.get("value"), call.get("dtype")
+    name = "zeros" if value == 0 else "ones" if value == 1 else "full"
+    given = [shape] if name != "full" else [shape, call.literal("value")]
+    if call.like:
+        return function(f"{call.like.within(ATOM)}.new_{name}", *given, **_typed(call, dtype))
+    return function(f"torch.{name}", *given, dtype=dtype_text(dtype))
+
+
+@emits("arange")
+def _arange(call: Call) -> Text:
+    start, step = call.get("start"), call.get("step")
+    given = [call.literal("end")]
+    if start not in (0, None) or step not in (1, None):
+        given.insert(0, call.literal("start"))
+    if step not in (1, None):
+        given.append(call.literal("step"))
+    whole = all(isinstance(value, int | Size) for value in (start, call.get("end"), step) if value is not None)
+    dtype = call.get("dtype")
+    named = {} if dtype == "int64" and whole else {"dtype": dtype_text(dtype)}
+    return function("torch.arange", *given, **named, **_device(call))
+
+
+@emits("linspace", "logspace", "eye", "rand", "randn", "randint", "empty", "tril_indices", "triu_indices")
+def _made(call: Call) -> Text:
+    given = [call.number(value, call) for name, value in call.node.arguments if name not in ("dtype", "draw")]
+    return function(f"torch.{call.node.op}", *given, dtype=dtype_text(call.get("dtype")), **_device(call))
+
+
+@emits("uniform", "normal", "bernoulli")
+def _drawn(call: Call) -> Text:
+    """What is drawn in place into new memory."""
+    op = call.node.op
+    if isinstance(call.tensors.get("input"), Text):
+        return function(f"torch.{op}", call["input"].text)
+    if call.get("size") is None:
+        return by_schema(call)
+    shape = f"({', '.join(call.number(size, call) for size in call.get('size'))}{',' * (len(call.get('size')) == 1)})"
+    dtype = call.node.outputs[0].dtype
+    made = f"{call.like.within(ATOM)}.new_empty" if call.like else "torch.empty"
+    named = _typed(call, dtype)
+    given = [
+        call.number(value, call) if name not in call.tensors else call[name].text
+        for name, value in call.node.arguments
+        if name not in ("size", "draw")
+    ]
+    return function(f"{function(made, shape, **named).text}.{op}_", *given)
+
+
+@emits("constant")
+def _constant(call: Call) -> Text:
+    value, kind = call.get("value"), call.node.outputs[0]
+    if value is None or (isinstance(value, str) and len(value) == 64):
+        raise RebuildError(f"a constant of {kind.dtype} {'×'.join(map(str, kind.shape))} whose values no graph holds")
+    text = call.number(value, call).replace("(", "[").replace(",)", "]").replace(")", "]").replace('float["', 'float("')
+    return function("torch.tensor", text.replace('"]', '")'), dtype=dtype_text(kind.dtype), **_device(call))

@@ -1,0 +1,113 @@
+"""Functions with a gradient of their own: what each computes, and what its backward makes of its arguments."""
+
+from dataclasses import dataclass, replace
+
+from lemur_core.graphs.graph import Argument, Node
+from lemur_core.graphs.modes import Module, Step, Value
+from lemur_core.rebuild.calls import RebuildError
+from lemur_core.rebuild.layers import values_in
+
+OP = "custom_gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """One function.
+
+    Args:
+        takes: what it is given: the values that its gradients are of, then others that it reads.
+        forward: computes its result from these.
+        backward: computes the gradients from these and, last, the gradient of the result.
+        gradients: for each that it is given, the output of `backward` that is its gradient; None where it has none.
+    """
+
+    takes: tuple[Value, ...]
+    forward: Module
+    backward: Module
+    gradients: tuple[int | None, ...]
+
+
+def custom_of(module: Module, place: int) -> Custom:
+    """The function that a step is the result of.
+
+    Raises: RebuildError if it has several results, draws random numbers, or is another one in each mode.
+    """
+    step = module.steps[place]
+    given = step.arguments
+    sources, result = given["sources"], given["input"]
+    if not isinstance(result, Value) or not all(isinstance(value, Value) for value in sources):
+        raise RebuildError("a function with a gradient of its own that is another one in each mode")
+    found = [value for value in given["gradients"] if value is not None]
+    inner = _inner(module, [result, *found], sources)
+    steps = [module.steps[number] for number in inner]
+    cotangents = [Value(number) for number in inner if module.steps[number].node.op == "cotangent"]
+    if len(cotangents) > 1 or any(one.node.get("number") for one in steps if one.node.op == "cotangent"):
+        raise RebuildError("a function with a gradient of its own that has several results")
+    if any("draw" in dict(one.node.arguments) for one in steps):
+        raise RebuildError("a function with a gradient of its own that draws random numbers")
+    outside = [value for number in inner for value in values_in(tuple(module.steps[number].arguments.values()))]
+    outside += [result, *found]
+    takes = list(dict.fromkeys(sources))
+    takes += [one for one in dict.fromkeys(outside) if one.place not in inner and one not in takes]
+    places = {value: number for number, value in enumerate(found)}
+    gradient_of = dict(zip(sources, given["gradients"], strict=True))
+    gradients = tuple(None if gradient_of.get(one) is None else places[gradient_of[one]] for one in takes)
+    forward = _part(module, inner, takes, [result])
+    kind = module.steps[result.place].node.outputs[result.output]
+    backward = _part(module, inner, [*takes, cotangents[0] if cotangents else None], found, kind)
+    return Custom(tuple(takes), forward, backward, gradients)
+
+
+def _inner(module: Module, results: list[Value], sources: tuple[Value, ...]) -> list[int]:
+    """The steps that follow from the sources or from the result's gradient, on the way to these results."""
+    depends: dict[int, bool] = {}
+    ends = set(sources)
+
+    def follow(place: int) -> bool:
+        if place not in depends:
+            step = module.steps[place]
+            depends[place] = step.node.op == "cotangent"
+            read = values_in(tuple(step.arguments.values()))
+            reached = [value in ends or follow(value.place) for value in read]
+            depends[place] = depends[place] or any(reached)
+        return depends[place]
+
+    for value in results:
+        if value not in ends:
+            follow(value.place)
+    return sorted(place for place, inside in depends.items() if inside)
+
+
+def _part(
+    module: Module,
+    inner: list[int],
+    takes: list[Value | None],
+    results: list[Value],
+    last: Argument = None,
+) -> Module:
+    """Some steps as a module of their own, with inputs for what they are given."""
+    steps: list[Step] = []
+    of: dict[Value, Value] = {}
+    for number, value in enumerate(takes):
+        kind = last if value is None else module.steps[value.place].node.outputs[value.output]
+        node = Node("input", (("number", number),), (kind,))
+        if value is not None:
+            of[value] = Value(len(steps))
+        steps.append(Step((node, node)))
+    for place in inner:
+        step = module.steps[place]
+        if Value(place) in of:
+            continue
+        arguments = {name: _moved(argument, of) for name, argument in step.arguments.items()}
+        for output in range(len(step.node.outputs)):
+            of.setdefault(Value(place, output), Value(len(steps), output))
+        steps.append(replace(step, arguments=arguments))
+    return Module(steps, [_moved(value, of) for value in results], [])
+
+
+def _moved(argument: Argument, of: dict[Value, Value]) -> Argument:
+    if isinstance(argument, Value):
+        return of.get(argument, argument)
+    if type(argument) is tuple:
+        return tuple(_moved(item, of) for item in argument)
+    return argument

@@ -1,0 +1,317 @@
+"""Which parameters belong together: the `nn` layers that a graph's operations and their parameters make up."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lemur_core.graphs.graph import Argument, Node
+from lemur_core.graphs.modes import EVAL, TRAIN, Module, Step, Value
+from lemur_core.graphs.symbolic import Size
+from lemur_core.rebuild.calls import one_for_all
+
+_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+_CELLS = {"lstm_cell": "LSTMCell", "gru_cell": "GRUCell", "rnn_tanh_cell": "RNNCell", "rnn_relu_cell": "RNNCell"}
+_NORMS = {"batch_norm": "BatchNorm", "instance_norm": "InstanceNorm"}
+
+
+@dataclass(slots=True)
+class Layer:
+    """One layer: how it is constructed, and the original's names of its parameters and buffers by their own."""
+
+    text: str
+    state: dict[str, str]
+    inputs: tuple[str, ...] = ("input",)
+    counter: str | None = None  # the original's name of what counts the batches
+    name: str = ""
+    frozen: tuple[str, ...] = ()
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Found:
+    step: Step
+    module: Module
+
+    @property
+    def node(self) -> Node:
+        return self.step.node
+
+    def leaf(self, name: str, *kinds: str) -> Node | None:
+        """The parameter that an argument names, if it is one."""
+        return self.of(self.step.arguments.get(name), *kinds)
+
+    def of(self, value: Argument, *kinds: str) -> Node | None:
+        if not isinstance(value, Value):
+            return None
+        step = self.module.steps[value.place]
+        return step.node if step.node.op in (kinds or ("parameter",)) else None
+
+
+def layer_of(step: Step, module: Module) -> Layer | None:
+    """The layer that an operation is of, without its name; None where its parameters are no parameters alone."""
+    maker = _MAKERS.get(step.node.op)
+    return maker(_Found(step, module)) if maker else None
+
+
+def _weighted(found: _Found) -> dict[str, str] | None:
+    """Weight and bias, or the weight alone; None where they are no parameters, or there is only a bias."""
+    weight, bias = (found.leaf(name) for name in ("weight", "bias"))
+    given = [isinstance(found.step.arguments.get(name), Value) for name in ("weight", "bias")]
+    if weight is None or given != [True, bias is not None]:
+        return None
+    return {"weight": weight.scope} | ({"bias": bias.scope} if bias else {})
+
+
+def _named(given: Mapping[str, object]) -> str:
+    return "".join(f", {name}={value!r}" for name, value in given.items())
+
+
+def _convolution(found: _Found) -> Layer | None:
+    state, node = _weighted(found), found.node
+    if state is None:
+        return None
+    weight = found.leaf("weight")
+    assert weight is not None
+    shape, groups, transposed = weight.outputs[0].shape, node.get("groups"), node.get("transposed")
+    channels = (shape[0], shape[1] * groups) if transposed else (shape[1] * groups, shape[0])
+    named: dict[str, object] = {}
+    for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):
+        value = one_for_all(node.get(key))
+        if value not in (usual, None, ()):
+            named[key] = value
+    if "bias" not in state:
+        named["bias"] = False
+    kernel = one_for_all(node.get("kernel"))
+    name = f"nn.Conv{'Transpose' if transposed else ''}{len(node.get('kernel'))}d"
+    return Layer(f"{name}({channels[0]}, {channels[1]}, {kernel}{_named(named)})", state)
+
+
+def _linear(found: _Found) -> Layer | None:
+    state = _weighted(found)
+    weight = found.leaf("weight")
+    if state is None or weight is None or len(weight.outputs[0].shape) != 2:
+        return None
+    width, inputs = weight.outputs[0].shape
+    return Layer(f"nn.Linear({inputs}, {width}{'' if 'bias' in state else ', bias=False'})", state)
+
+
+def _layer_norm(found: _Found) -> Layer | None:
+    state, node = _weighted(found), found.node
+    if state is None:
+        return None
+    shape = node.get("normalized_shape")
+    named: dict[str, object] = {}
+    usual = 1e-5 if node.op == "layer_norm" else None
+    if node.get("eps") != usual:
+        named["eps"] = node.get("eps")
+    if node.op == "layer_norm" and "bias" not in state:
+        named["bias"] = False
+    size = shape[0] if len(shape) == 1 else shape
+    return Layer(f"nn.{'LayerNorm' if node.op == 'layer_norm' else 'RMSNorm'}({size}{_named(named)})", state)
+
+
+def _group_norm(found: _Found) -> Layer | None:
+    state, node = _weighted(found), found.node
+    weight = found.leaf("weight")
+    if state is None or "bias" not in state or weight is None:
+        return None
+    named = {} if node.get("eps") == 1e-5 else {"eps": node.get("eps")}
+    return Layer(f"nn.GroupNorm({node.get('num_groups')}, {weight.outputs[0].shape[0]}{_named(named)})", state)
+
+
+def _statistics(found: _Found) -> Layer | None:
+    """A norm that keeps statistics, or has weight and bias."""
+    step, node = found.step, found.node
+    flag = "training" if node.op == "batch_norm" else "use_input_stats"
+    state = {}
+    affine = isinstance(step.arguments.get("weight"), Value)
+    if affine:
+        state = _weighted(found) or {}
+        if len(state) != 2:
+            return None
+    elif isinstance(step.arguments.get("bias"), Value):
+        return None
+    evaluated, trained = step.nodes[EVAL], step.nodes[TRAIN]
+    statistics = [_mean_of(found, name) for name in ("running_mean", "running_var")]
+    flags = [None if one is None else bool(one.get(flag)) for one in (evaluated, trained)]
+    if all(statistics):
+        if flags not in ([False, True], [False, None]):
+            return None
+        state |= {name: leaf for name, leaf in zip(("running_mean", "running_var"), statistics, strict=True) if leaf}
+    elif any(statistics) or not all(flags) or not affine:
+        return None
+    kind = node.outputs[0]
+    rank = {2: 1, 3: 1, 4: 2, 5: 3}.get(len(kind.shape))
+    width = kind.shape[1] if rank else None
+    if rank is None or isinstance(width, Size) or (node.op == "instance_norm" and len(kind.shape) == 2):
+        return None
+    named: dict[str, object] = {}
+    if node.get("eps") != 1e-5:
+        named["eps"] = node.get("eps")
+    momentum = trained.get("momentum") if trained else None
+    if statistics[0] and momentum is not None and momentum != 0.1:
+        named["momentum"] = momentum
+    if node.op == "batch_norm":
+        named |= ({} if affine else {"affine": False}) | ({} if statistics[0] else {"track_running_stats": False})
+    else:
+        named |= ({"affine": True} if affine else {}) | ({"track_running_stats": True} if statistics[0] else {})
+    mean = state.get("running_mean", "")
+    prefix = mean.removesuffix("running_mean")
+    counter = f"{prefix}num_batches_tracked" if mean.endswith("running_mean") else None
+    return Layer(f"nn.{_NORMS[node.op]}{rank}d({width}{_named(named)})", state, counter=counter)
+
+
+def _mean_of(found: _Found, name: str) -> str | None:
+    """The buffer of a norm's statistics: what it reads, or what an earlier call of it reads."""
+    value = found.step.arguments.get(name)
+    while True:
+        if value is not None and not isinstance(value, Value):
+            value = getattr(value, "eval", None)
+        if not isinstance(value, Value):
+            return None
+        step = found.module.steps[value.place]
+        if step.node.op == "buffer":
+            return step.node.scope
+        if step.node.op != found.node.op or value.output == 0:
+            return None
+        value = step.arguments.get(name)
+
+
+def _embedding(found: _Found) -> Layer | None:
+    weight, node = found.leaf("weight"), found.node
+    if weight is None:
+        return None
+    named: dict[str, object] = {}
+    if node.get("padding_idx") not in (None, -1):
+        named["padding_idx"] = node.get("padding_idx")
+    if node.get("scale_grad_by_freq"):
+        named["scale_grad_by_freq"] = True
+    if node.get("sparse"):
+        named["sparse"] = True
+    rows, width = weight.outputs[0].shape
+    return Layer(f"nn.Embedding({rows}, {width}{_named(named)})", {"weight": weight.scope}, ("indices",))
+
+
+def _recurrent(found: _Found) -> Layer | None:
+    node, step = found.node, found.step
+    given = step.arguments.get("params")
+    if not isinstance(given, tuple) or node.get("batch_sizes") is not None:
+        return None
+    leaves = [found.of(value) for value in given]
+    known = [leaf for leaf in leaves if leaf is not None]
+    if len(known) != len(leaves):
+        return None
+    layers, biases, both = node.get("num_layers"), node.get("has_biases"), node.get("bidirectional")
+    hidden = known[1].outputs[0].shape[0] // {"lstm": 4, "gru": 3}.get(node.op, 1)
+    projected = known[1].outputs[0].shape[1]
+    named: dict[str, object] = {}
+    if node.op == "rnn_relu":
+        named["nonlinearity"] = "relu"
+    named |= {"num_layers": layers} if layers != 1 else {}
+    named |= {} if biases else {"bias": False}
+    named |= {"batch_first": True} if node.get("batch_first") else {}
+    named |= {"dropout": node.get("dropout")} if node.get("dropout") else {}
+    named |= {"bidirectional": True} if both else {}
+    named |= {"proj_size": projected} if projected != hidden else {}
+    roles = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if biases else [])
+    roles += ["weight_hr"] if projected != hidden else []
+    ends = [f"_l{number}{end}" for number in range(layers) for end in (("", "_reverse") if both else ("",))]
+    names = [f"{role}{end}" for end in ends for role in roles]
+    state = {name: leaf.scope for name, leaf in zip(names, known, strict=True)}
+    text = f"nn.{_RECURRENT[node.op]}({known[0].outputs[0].shape[1]}, {hidden}{_named(named)})"
+    return Layer(text, state, ("input", "hx"))
+
+
+def _cell(found: _Found) -> Layer | None:
+    node = found.node
+    roles = {"w_ih": "weight_ih", "w_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh"}
+    leaves = {mine: found.leaf(theirs) for theirs, mine in roles.items()}
+    state = {name: leaf.scope for name, leaf in leaves.items() if leaf is not None}
+    weight = leaves["weight_ih"]
+    if weight is None or leaves["weight_hh"] is None or len(state) not in (2, 4):
+        return None
+    named: dict[str, object] = {"bias": False} if len(state) == 2 else {}
+    if node.op == "rnn_relu_cell":
+        named["nonlinearity"] = "relu"
+    rows, width = weight.outputs[0].shape
+    hidden = rows // {"lstm_cell": 4, "gru_cell": 3}.get(node.op, 1)
+    return Layer(f"nn.{_CELLS[node.op]}({width}, {hidden}{_named(named)})", state, ("input", "hx"))
+
+
+_MAKERS: dict[str, Callable[[_Found], Layer | None]] = {
+    "convolution": _convolution,
+    "linear": _linear,
+    "layer_norm": _layer_norm,
+    "rms_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "batch_norm": _statistics,
+    "instance_norm": _statistics,
+    "embedding": _embedding,
+    **dict.fromkeys(_RECURRENT, _recurrent),
+    **dict.fromkeys(_CELLS, _cell),
+}
+
+_WORD = re.compile(r"\W+")
+
+
+class Names:
+    """Names of attributes, each given once.
+
+    A name follows the original's path: `layer1.0.conv` is `layer1_0_conv`.
+    """
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self._taken = set(taken)
+
+    def of(self, path: str, otherwise: str) -> str:
+        """A free name for what had this path."""
+        name = _WORD.sub("_", path).strip("_") or otherwise
+        name = f"m{name}" if name[0].isdigit() else name
+        number, free = 1, name
+        while free in self._taken:
+            number += 1
+            free = f"{name}_{number}"
+        self._taken.add(free)
+        return free
+
+
+def layers_of(module: Module, live: set[int]) -> tuple[dict[int, Layer], list[Layer]]:
+    """The layers of a module: by the steps that call them, and each once in the order of first use.
+
+    A parameter of a layer is read by calls of that layer alone; where another operation reads it as well, it is a
+    parameter of the module.
+    """
+    found: dict[int, Layer] = {}
+    readers: dict[str, set[int]] = {}
+    for place in sorted(live):
+        step = module.steps[place]
+        layer = layer_of(step, module)
+        if layer is not None:
+            found[place] = layer
+        for value in values_in(tuple(step.arguments.values())):
+            source = module.steps[value.place].node
+            if source.op in ("parameter", "buffer"):
+                readers.setdefault(source.scope, set()).add(place)
+    by_key: dict[tuple[object, ...], Layer] = {}
+    for place, layer in found.items():
+        key = (layer.text, tuple(layer.state.items()))
+        by_key.setdefault(key, layer).steps.append(place)
+    kept: list[Layer] = []
+    calls: dict[int, Layer] = {}
+    for layer in by_key.values():
+        users = set(layer.steps)
+        if all(readers.get(name, set()) <= users for name in layer.state.values()):
+            kept.append(layer)
+            calls |= dict.fromkeys(layer.steps, layer)
+    return calls, kept
+
+
+def values_in(argument: Argument) -> list[Value]:
+    """The values that an argument names, those of both modes."""
+    if isinstance(argument, Value):
+        return [argument]
+    if isinstance(argument, tuple):
+        return [value for item in argument for value in values_in(item)]
+    if hasattr(argument, "train"):
+        return [*values_in(argument.eval), *values_in(argument.train)]
+    return []

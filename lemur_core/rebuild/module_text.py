@@ -1,0 +1,162 @@
+"""The file around the lines of a rebuilt module: its head, layers and parameters, and the names of its state."""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lemur_core.graphs.modes import TRAIN, Step
+from lemur_core.rebuild.calls import UNKNOWN
+from lemur_core.rebuild.layers import Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A module's source, and what is to be known of it.
+
+    Args:
+        mapping: the original's name of each parameter and buffer, by the new one.
+        fixed: sizes that follow the inputs by no formula that was found: these have the values of the first run.
+        takes: the numbers of the inputs that `forward` takes: of those that it uses.
+    """
+
+    source: str
+    mapping: Mapping[str, str]
+    fixed: tuple[str, ...] = ()
+    takes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a module is written of.
+
+    Args:
+        input_names: of the tensors that `forward` takes, by number.
+        lines: of `forward`, each with the only mode in which it runs.
+        own: parameters and buffers that are of no layer: the new name and its step by the old name.
+        functions: functions with gradients of their own, name by text.
+        sizes: where free sizes are read: input and dimension, by the size.
+        unknown: numbers without a formula, as they are marked in the lines.
+    """
+
+    name: str
+    steps: Sequence[Step]
+    input_names: Mapping[int, str]
+    lines: Sequence[tuple[int | None, str]]
+    layers: Sequence[Layer]
+    own: Mapping[str, tuple[str, Step]]
+    functions: Mapping[str, str]
+    sizes: Mapping[str, tuple[str, int]]
+    unknown: Sequence[str]
+
+    def file(self, header: str) -> Rebuilt:
+        """The whole file. Args: header: the lines at its top, as comments."""
+        mapping: dict[str, str] = {}
+        made: list[str] = []
+        for layer in self.layers:
+            made.append(f"self.{layer.name} = {layer.text}")
+            mapping |= {f"{layer.name}.{name}": old for name, old in layer.state.items()}
+            if layer.counter and any(step.node.scope == layer.counter for step in self.steps):
+                mapping[f"{layer.name}.num_batches_tracked"] = layer.counter
+            made += [f"self.{layer.name}.{name}.requires_grad = False" for name in layer.frozen]
+        for old, (name, step) in self.own.items():
+            made.append(_registered(name, step))
+            mapping[name] = old
+        body, forward = "\n        ".join(made), self.body()
+        text = "\n".join(line for line in (*(f"# {line}".rstrip() for line in header.splitlines()),) if line)
+        functional = (
+            "\nfrom torch.nn import functional as F" if re.search(r"\bF\.", forward + "".join(self.functions)) else ""
+        )
+        vision = "import torchvision\n" if "torchvision.ops." in forward else ""
+        functions = "".join(f"class {name}{text}\n\n\n" for text, name in self.functions.items())
+        init = f"    def __init__(self):\n        super().__init__()\n        {body}\n\n" if made else ""
+        source = (
+            f"{text}\nimport torch\n{vision}from torch import nn{functional}\n\n\n"
+            f"{functions}class {self.name}(nn.Module):\n{init}"
+            f"    def forward(self{''.join(f', {name}' for name in self.input_names.values())}):\n{forward}\n"
+        ).lstrip("\n")
+        if not re.search(r"\btorch\.", re.sub(r"^(from|import) .*$", "", source, flags=re.MULTILINE)):
+            source = source.replace("import torch\n", "", 1)
+        marked = f"{UNKNOWN}(\\d+){UNKNOWN}"
+        fixed = [self.unknown[int(number)] for number in re.findall(marked, source)]
+        source = re.sub(marked, "", source) + _renaming(mapping)
+        return Rebuilt(source, mapping, tuple(dict.fromkeys(fixed)), tuple(self.input_names))
+
+    def body(self) -> str:
+        """The lines of `forward`, with those that name sizes before them."""
+        out: list[str] = []
+        before: int | None = None
+        opened = ""
+        for mode, line in self.lines:
+            if mode is None:
+                opened = ""
+                out.append(f"        {line}")
+            else:
+                condition = "if self.training:" if mode == TRAIN else "if not self.training:"
+                if before != mode or not opened:
+                    opened = "else:" if opened and before is not None and opened != "else:" else condition
+                    out.append(f"        {opened}")
+                out.append(f"            {line}")
+            before = mode
+        return self._with_sizes("\n".join(out))
+
+    def _with_sizes(self, body: str) -> str:
+        """Name the sizes of the inputs that are used, in one line for each input."""
+        lines = []
+        for name in self.input_names.values():
+            used = sorted({int(dim) for dim in re.findall(rf"\b{re.escape(name)}\.shape\[(\d+)\]", body)})
+            if not used:
+                continue
+            rank = next(
+                len(step.node.outputs[0].shape)
+                for step in self.steps
+                if step.node.op == "input" and self.input_names[step.node.get("number")] == name
+            )
+            places = {dim: size for size, (of, dim) in self.sizes.items() if of == name}
+            texts = [places.get(dim, f"N{dim}") for dim in range(rank)]
+            names = [one if one.isidentifier() else f"N{dim}" for dim, one in enumerate(texts)]
+            names = [f"{one}_" if one in self.input_names.values() else one for one in names]
+            for dim in used:
+                body = body.replace(f"{name}.shape[{dim}]", names[dim])
+            if len(used) == 1 and rank > 1:
+                lines.append(f"        {names[used[0]]} = {name}.shape[{used[0]}]")
+            else:
+                comma = "," if rank == 1 else ""
+                shown = ", ".join(one if dim in used else "_" for dim, one in enumerate(names))
+                lines.append(f"        {shown}{comma} = {name}.shape")
+        return "\n".join([*lines, body])
+
+
+def _registered(name: str, step: Step) -> str:
+    """A parameter or a buffer that is of no layer."""
+    kind = step.node.outputs[0]
+    shape = ", ".join(map(str, kind.shape)) if kind.shape else "()"
+    dtype = "" if kind.dtype == "float32" else f", dtype=torch.{kind.dtype}"
+    if step.node.op == "buffer":
+        return f'self.register_buffer("{name}", torch.zeros({shape}{dtype}))'
+    frozen = "" if step.node.get("trained") else ", requires_grad=False"
+    return f"self.{name} = nn.Parameter(torch.zeros({shape}{dtype}){frozen})"
+
+
+def _renaming(mapping: Mapping[str, str]) -> str:
+    """The function that brings the original's state under the names used here."""
+    plain = {new.replace(".", "_"): new for new in mapping}
+    odd = {new: old for new, old in mapping.items() if old.replace(".", "_") != new.replace(".", "_")}
+    if len(plain) < len(mapping) or len({old.replace(".", "_") for old in mapping.values()}) < len(mapping):
+        odd = dict(mapping)
+    if all(new == old for new, old in mapping.items()):
+        return ""
+    lines = [
+        "",
+        "",
+        "def renamed(state, module):",
+        '    """The original\'s state dict under the names of this module."""',
+    ]
+    lines.append('    plain = {name.replace(".", "_"): value for name, value in state.items()}')
+    if odd:
+        pairs = textwrap.wrap(", ".join(f'"{new}": "{old}"' for new, old in odd.items()), 104)
+        lines += ["    odd = {", *(f"        {pair}" for pair in pairs), "    }"]
+        lines.append('    plain |= {new.replace(".", "_"): state[old] for new, old in odd.items()}')
+    lines.append("    own = module.state_dict().items()")
+    lines.append('    return {name: plain.get(name.replace(".", "_"), value) for name, value in own}')
+    return "\n".join(lines) + "\n"

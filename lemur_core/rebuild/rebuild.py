@@ -1,0 +1,493 @@
+"""A module written from its graph alone: the source of one `nn.Module` that computes the same.
+
+Layers that belong together become `nn` layers, other parameters `nn.Parameter`; operations become expressions, each
+written where its value is used if it is used once. Eval and train mode are one text: layers and dropout know the mode
+themselves, what else differs stands under `if self.training`.
+"""
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
+from lemur_core.graphs.modes import EVAL, TRAIN, Choice, Module, Step, Value, merge
+from lemur_core.graphs.symbolic import Size, names_in
+from lemur_core.rebuild.calls import ATOM, CHOICE, UNKNOWN, Call, RebuildError, Text, function
+from lemur_core.rebuild.expressions import expression
+from lemur_core.rebuild.functions import OP, Custom, custom_of
+from lemur_core.rebuild.layers import Layer, Names, layers_of, values_in
+from lemur_core.rebuild.module_text import Parts, Rebuilt
+
+_WIDTH = 110  # of a line of `forward`, without what stands around it
+_INLINE = 70  # of an expression that is written where it is used
+_VARIABLES = (*"yzuvwstpqr", *(f"h{number}" for number in range(1, 10_000)))
+#: What gives further values only where they are asked for.
+_FIRST_ALONE = ("max_pool", "adaptive_max", "fractional_max", "nll_loss", "_weight_norm", "torchvision::")
+_RESERVED = (
+    "forward",
+    "training",
+    "train",
+    "eval",
+    "half",
+    "float",
+    "double",
+    "type",
+    "to",
+    "cuda",
+    "cpu",
+    "apply",
+    "children",
+    "modules",
+    "parameters",
+    "buffers",
+    "load",
+    "compile",
+    "register_buffer",
+    "zero_grad",
+)
+
+
+def rebuild(
+    evaluated: Graph,
+    trained: Graph | None = None,
+    *,
+    name: str = "Rebuilt",
+    inputs: Mapping[int, str] | None = None,
+    header: str = "",
+) -> Rebuilt:
+    """The source of a module.
+
+    Args:
+        evaluated, trained: canonical graphs of both modes, with numbers that follow the inputs as `Size`.
+        inputs: names for the tensors that `forward` is given, by number; None: as they stand in the graphs.
+        header: the lines at the top of the file, as comments.
+
+    Raises: RebuildError if an operation cannot be written.
+    """
+    module = merge(evaluated, trained)
+    return _Writer(module, name, input_names(module.steps) if inputs is None else inputs).write(header)
+
+
+def input_names(steps: Sequence[Step]) -> dict[int, str]:
+    """A name for each input that is used, by its number: `x` of `x`, `x_0` of `x.0`."""
+    names = Names((*keyword.kwlist, "self", "torch", "nn", "F", "torchvision"))
+    given = {step.node.get("number"): step.node.scope for step in steps if step.node.op == "input"}
+    return {number: names.of(scope.replace("*", "x"), "x") for number, scope in sorted(given.items())}
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An expression that is written where its value is used."""
+
+    text: Text
+    holds: list[Value]
+    moves: bool  # whether its place in the order matters: it draws, or changes a layer that is called again
+    call: Call | None = None
+
+
+@dataclass(slots=True)
+class _Writer:
+    module: Module
+    name: str
+    input_names: Mapping[int, str]
+    lines: list[tuple[int | None, str]] = field(default_factory=list)
+    texts: dict[Value, Text] = field(default_factory=dict)
+    pending: dict[Value, _Pending] = field(default_factory=dict)
+    uses: dict[Value, int] = field(default_factory=dict)
+    users: dict[Value, list[int]] = field(default_factory=dict)
+    free: list[str] = field(default_factory=list)
+    owners: dict[str, Value] = field(default_factory=dict)
+    calls: dict[int, Layer] = field(default_factory=dict)
+    own: dict[str, tuple[str, Step]] = field(default_factory=dict)  # parameters that are of no layer, by the old name
+    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)  # where free sizes are read: input and dimension
+    unknown: list[str] = field(default_factory=list)
+    names: Names = field(default_factory=lambda: Names(_RESERVED))
+    like: Text | None = None
+    like_dtype: str = ""
+    results: list[Text] = field(default_factory=list)
+    customs: dict[int, Custom] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)  # functions with gradients of their own: name by text
+    place: int = 0
+    next_place: int = 0
+
+    def write(self, header: str) -> Rebuilt:
+        layers = self._run()
+        return self._parts(layers).file(header)
+
+    def _run(self) -> list[Layer]:
+        """Write all lines. Returns: the layers that they call."""
+        for place, step in enumerate(self.module.steps):
+            if step.node.op == OP:
+                self._take_custom(place)
+        live, writes = self._live()
+        self.calls, layers = layers_of(self.module, live)
+        live, writes = self._without_updates(writes)
+        self.calls = {place: layer for place, layer in self.calls.items() if place in live}
+        layers = [layer for layer in layers if any(place in live for place in layer.steps)]
+        for layer in layers:
+            self._name(layer)
+        self._count(live, writes)
+        self._inputs(live)
+        order = sorted(live)
+        steps = [
+            place
+            for place in order
+            if self.module.steps[place].node.op not in LEAVES or self.module.steps[place].node.op == "constant"
+        ]
+        for turn, place in enumerate(steps):
+            self.next_place = steps[turn + 1] if turn + 1 < len(steps) else -1
+            self._step(place)
+        written = [(target, self._text(value), mode) for target, value, mode in writes]
+        outputs = [self._text(value) for value in self.module.outputs]
+        for target, text, mode in written:
+            leaf = self.module.steps[target.place]
+            self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {self._leaf(leaf).text}.copy_({text.text})")]
+        self.results = outputs
+        self.lines.append((None, f"return {', '.join(text.text for text in outputs)}"))
+        return layers
+
+    # --- what is needed -------------------------------------------------------------------------------------------
+
+    def _live(self, writes: Sequence[tuple[Value, Argument, int | None]] | None = None) -> Any:
+        writes = list(self.module.writes if writes is None else writes)
+        wanted = {value.place for value in values_in(tuple(self.module.outputs))}
+        for target, value, _ in writes:
+            wanted |= {one.place for one in values_in((target, value))}
+        for place in range(len(self.module.steps) - 1, -1, -1):
+            if place in wanted:
+                wanted |= {value.place for value in self._read(place)}
+        return wanted, writes
+
+    def _without_updates(self, writes: Sequence[tuple[Value, Argument, int | None]]) -> Any:
+        """The writes that no layer does itself."""
+        done = {name for layer in self.calls.values() for name in layer.state.values()}
+        done |= {layer.counter for layer in self.calls.values() if layer.counter}
+        rest = [item for item in writes if self.module.steps[item[0].place].node.scope not in done]
+        return self._live(rest)
+
+    def _count(self, live: set[int], writes: Sequence[tuple[Value, Argument, int | None]]) -> None:
+        for place in sorted(live):
+            for value in self._read(place):
+                self._use(value, place)
+        for value in values_in(tuple(self.module.outputs)):
+            self._use(value, -2)
+        for _, given, _ in writes:
+            for value in values_in(given):
+                self._use(value, -2)
+
+    def _use(self, value: Value, place: int) -> None:
+        self.uses[value] = self.uses.get(value, 0) + 1
+        self.users.setdefault(value, []).append(place)
+
+    def _read(self, place: int) -> list[Value]:
+        """The values that a step reads, but those that a layer holds."""
+        step, layer = self.module.steps[place], self.calls.get(place)
+        if place in self.customs:
+            return list(self.customs[place].takes)
+        names = layer.inputs if layer else tuple(step.arguments)
+        if layer and "hx" in names and not self._state(step):
+            names = tuple(name for name in names if name != "hx")
+        return [value for name in names for value in values_in(step.arguments.get(name))]
+
+    def _name(self, layer: Layer) -> None:
+        first = next(iter(layer.state.values()), "")
+        node = self.module.steps[layer.steps[0]].node
+        path = first.rpartition(".")[0]
+        layer.name = self.names.of(path or "", path or node.op.removesuffix("olution"))
+        scopes = {step.node.scope: step.node for step in self.module.steps if step.node.op == "parameter"}
+        layer.frozen = tuple(
+            name for name, old in layer.state.items() if old in scopes and not scopes[old].get("trained")
+        )
+
+    def _inputs(self, live: set[int]) -> None:
+        for place, step in enumerate(self.module.steps):
+            if step.node.op != "input":
+                continue
+            number = step.node.get("number")
+            name, value = self.input_names[number], Value(place)
+            self.texts[value] = Text(name, ATOM)
+            if place in live:
+                self.owners[name] = value
+            kind = step.node.outputs[0]
+            if self.like is None:
+                self.like, self.like_dtype = Text(name, ATOM), kind.dtype
+                self.uses[value] = self.uses.get(value, 0) + 1_000_000  # it stays, for its device
+            for dim, size in enumerate(kind.shape):
+                if isinstance(size, Size):
+                    self.sizes.setdefault(size.text, (name, dim))
+
+    # --- one operation --------------------------------------------------------------------------------------------
+
+    def _step(self, place: int) -> None:
+        self.place = place
+        step = self.module.steps[place]
+        if any(isinstance(value, Choice) for value in step.arguments.values()) and place not in self.calls:
+            self._settle(step)
+        while True:
+            text, call = self._write(place, step)
+            inlined = [value for value in self._read(place) if value in self.pending]
+            if len(text.text) <= _WIDTH or not inlined:
+                break
+            self._assign(max(inlined, key=lambda value: len(self.pending[value].text.text)))
+        holds = self._held(self._read(place))
+        moves = "draw" in dict(step.node.arguments) or any(
+            self.pending[value].moves for value in self._read(place) if value in self.pending
+        )
+        layer = self.calls.get(place)
+        moves |= layer is not None and len(layer.steps) > 1
+        for value in self._read(place):
+            self.pending.pop(value, None)
+        used = [Value(place, output) for output in range(len(step.node.outputs)) if Value(place, output) in self.uses]
+        value = Value(place, 0)
+        several = self._gives(step)
+        if several > 1:
+            self._unpack(step, used, several, text, holds)
+            return
+        self.pending[value] = _Pending(text, holds, moves, call)
+        users = self.users.get(value, [])
+        stays = (len(text.text) <= _INLINE and self.uses.get(value, 0) == 1 and users[0] != -2) or self._returned(value)
+        if (
+            not stays
+            or (moves and users != [self.next_place] and not self._returned(value))
+            or (step.mode is not None and users[:1] == [-2])
+        ):
+            self._assign(value)
+
+    def _returned(self, value: Value) -> bool:
+        return (
+            len(self.module.outputs) == 1
+            and self.module.outputs[0] == value
+            and self.uses[value] == 1
+            and self.next_place == -1
+        )
+
+    def _gives(self, step: Step) -> int:
+        """How many values Python gets of it."""
+        if step.node.op in ("batch_norm", "instance_norm"):
+            return 1
+        place = self.place
+        taken = max(
+            (output for output in range(len(step.node.outputs)) if Value(place, output) in self.uses), default=0
+        )
+        return (
+            taken + 1
+            if step.node.op.startswith(("max_pool", "adaptive_max", "fractional_max"))
+            else len(step.node.outputs)
+        )
+
+    def _unpack(self, step: Step, used: Sequence[Value], several: int, text: Text, holds: list[Value]) -> None:
+        place = used[0].place
+        taken = self._release(holds)
+        names = [
+            self._variable(Value(place, output), taken) if Value(place, output) in used else "_"
+            for output in range(several)
+        ]
+        recurrent = step.node.op in ("lstm", "gru", "rnn_tanh", "rnn_relu") and place in self.calls
+        if recurrent and step.node.op == "lstm":
+            left = f"{names[0]}, ({names[1]}, {names[2]})" if {names[1], names[2]} != {"_"} else f"{names[0]}, _"
+        else:
+            left = ", ".join(names)
+        self.lines.append((step.mode, f"{left} = {text.text}"))
+
+    def _write(self, place: int, step: Step) -> tuple[Text, Call | None]:
+        layer = self.calls.get(place)
+        if place in self.customs:
+            custom = self.customs[place]
+            return function(f"{self._custom(custom)}.apply", *(self._text(one).text for one in custom.takes)), None
+        if layer is None:
+            call = self._call(step)
+            return expression(call), call
+        given = [self._text(step.arguments[name]).text for name in layer.inputs[:1]]
+        if "hx" in layer.inputs:
+            texts = [self._text(part).text for part in self._state(step)]
+            given += [texts[0] if len(texts) == 1 else f"({', '.join(texts)})"] if texts else []
+        return function(f"self.{layer.name}", *given), None
+
+    def _take_custom(self, place: int) -> None:
+        """A function with a gradient of its own; where that cannot be written, as if it were its forward's."""
+        step = self.module.steps[place]
+        try:
+            custom = custom_of(self.module, place)
+            self._custom(custom)
+            self.customs[place] = custom
+        except RebuildError:  # the comparison of gradients decides
+            step.arguments = {"input": step.arguments["input"]}
+
+    def _custom(self, custom: Custom) -> str:
+        """The name of a function with a gradient of its own, which is written once for all of the same text."""
+        names = [f"x{number}" for number in range(len(custom.takes))] if len(custom.takes) > 1 else ["x"]
+        forward = _Writer(custom.forward, "", dict(enumerate(names)))
+        forward._run()
+        backward = _Writer(custom.backward, "", dict(enumerate([*names, "grad"])))
+        backward._run()
+        left = ", ".join(names) + ("," if len(names) == 1 else "")
+        backward.lines.pop()
+        found = [text.text for text in backward.results]
+        gradients = ["None" if place is None else found[place] for place in custom.gradients]
+        backward.lines.append((None, f"return {', '.join(gradients)}"))
+        text = "\n".join(
+            [
+                "(torch.autograd.Function):",
+                "    @staticmethod",
+                f"    def forward(ctx, {', '.join(names)}):",
+                f"        ctx.save_for_backward({', '.join(names)})",
+                forward._parts().body(),
+                "",
+                "    @staticmethod",
+                "    def backward(ctx, grad):",
+                f"        {left} = ctx.saved_tensors",
+                backward._parts().body(),
+            ]
+        )
+        return self.functions.setdefault(text, f"Function{len(self.functions) + 1}")
+
+    def _state(self, step: Step) -> tuple[Argument, ...]:
+        """The state that a recurrent layer begins with, unless it is zero."""
+        value = step.arguments.get("hx")
+        parts = value if isinstance(value, tuple) else (value,)
+        return () if all(isinstance(part, Value) and self._is_zero(part) for part in parts) else parts
+
+    def _is_zero(self, value: Value) -> bool:
+        node = self.module.steps[value.place].node
+        return node.op == "full" and node.get("value") == 0
+
+    def _call(self, step: Step) -> Call:
+        node = step.node
+        tensors: dict[str, Any] = {}
+        kinds: dict[str, TensorType] = {}
+        inner = None
+        for name, value in step.arguments.items():
+            if isinstance(value, Value | Choice) and values_in(value):
+                tensors[name] = self._text(value)
+                first = values_in(value)[-1]
+                kinds[name] = self._kind(first)
+                waiting = self.pending.get(first) if name == "input" else None
+                inner = waiting.call if waiting else inner
+            elif isinstance(value, tuple) and values_in(value):
+                tensors[name] = [None if item is None else self._text(item) for item in value]
+        return Call(node, tensors, kinds, self._number, self.like, self.like_dtype, inner, self._gives(step))
+
+    def _kind(self, value: Value) -> TensorType:
+        step = self.module.steps[value.place]
+        return step.node.outputs[value.output]
+
+    def _text(self, value: Argument) -> Text:
+        if isinstance(value, Choice):
+            one, other = self._text(value.eval), self._text(value.train)
+            return Text(f"{other.within(CHOICE + 1)} if self.training else {one.within(CHOICE)}", CHOICE)
+        if not isinstance(value, Value):
+            return Text(self._number(value, None), ATOM)
+        if value in self.pending:
+            return self.pending[value].text
+        if value in self.texts:
+            return self.texts[value]
+        return self._leaf(self.module.steps[value.place])
+
+    def _leaf(self, step: Step) -> Text:
+        if step.node.op not in ("parameter", "buffer"):
+            raise RebuildError(f"{step.node.op} outside of where it has a meaning")
+        old = step.node.scope
+        for layer in self.calls.values():
+            for name, theirs in layer.state.items():
+                if theirs == old:
+                    return Text(f"self.{layer.name}.{name}", ATOM)
+        if old not in self.own:
+            self.own[old] = (self.names.of(old, "weight"), step)
+        return Text(f"self.{self.own[old][0]}", ATOM)
+
+    def _settle(self, step: Step) -> None:
+        """Write what differs between the modes into variables of its own."""
+        for name, value in step.arguments.items():
+            if isinstance(value, Choice) and values_in(value):
+                text = self._text(value)
+                if len(text.text) <= _INLINE:
+                    continue
+                holds = self._held(values_in(value))
+                branches = [(mode, self._text(part).text) for mode, part in ((TRAIN, value.train), (EVAL, value.eval))]
+                for one in values_in(value):
+                    self.pending.pop(one, None)
+                taken = self._release(holds)
+                joined = Value(len(self.module.steps), 0)
+                self.module.steps.append(Step(self._nodes_of(value)))
+                variable = self._variable(joined, taken)
+                self.lines += [(mode, f"{variable} = {text}") for mode, text in branches if text != variable]
+                self.uses[joined] = 1
+                step.arguments[name] = joined
+
+    def _nodes_of(self, value: Choice) -> tuple[Any, Any]:
+        node = self.module.steps[values_in(value)[-1].place].node
+        return node, node
+
+    def _number(self, value: Argument, call: Call | None) -> str:
+        if isinstance(value, Size):
+            return self._size(value)
+        if type(value) is tuple:
+            return f"({', '.join(self._number(item, call) for item in value)}{',' * (len(value) == 1)})"
+        if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+            return f'float("{value}")'
+        if isinstance(value, Choice):
+            return f"{self._number(value.train, call)} if self.training else {self._number(value.eval, call)}"
+        return repr(value)
+
+    def _size(self, size: Size) -> str:
+        if size.text in self.sizes:
+            return "{}.shape[{}]".format(*self.sizes[size.text])
+        if all(name in self.sizes for name in names_in(size.text)):
+            return re.sub(r"[A-Z]\w*", lambda found: "{}.shape[{}]".format(*self.sizes[found[0]]), size.text)
+        self.unknown.append(f"{size.value:g}, for which there is no formula")
+        value = int(size.value) if size.value == int(size.value) else size.value
+        return f"{value!r}{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
+
+    # --- variables ------------------------------------------------------------------------------------------------
+
+    def _held(self, values: Sequence[Value]) -> list[Value]:
+        found: list[Value] = []
+        for value in values:
+            found += self.pending[value].holds if value in self.pending else [value]
+        return found
+
+    def _assign(self, value: Value) -> None:
+        """Give a value a name of its own."""
+        waiting = self.pending.pop(value)
+        taken = self._release(waiting.holds)
+        variable = self._variable(value, taken)
+        self.lines.append((self.module.steps[value.place].mode, f"{variable} = {waiting.text.text}"))
+
+    def _release(self, holds: Sequence[Value]) -> list[str]:
+        """Names that are free once these values are read."""
+        freed = []
+        for value in holds:
+            self.uses[value] = self.uses.get(value, 0) - 1
+            text = self.texts.get(value)
+            if self.uses[value] <= 0 and text is not None and self.owners.get(text.text) == value:
+                del self.owners[text.text]
+                freed.append(text.text)
+        return freed
+
+    def _variable(self, value: Value, taken: list[str]) -> str:
+        names = [*taken, *_VARIABLES]
+        name: str = next(
+            one for one in names if (one not in self.owners and one not in self.input_names.values()) or one in taken
+        )
+        if name in taken:
+            taken.remove(name)
+        self.owners[name] = value
+        self.texts[value] = Text(name, ATOM)
+        if value not in self.uses:
+            self.uses[value] = 0
+        return name
+
+    def _parts(self, layers: Sequence[Layer] = ()) -> Parts:
+        return Parts(
+            self.name,
+            self.module.steps,
+            self.input_names,
+            self.lines,
+            layers,
+            self.own,
+            self.functions,
+            self.sizes,
+            self.unknown,
+        )

@@ -1,0 +1,1 @@
+"""Features of one code: tokens, shingles, MinHash signatures, structural fingerprints."""

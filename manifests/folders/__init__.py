@@ -1,0 +1,1 @@
+"""Finished folders: their kinds, manifests, tables and checks."""

@@ -1,0 +1,117 @@
+"""The checks of a finished folder that hold for every kind: digests, and tables that have the columns of a record."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from lemur_core.files.atomic import sha256_file
+from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, is_of_page
+from manifests.folders.tables import CROISSANT, Configs, offered_tables
+from manifests.records import Record, arrow_schema, first_fault
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `lemur verify`."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def check_files(folder: Path, manifest: Manifest) -> Check:
+    """Every file has the digest that the manifest states, and there are no others."""
+    listed = {item.path: item for item in manifest.outputs}
+    every = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
+    present = {name for name in every if not is_of_page(name)}
+    wrong = [f"{name} is missing" for name in sorted(listed.keys() - present)]
+    wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
+    wrong += [
+        f"{name} differs from its digest"
+        for name in sorted(listed.keys() & present)
+        if sha256_file(folder / name) != listed[name].sha256
+    ]
+    wrong += _page_faults(folder, every - present)
+    return found_check("digests", wrong, f"{len(listed)} files as the manifest states")
+
+
+def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
+    """How the files of a folder's page, if it has one, are not those that it lists."""
+    if not present:
+        return
+    try:
+        listed: dict[str, str] = dict(json.loads((folder / PAGE_FILES).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        yield f"{PAGE_FILES} is missing or not readable"
+        return
+    for name in sorted(listed.keys() | (present - {PAGE_FILES})):
+        if name not in present or name not in listed:
+            yield f"{name} is {'missing' if name in listed else f'not in {PAGE_FILES}'}"
+        elif sha256_file(folder / name) != listed[name]:
+            yield f"{name} differs from its digest"
+
+
+def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:
+    """The check of `croissant.json`; a folder that was made without one needs none."""
+    rows = {item.path: item.rows or 0 for item in manifest.outputs}
+    if CROISSANT not in rows:
+        return []
+    from manifests.folders.croissant import croissant_faults
+
+    tables = offered_tables(configs, rows)
+    files = sum(len(table.paths(folder)) for table in tables)
+    wrong = croissant_faults(folder, tables)
+    return [found_check(CROISSANT, wrong, f"{files} files of {len(tables)} tables as they are")]
+
+
+def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
+    """Tables have the columns of a record type, and every row is one; older ones may lack columns that came later."""
+    name = f"schema {record.__name__}"
+    wrong: list[str] = []
+    rows = 0
+    expected = arrow_schema(record)
+    files = sorted(folder.glob(pattern))
+    for path in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                wrong += _column_faults(path.name, file.schema_arrow, expected, record)
+                if wrong:
+                    break
+                there = [column for column in expected.names if column in file.schema_arrow.names]
+                for batch in file.iter_batches(batch_size=5_000, columns=there):
+                    for row in batch.to_pylist():
+                        record.model_validate(row)
+                    rows += batch.num_rows
+        except (OSError, pa.ArrowInvalid) as error:
+            wrong.append(f"{path.name}: not readable: {str(error).splitlines()[0]}")
+        except ValidationError as error:
+            wrong.append(f"{path.name}: {first_fault(error)}")
+    if not files:
+        wrong.append(f"no file {pattern}")
+    return found_check(name, wrong, f"{rows:,} rows in {len(files)} file{'s' if len(files) != 1 else ''}")
+
+
+def _column_faults(name: str, found: pa.Schema, expected: pa.Schema, record: type[Record]) -> list[str]:
+    faults = []
+    for field in expected:
+        place = found.get_field_index(field.name)
+        if place < 0 and not record.model_fields[field.name].is_required():
+            continue
+        if place < 0:
+            faults.append(f"{name}: no column {field.name}")
+        elif found.field(place).type != field.type:
+            faults.append(f"{name}: column {field.name} is {found.field(place).type}, not {field.type}")
+    return faults
+
+
+def found_check(name: str, wrong: list[str], fine: str) -> Check:
+    """A check from the faults that were found (the first three are told), or what is fine without any."""
+    if not wrong:
+        return Check(name, ok=True, detail=fine)
+    more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+    return Check(name, ok=False, detail="; ".join(wrong[:3]) + more)

@@ -1,0 +1,111 @@
+"""Corpora: which sources are looked at together, pinned, in which order, how much of each, and where each is had."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from lemur_core.files.errors import UsageError, UserError
+from manifests.records import Record, Sha256, first_fault
+
+FOLDER = Path(__file__).parents[1] / "corpora"
+
+Patterns = tuple[Annotated[str, Field(min_length=1)], ...]
+Digest = Sha256 | Annotated[tuple[Sha256, ...], Field(min_length=1)]
+
+#: Where a source may be fetched: wherever it can be had, as a release alone, or as a commit alone. Folders are there.
+Fetch = Literal["either", "package", "git"]
+
+_PATHS = "files, folders or globs, relative to the root of the source; all when empty"
+_SYMBOLS = "patterns over bare or qualified class names ('*Attention', 'timm.layers.*'); all classes when empty"
+_FETCH = "where it may be fetched: either, from a package index alone, or by git alone"
+_DIGEST = "SHA-256 of the source's Python files; several where the builds for different platforms differ"
+
+
+class Alternative(Record):
+    """Where else the same code can be had."""
+
+    source: str = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
+    digest: Digest | None = Field(default=None, description=_DIGEST)
+    paths: Patterns | None = Field(default=None, description="paths there, when they differ")
+
+
+class CorpusSource(Record):
+    """One source of a corpus."""
+
+    name: str = Field(min_length=1, description="what stands before @ in the ids of its blocks")
+    repository: str = Field(default="", description="OWNER/NAME of the repository that the code is developed in")
+    source: str = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
+    digest: Digest | None = Field(default=None, description=_DIGEST)
+    priority: int = Field(default=1, ge=1, description="the smaller, the earlier a bare name is looked up here")
+    paths: Patterns = Field(default=(), description=_PATHS)
+    exclude: Patterns = Field(default=(), description="what of `paths` is left out, in the same form")
+    symbols: Patterns = Field(default=(), description=_SYMBOLS)
+    fetch: Fetch | None = Field(default=None, description=f"{_FETCH}; null: as the corpus says")
+    license: str = Field(default="NOASSERTION", description="SPDX expression")
+    alternative: Alternative | None = None
+
+    def places(self, fetch: Fetch) -> tuple["CorpusSource | Alternative", ...]:
+        """Where the source may be had, in order. Args: fetch: of the corpus, which counts where this has none."""
+        wanted = self.fetch or fetch
+        known = (self,) if self.alternative is None else (self, self.alternative)
+        return tuple(place for place in known if wanted == "either" or kind_of(place.source) in ("folder", wanted))
+
+
+class Corpus(Record):
+    """Sources in the order in which a bare name is looked up, as far as their priorities are equal."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    fetch: Fetch = Field(default="either", description=f"{_FETCH}; of every source that does not say so itself")
+    sources: tuple[CorpusSource, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [source.name for source in self.sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two sources are named {twice[0]!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        for place, source in enumerate(self.sources):
+            if not source.places(self.fetch):
+                wanted = source.fetch or self.fetch
+                form = "NAME@VERSION" if wanted == "package" else "git+URL@REVISION"
+                raise ValueError(
+                    f"sources.{place} ({source.name}): fetch is {wanted!r}, but {source.source} is none, nor is an"
+                    f' alternative; add "alternative": {{"source": "{form}"}}, or give it "fetch": "either"'
+                )
+        return self
+
+
+def kind_of(source: str) -> Literal["git", "folder", "package"]:
+    """What a source's text names, without a look at what is there."""
+    if source.startswith("git+"):
+        return "git"
+    return "folder" if "/" in source or source.startswith((".", "~")) else "package"
+
+
+def corpus_names() -> list[str]:
+    """The corpora that are shipped, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def load_corpus(name: str) -> Corpus:
+    """A corpus that is shipped, or that a JSON file describes.
+
+    Raises: UsageError if there is no such corpus; UserError if there is no such file, or it is not a corpus.
+    """
+    shipped = FOLDER / f"{name}.json"
+    path = shipped if name in corpus_names() else Path(name)
+    try:
+        return Corpus.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        kind = UserError if path.suffix else UsageError
+        raise kind(f"{name}: no such corpus; there are {', '.join(corpus_names())}, or name a JSON file") from None
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {error.strerror}; name a corpus or a JSON file") from error
+    except ValidationError as error:
+        raise UserError(f"{path}: not a corpus: {first_fault(error)}") from None

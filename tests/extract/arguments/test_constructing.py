@@ -1,0 +1,478 @@
+"""The search for constructor arguments."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from extract.arguments.constructing import Arguments, Constructor, confirm, instances, only_on_meta
+from extract.arguments.trials import AttemptError
+
+MakeConstructor = Callable[..., Constructor]
+
+
+def first(made: Constructor) -> Arguments:
+    """The arguments of the first module that can be constructed."""
+    plan = next(made.plans(), None)
+    assert plan is not None, made.worst
+    return plan.arguments
+
+
+def text(signature: str, body: str = "pass", more: str = "") -> str:
+    lines = "\n        ".join(["super().__init__()", *body.split("\n")])
+    return f"""
+{more}
+class A(nn.Module):
+    def __init__(self{", " + signature if signature else ""}):
+        {lines}
+
+    def forward(self, x):
+        return x
+"""
+
+
+def test_what_the_constructor_asks_its_keywords_for(constructor: MakeConstructor) -> None:
+    made = constructor(text("width, **rest", 'self.a = nn.Sequential(rest.get("norm_layer")(width))'))
+    assert dict(first(made).kwargs) == {"width": "32", "norm_layer": "nn.LayerNorm"}
+
+
+STRINGS = {
+    "strings that it is compared with": (
+        "mode",
+        "self.mode = mode.lower()\nassert self.mode in ('max', 'sum')",
+        {"mode": "'max'"},
+    ),
+    "a string that it is compared with": (
+        "pooler_type",
+        "if pooler_type == 'A':\n    pass\nelse:\n    raise ValueError(f'Unknown pooler: {pooler_type}')",
+        {"pooler_type": "'A'"},
+    ),
+    "strings that a message lists": (
+        "kinds",
+        "known = ['D', 'F']\nfor kind in kinds:\n    if kind not in known: raise KeyError(f'known kinds are {known}')",
+        {"kinds": "'D'"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRINGS)
+def test_strings_that_would_do(constructor: MakeConstructor, case: str) -> None:
+    signature, body, kwargs = STRINGS[case]
+    assert dict(first(constructor(text(signature, body))).kwargs) == kwargs
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("self.blocks = self.sizes[depth]", "18"),
+        ("self.blocks = type(self).sizes[depth]", "18"),
+        ("if depth not in self.sizes: raise KeyError(f'invalid depth {depth}')", "18"),
+        ("assert depth in set(self.sizes), 'unknown'", "18"),
+        ("self.blocks = NAMED[depth]", "'tiny'"),
+    ],
+)
+def test_keys_of_a_table_that_a_base_asks(constructor: MakeConstructor, line: str, expected: str) -> None:
+    made = constructor(
+        f"""
+NAMED = {{"tiny": 1, "huge": 9}}
+class Base(nn.Module):
+    sizes = {{18: 2, 34: 4}}
+    def __init__(self, depth):
+        super().__init__()
+        {line}
+class A(Base):
+    def __init__(self, depth, width):
+        super().__init__(depth)
+        self.a = nn.Linear(width, width)
+"""
+    )
+    assert dict(first(made).kwargs) == {"depth": expected, "width": "32"}
+
+
+def test_a_field_of_default_settings_that_is_needed(constructor: MakeConstructor) -> None:
+    more = """
+from dataclasses import dataclass
+@dataclass
+class Cfg:
+    window_size: object = None
+    other: object = None
+"""
+    made = constructor(
+        text("dim, cfg=Cfg()", "window_size = cfg.window_size\nself.a = nn.Linear(dim, window_size * 1)", more)
+    )
+    assert dict(first(made).kwargs) == {"dim": "32", "cfg": "Cfg(window_size=4)"}
+
+
+@pytest.mark.parametrize(
+    ("base", "body"),
+    [
+        ("nn.Conv2d", "super().__init__(*args, **kwargs)"),
+        ("Base", "super().__init__(**kwargs)"),
+        ("Base", "super().__init__(width=4, **kwargs)"),
+    ],
+)
+def test_arguments_that_are_passed_on(constructor: MakeConstructor, base: str, body: str) -> None:
+    """`*args, **kwargs`: what the constructor of a base says that it lacks is given by name."""
+    made = constructor(f"""
+class Base(nn.Module):
+    def __init__(self, dim, *, num_heads, width=2):
+        super().__init__()
+        self.a = nn.MultiheadAttention(dim, num_heads)
+
+class A({base}):
+    def __init__(self, *args, **kwargs):
+        {body}
+
+    def forward(self, x):
+        return x
+""")
+    wanted = {"dim", "num_heads"} if base == "Base" else {"in_channels", "out_channels", "kernel_size"}
+    assert set(dict(first(made).kwargs)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "kwargs"),
+    [
+        ("", "pass", {}),
+        ("dim, num_heads", "self.a = nn.MultiheadAttention(dim, num_heads)", {"dim": "32", "num_heads": "4"}),
+        (
+            "in_channels, out_channels, kernel_size=3",
+            "self.a = nn.Conv2d(in_channels, out_channels, kernel_size)",
+            {"in_channels": "32", "out_channels": "32"},
+        ),
+        ("norm_layer, dim", "self.a = norm_layer(dim)", {"norm_layer": "nn.LayerNorm", "dim": "32"}),
+        ("act", "self.a = nn.Sequential(act)", {"act": "nn.ReLU()"}),
+        ("kernel_size", "a, b = kernel_size", {"kernel_size": "(3, 3)"}),
+        ("in_channels", "a, b, c = in_channels", {"in_channels": "[32, 32, 32]"}),
+        ("width, mult=None", "self.a = nn.Linear(width, int(width * mult))", {"width": "2", "mult": "2"}),
+        ("dim, /, heads", "self.a = nn.MultiheadAttention(dim, heads)", {"heads": "4"}),
+        ("dim, *, bias", "self.a = nn.Linear(dim, dim, bias)", {"dim": "32", "bias": "32"}),
+        ("*args, **kwargs", "pass", {}),
+        ("embed_dim=768, depth=12", "self.a = nn.Linear(embed_dim, depth)", {"embed_dim": "32", "depth": "2"}),
+        ("num_classes: int", "assert num_classes == 4", {"num_classes": "4"}),
+        ("anchors=()", "self.a = nn.Linear(len(anchors[0]), 2)", {"anchors": "[[4, 4, 8, 8], [8, 8, 16, 16]]"}),
+        ("norm_layer=None", "self.a = nn.Sequential(norm_layer(4))", {"norm_layer": "nn.LayerNorm"}),
+    ],
+)
+def test_arguments_by_name(constructor: MakeConstructor, signature: str, body: str, kwargs: dict[str, str]) -> None:
+    found = first(constructor(text(signature, body)))
+    if "mult" in kwargs:  # which of several values works first is free
+        assert dict(found.kwargs).keys() == kwargs.keys()
+    else:
+        assert dict(found.kwargs) == kwargs
+    assert found.args == (("32",) if "/" in signature else ())
+
+
+def test_small_defaults_first_then_as_they_are(constructor: MakeConstructor) -> None:
+    made = constructor(text("embed_dim=768, num_heads=12", "self.a = nn.Linear(embed_dim, num_heads)"))
+    plans = [plan.arguments for plan in itertools.islice(made.plans(), 2)]
+    assert plans == [Arguments(kwargs=(("embed_dim", "32"), ("num_heads", "4"))), Arguments()]
+
+
+def test_no_arguments_are_tried_twice(constructor: MakeConstructor, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Arguments] = []
+    make = Constructor.make
+    monkeypatch.setattr(Constructor, "make", lambda self, arguments, **how: tried.append(arguments) or make(self, arguments, **how))  # fmt: skip
+    made = constructor(text("alpha, beta", "raise ValueError(alpha)"), init=[call(("1",), {}), call(("1",), {})])
+    assert list(made.plans()) == []
+    assert len(tried) == len(set(tried))
+    assert len(tried) <= 150
+
+
+def call(args: tuple[str, ...], kwargs: dict[str, str], way: str = "call") -> dict[str, Any]:
+    return {"args": args, "kwargs": tuple(kwargs.items()), "way": way}
+
+
+def test_what_the_corpus_passes_comes_first(constructor: MakeConstructor) -> None:
+    hints = [call((), {"dim": "24"}), call(("48",), {}, "example"), call((), {"dim": "None"})]
+    made = constructor(text("dim", "self.a = nn.Linear(dim, dim)"), init=hints)
+    plans = [plan.arguments for plan in itertools.islice(made.plans(), 3)]
+    assert plans[:2] == [Arguments(("48",)), Arguments(kwargs=(("dim", "24"),))]
+    assert plans[2] == Arguments(kwargs=(("dim", "32"),))
+    assert made.worst is not None
+    assert "NoneType" in made.worst[0].message
+
+
+def test_an_optional_argument_that_an_error_names(constructor: MakeConstructor) -> None:
+    made = constructor(text("dim, groups=5", "self.a = nn.Conv2d(dim, dim, 1, groups=groups)"))
+    found = dict(first(made).kwargs)
+    assert found["dim"] == "32"
+    assert int(found["groups"]) in (1, 4, 32)
+
+
+BLOCKS = """
+class Basic(nn.Module):
+    expansion = 2
+
+    def __init__(self, width):
+        super().__init__()
+        self.a = nn.Linear(width, width)
+"""
+
+
+def test_a_class_of_the_file(constructor: MakeConstructor) -> None:
+    made = constructor(text("block_type, width", "self.a = block_type(width)\nself.b = block_type.expansion", BLOCKS))
+    assert dict(first(made).kwargs)["block_type"] == "Basic"
+
+
+# --- companions -------------------------------------------------------------------------------------------------------
+
+
+def companion(code: str, parameter: str, name: str = "", **more: Any) -> dict[str, Any]:
+    found = {"parameter": parameter, "method": "__init__", "name": name, "qualname": f"lib.{name}", "code": code}
+    return {**found, "wants_class": False, **more}
+
+
+CONFIG = """
+class SmallConfig:
+    def __init__(self, hidden_size=768, layers=12):
+        self.hidden_size, self.layers = hidden_size, layers
+"""
+
+
+def test_a_companion_configuration(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("config", "self.a = nn.Linear(config.hidden_size, config.layers)"),
+        companions=[companion(CONFIG, "config", "SmallConfig")],
+    )
+    assert dict(first(made).kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
+
+
+def test_calls_come_after_a_small_configuration_that_fails(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("config", "assert config.layers == 5\nself.a = nn.Linear(config.hidden_size, config.layers)"),
+        companions=[companion(CONFIG, "config", "SmallConfig")],
+        init=[{"args": ["SmallConfig(16, 5)"], "kwargs": [], "way": "call"}],
+    )
+    assert [plan.arguments.args for plan in made.plans()] == [("SmallConfig(16, 5)",)]
+
+
+def test_a_companion_takes_the_place_of_what_only_annotations_name(constructor: MakeConstructor) -> None:
+    """The closed file has `object` for the configuration's class."""
+    made = constructor(
+        text("config: SmallConfig", "self.a = nn.Linear(config.hidden_size, 2)", "SmallConfig = object"),
+        companions=[companion(CONFIG, "config", "SmallConfig")],
+    )
+    assert dict(first(made).kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
+
+
+def test_the_file_s_own_class_is_preferred_to_the_companion(constructor: MakeConstructor) -> None:
+    own = CONFIG.replace("768", "640")
+    made = constructor(
+        text("config", "self.size = config.layers", own), companions=[companion("raise 1", "config", "SmallConfig")]
+    )
+    plan = next(made.plans())
+    assert dict(plan.arguments.kwargs) == {"config": "SmallConfig(hidden_size=32, layers=2)"}
+
+
+@pytest.mark.parametrize("code", ["raise ValueError('no')", "import absent_package", "X = 1", ")"])
+def test_a_companion_that_does_not_load_is_left_out(constructor: MakeConstructor, code: str) -> None:
+    made = constructor(text("dim", "self.a = nn.Linear(dim, 2)"), companions=[companion(code, "dim", "Missing")])
+    assert dict(first(made).kwargs) == {"dim": "32"}
+
+
+def test_a_companion_that_ends_the_process_is_left_out(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("dim", "self.a = nn.Linear(dim, 2)"), companions=[companion("raise SystemExit(1)", "dim", "Missing")]
+    )
+    assert dict(first(made).kwargs) == {"dim": "32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "expected"),
+    [
+        ("Gate", "class Gate:\n    def __init__(self, dim, eps=1): pass", ["Gate(dim=32)"]),
+        ("make", "def make(): pass", ["make"]),
+        ("Plain", "class Plain: pass", ["Plain()"]),
+        (
+            "Point",
+            "import dataclasses\n@dataclasses.dataclass\nclass Point:\n    dim: int\n    depth: int = 24",
+            ["Point(depth=2, dim=32)", "Point(dim=32)"],
+        ),
+    ],
+)
+def test_instances(name: str, code: str, expected: list[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert instances(name, names[name]) == expected
+
+
+def test_a_class_is_wanted_not_an_instance(constructor: MakeConstructor) -> None:
+    made = constructor(
+        text("gate", "self.a = gate(4)"),
+        companions=[companion("from torch import nn\nclass Gate(nn.Linear):\n    def __init__(self, n):\n        super().__init__(n, n)\n", "gate", "Gate", wants_class=True)],
+    )  # fmt: skip
+    assert dict(first(made).kwargs) == {"gate": "Gate"}
+
+
+FIELDS = {
+    "lacks": ("self.a = nn.Linear(config.width, config.embed_dim)", "SmallConfig(layers=2, embed_dim=32)"),
+    "has none": ("self.a = nn.Linear(int(8 * config.depth ** 1.0), 2)", "SmallConfig(layers=2, depth=2)"),
+    "lacks inside": (
+        "self.a = nn.Linear(config.vision_config.embed_dim, 2)",
+        "SmallConfig(layers=2, vision_config={'embed_dim': 32})",
+    ),
+}
+OPEN_CONFIG = """
+class InnerConfig:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+class SmallConfig:
+    def __init__(self, layers=12, width=8, depth=None, vision_config=None, **fields):
+        self.layers, self.width, self.depth = layers, width, depth
+        self.vision_config = InnerConfig(**(vision_config or {}))
+        self.__dict__.update(fields)
+"""
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_a_field_that_a_configuration(constructor: MakeConstructor, case: str) -> None:
+    body, expected = FIELDS[case]
+    made = constructor(text("config", body), companions=[companion(OPEN_CONFIG, "config", "SmallConfig")])
+    assert dict(first(made).kwargs) == {"config": expected}
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_traced_and_become_plain(constructor: MakeConstructor) -> None:
+    body = "self.a = nn.MultiheadAttention(config.hidden_size, config.num_attention_heads)\nself.config = config"
+    made = next(constructor(text("config", body)).plans())
+    assert dict(made.arguments.kwargs) == {
+        "config": "types.SimpleNamespace(hidden_size=32, num_attention_heads=4)",
+    }
+    assert type(made.module.config).__name__ == "SimpleNamespace"  # no object of the search is left in the module
+
+
+def test_an_attribute_that_only_forward_asks_for(constructor: MakeConstructor) -> None:
+    made = constructor(text("config", "self.config = config"))
+    plan = next(made.plans())
+    mistake = AttemptError(AttributeError("'types.SimpleNamespace' object has no attribute 'num_heads'"))
+    (variant,) = made.variants(plan, mistake)
+    assert dict(variant.arguments.kwargs) == {"config": "types.SimpleNamespace(num_heads=4)"}
+    mistake = AttemptError(AttributeError("'types.SimpleNamespace' object has no attribute 'hidden_size'"))
+    (again,) = made.variants(variant, mistake)
+    assert dict(again.arguments.kwargs) == {"config": "types.SimpleNamespace(num_heads=4, hidden_size=32)"}
+
+
+def test_an_attribute_that_one_of_two_settings_lacks(constructor: MakeConstructor) -> None:
+    made = constructor(text("config, text_config", "self.a = nn.Linear(config.depth, 2)\nself.b = text_config"))
+    plan = next(made.plans())
+    mistake = AttemptError(AttributeError("'types.SimpleNamespace' object has no attribute 'depth'"))
+    assert [dict(variant.arguments.kwargs)["text_config"] for variant in made.variants(plan, mistake)] == [
+        "types.SimpleNamespace(depth=2)"
+    ]
+
+
+@pytest.mark.parametrize("body", ["self.a = nn.Linear(config['dim'], 2)", "self.a = nn.Linear(config.get('dim'), 2)"])
+def test_settings_that_are_read_like_a_dict(constructor: MakeConstructor, body: str) -> None:
+    assert first(constructor(text("config", body)))
+
+
+# --- variants, sizes, failures ----------------------------------------------------------------------------------------
+
+
+def test_wider_where_a_part_of_a_width_came_to_nothing(constructor: MakeConstructor) -> None:
+    assert dict(first(constructor(text("c1, c2", "heads = c1 // 64\nself.a = nn.Linear(c1 // heads, c2)"))).kwargs) == {
+        "c1": "128",
+        "c2": "128",
+    }
+    made = constructor(text("c1, groups=2", "self.heads = c1 // 64"))
+    plan = next(made.plans())
+    mistake = AttemptError(RuntimeError("shape '[18, 49, 3, 0, -1]' is invalid for input of size 42336"))
+    assert dict(next(made.variants(plan, mistake)).arguments.kwargs) == {"c1": "128"}
+
+
+def test_a_forward_that_cannot_be_read(constructor: MakeConstructor, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreadable:
+        def __get__(self, *_: object) -> None:
+            raise AttributeError("'_CachedForward' object has no attribute '__getattr__'")
+
+    made = constructor(text("mode", "assert mode == 'a'"))
+    monkeypatch.setattr(made.cls, "forward", Unreadable())
+    assert dict(first(made).kwargs) == {"mode": "'a'"}
+
+
+def test_variants_change_what_forward_s_failure_names(constructor: MakeConstructor) -> None:
+    made = constructor(text("dim, window_size=5", "self.dim, self.window = dim, window_size"))
+    plan = next(made.plans())
+    mistake = AttemptError(ValueError("no"))
+    mistake.lines = ("assert n % window_size == 0",)
+    found = [dict(variant.arguments.kwargs) for variant in made.variants(plan, mistake)]
+    assert [kwargs.get("window_size") for kwargs in found][:3] == ["4", "(4, 4)", "2"]
+    assert any(kwargs["dim"] != "32" for kwargs in found)
+
+
+def test_a_large_module_stays_on_meta(constructor: MakeConstructor) -> None:
+    made = next(constructor(text("wide=1024", "self.a = nn.Linear(wide, wide)")).plans())
+    assert made.on_meta
+    assert made.size == 1024 * 1024 + 1024
+    assert next(made.module.parameters()).is_meta
+    small = next(constructor(text("", "self.a = nn.Linear(8, 8)")).plans())
+    assert not small.on_meta
+    assert not next(small.module.parameters()).is_meta
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.a = nn.Parameter(torch.zeros(int(torch.ones(()).item())))",
+        "self.a = nn.Parameter(torch.from_numpy(torch.ones(3).numpy()))",
+    ],
+)
+def test_what_fails_only_on_meta_is_made_for_real(constructor: MakeConstructor, body: str) -> None:
+    made = next(constructor(text("", body)).plans())
+    assert not made.on_meta
+
+
+@pytest.mark.parametrize(
+    ("error", "only"),
+    [
+        (NotImplementedError("Cannot copy out of meta tensor; no data!"), True),
+        (RuntimeError("Tensor.item() cannot be called on meta tensors"), True),
+        (ValueError("dims must be positive"), False),
+        (TypeError("missing 1 required positional argument"), False),
+    ],
+)
+def test_only_on_meta(error: Exception, only: bool) -> None:
+    assert only_on_meta(AttemptError(error)) == only
+
+
+def test_the_mistake_that_came_furthest_is_kept(constructor: MakeConstructor) -> None:
+    body = "if kind == 4:\n    self.a = nn.Linear(2, 2)(torch.zeros(2, 2))\n    raise ValueError('further')\nraise ValueError('early')"
+    made = constructor(text("kind: int", body))
+    made.budget.constructions = 12
+    assert list(made.plans()) == []
+    assert made.worst is not None
+    mistake, arguments = made.worst
+    assert mistake.message == "ValueError: further"
+    assert dict(arguments.kwargs) == {"kind": "4"}
+
+
+def test_a_constructor_that_gives_no_module(constructor: MakeConstructor) -> None:
+    made = constructor("class A(nn.Module):\n    def __new__(cls):\n        return 3\n")
+    assert list(made.plans()) == []
+    assert made.worst is not None
+    assert made.worst[0].message == "TypeError: the constructor returned a int, not a module"
+
+
+def test_the_budget_ends_the_search(constructor: MakeConstructor) -> None:
+    made = constructor(text("a, b, c, d", "raise ValueError(a)"))
+    made.budget.constructions = 5
+    assert list(made.plans()) == []
+    assert made.budget.constructions == 0
+    made = constructor(text("a, b, c, d", "raise ValueError(a)"))
+    made.budget.seconds = -1.0
+    assert list(made.plans()) == []
+    assert made.budget.constructions == 150
+
+
+def test_construction_is_the_same_each_time(constructor: MakeConstructor) -> None:
+    made = constructor(text("dim", "self.a = nn.Linear(dim, dim)\nself.b = nn.Parameter(torch.empty(dim))"))
+    one, two = (confirm(made, Arguments(kwargs=(("dim", "5"),))) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+    assert all(bool(torch.isfinite(p).all()) for p in one.parameters())
+    with pytest.raises(AttemptError):
+        confirm(made, Arguments())

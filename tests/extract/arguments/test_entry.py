@@ -1,0 +1,325 @@
+"""The climb of one block, in this process: how far it comes, and what is said where it stops."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from extract.arguments import search_guest as entry
+from extract.arguments.forwarding import as_call
+from extract.arguments.inputs import INDEX, Fields, Inputs, Items, Literal, Tensor
+from extract.arguments.search_guest import case_of, describe, further_cases, same
+from extract.arguments.trials import Namespace
+
+Climb = Callable[..., dict[str, Any]]
+
+
+def text(forward: str, init: str = "pass", arguments: str = "x", signature: str = "") -> str:
+    body, lines = "\n        ".join(init.split("\n")), "\n        ".join(forward.split("\n"))
+    return f"""
+class A(nn.Module):
+    def __init__(self{", " + signature if signature else ""}):
+        super().__init__()
+        {body}
+
+    def forward(self, {arguments}):
+        {lines}
+"""
+
+
+LINEAR = text("return self.a(x)", "self.a = nn.Linear(dim, 2)", signature="dim")
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "kind", "said"),
+    [
+        ("raise ValueError('at once')", "compiled", "runtime_error", "ValueError: at once (line 4"),
+        ("import no_such_package", "compiled", "missing_dependency", "no_such_package"),
+        ("A = 3", "compiled", "not_defined", "defines no class A"),
+        ("class A: pass", "compiled", "not_a_module", "not a subclass"),
+        (text("return x", "raise ValueError('never')"), "executed", "runtime_error", "A(): ValueError: never (line 8"),
+        (text("return x", "dim / 0", signature="dim"), "executed", None, "A(dim="),
+        (text("return x / None"), "constructed", "type_error", "forward(x=torch.randn((2, 32, 16, 16))): TypeError"),
+        (text("return 3"), "constructed", "runtime_error", "no_output: forward returned int"),
+        (text("return x.argmax()"), "forward", "not_differentiable", "backward(x=torch.randn((2, 32, 16, 16))): ValueError: no output"),
+        (text("return (x - x).sqrt()"), "forward", "not_differentiable", "a gradient is not finite"),
+        (text("return x * 2"), "backward", None, None),
+        (LINEAR, "backward", None, None),
+        (text("if self.training:\n    raise ValueError('targets')\nreturn x * 2"), "backward", None, None),
+        ("class A(nn.Conv2d): pass", "backward", None, None),
+    ],
+)  # fmt: skip
+def test_how_far_a_block_comes(climb: Climb, code: str, level: str, kind: str | None, said: str | None) -> None:
+    found = climb(code)
+    assert found["level"] == level
+    if kind is not None or said is None:
+        assert found.get("kind") == kind
+    assert (said in found["error"]) if said is not None else (found.get("error") is None)
+    assert "\n" not in (found.get("error") or "")
+    assert ("arguments" in found) == (level not in ("compiled", "executed"))
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("goal", ["executed", "forward", "backward"])
+def test_the_climb_ends_at_the_goal(climb: Climb, goal: str) -> None:
+    found = climb(LINEAR, goal=goal)
+    assert found["level"] == goal
+    assert found.get("kind") is None
+    assert found.get("error") is None
+
+
+def test_a_goal_of_constructed_leaves_no_error(climb: Climb) -> None:
+    found = climb(LINEAR, goal="constructed")
+    assert found["level"] == "constructed"
+    assert (found["kind"], found["error"]) == (None, None)
+
+
+def test_arguments_and_what_was_seen(climb: Climb) -> None:
+    found = climb(
+        text("return self.b(self.a(x))", "self.a = nn.Linear(dim, 8)\nself.b = nn.Dropout(0.5)", signature="dim")
+    )
+    assert found["arguments"] == {
+        "init": {"args": [], "kwargs": {"dim": "32"}},
+        "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 16, 32))"}},
+    }
+    assert found["observed"] == {
+        "parameters": 264,
+        "trainable": 264,
+        "buffers": 0,
+        "layers": {"Dropout": 1, "Linear": 1},
+        "cases": [
+            {"inputs": {"x": "float32 2x16x32"}, "outputs": ["float32 2x16x8"]},
+            {"inputs": {"x": "float32 2x32x32"}, "outputs": ["float32 2x32x8"]},
+            {"inputs": {"x": "float32 3x16x32"}, "outputs": ["float32 3x16x8"]},
+        ],
+        "identity_in_eval": False,
+        "train_differs": True,
+        "gradients": 2,
+        "tensors": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("forward", "init", "train_differs", "identity"),
+    [
+        ("return x", "pass", False, True),
+        ("return self.a(x)", "self.a = nn.Dropout(0.3)", True, True),
+        ("return self.a(x)", "self.a = nn.Dropout(0.0)", False, True),
+        ("return self.a(x)", "self.a = nn.BatchNorm2d(32)", True, False),
+        ("return x.mul_(2.0)", "pass", False, False),
+        ("return x + torch.rand(1)", "pass", False, False),
+    ],
+)
+def test_train_and_identity(climb: Climb, forward: str, init: str, train_differs: bool, identity: bool) -> None:
+    observed = climb(text(forward, init))["observed"]
+    assert (observed["train_differs"], observed["identity_in_eval"]) == (train_differs, identity)
+
+
+def test_an_output_that_changes_from_call_to_call_says_nothing_of_train_mode(climb: Climb) -> None:
+    init = "self.calls = 0"
+    observed = climb(text("self.calls += 1\nreturn x * self.calls", init))["observed"]
+    assert "train_differs" not in observed
+
+
+def test_a_forward_that_works_once(climb: Climb) -> None:
+    found = climb(
+        text("if self.done:\n    raise ValueError('again')\nself.done = True\nreturn x * 2", "self.done = False")
+    )
+    assert found["level"] in ("forward", "backward")
+
+
+def test_unset_parameters_get_values(climb: Climb) -> None:
+    """Memory as `torch.empty` leaves it would give no finite gradient, or another one in each run."""
+    block = text("return x @ self.a", "self.a = nn.Parameter(torch.empty(32, 4))")
+    first, second = climb(block), climb(block)
+    assert first == second
+    assert first["level"] == "backward"
+
+
+def test_a_variant_of_the_constructor_where_inputs_do_not_help(climb: Climb) -> None:
+    block = text(
+        "b, n, c = x.shape\nreturn x.view(b, n // self.window, self.window, c)",
+        "self.window = window",
+        signature="window=5",
+    )
+    assert climb(block)["level"] == "backward"
+
+
+def test_settings_that_forward_needs(climb: Climb) -> None:
+    init = "self.a = nn.Linear(config.hidden_size, config.hidden_size)\nself.config = config"
+    found = climb(
+        text("y = self.a(x) / self.config.num_heads\nreturn y * self.config.num_groups", init, signature="config")
+    )
+    assert found["level"] == "backward"
+    assert found["arguments"]["init"]["kwargs"] == {
+        "config": "types.SimpleNamespace(hidden_size=32, num_heads=4, num_groups=32)"
+    }
+
+
+def test_a_lazy_block(climb: Climb) -> None:
+    assert climb(text("return self.a(x)", "self.a = nn.LazyConv2d(4, 1)"))["level"] == "backward"
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "forward", "expected"),
+    [
+        (
+            "transforms",
+            "self.transforms = transforms",
+            "for t in self.transforms:\n            x = t(x)\n        return x * 1",
+            {"transforms": "[nn.Identity()]"},
+        ),
+        (
+            "one, two, three, four, dim=32, shared_mix=None",
+            "self.lin = nn.Linear(dim, dim)\n        self.mix = shared_mix",
+            "return self.mix(self.lin(x), size=3)",
+            {"shared_mix": "lambda x, *_, **__: x"},
+        ),
+    ],
+)
+def test_what_only_another_module_can_mend(
+    climb: Climb, signature: str, body: str, forward: str, expected: dict[str, str]
+) -> None:
+    """A number in the place of a layer: no input helps, so little is spent on inputs."""
+    found = climb(
+        f"""
+class A(nn.Module):
+    def __init__(self, {signature}):
+        super().__init__()
+        {body}
+
+    def forward(self, x):
+        {forward}
+"""
+    )
+    assert found["level"] == "backward", found["error"]
+    assert expected.items() <= found["arguments"]["init"]["kwargs"].items()
+
+
+def test_a_model_that_is_too_large_to_run(climb: Climb) -> None:
+    found = climb(text("return self.a(x)", "self.a = nn.Linear(20000, 20000)"))
+    assert (found["level"], found["kind"]) == ("constructed", "too_large")
+    assert found["error"].startswith("400,020,000 elements")
+
+
+def test_the_origin_is_out_of_reach(tmp_path: Path) -> None:
+    (tmp_path / "home_of_a.py").write_text("X = 1\n")
+    code = "import home_of_a\nfrom torch import nn\nclass A(nn.Module): pass\n"
+    payload = {"code": code, "name": "A", "goal": "executed", "folders": [str(tmp_path)]}
+    assert entry.climb(payload)["level"] == "executed"
+    found = entry.climb({**payload, "origin": ["home_of_a"]})
+    assert (found["level"], found["kind"]) == ("compiled", "missing_dependency")
+    assert "the block's origin" in found["error"]
+    assert "home_of_a" not in sys.modules
+
+
+def test_compiling_is_left_out(climb: Climb) -> None:
+    block = "@torch.compile\ndef double(x):\n    return x * 2\n" + text("return double(x)")
+    if "torch._dynamo" not in sys.modules:
+        pytest.skip("the compiler is not imported in this process")
+    assert climb(block)["level"] == "backward"
+
+
+def test_torch_is_left_as_it_was(climb: Climb) -> None:
+    climb(text("return x * 2"))
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.is_grad_enabled()
+
+
+# --- what is observed -------------------------------------------------------------------------------------------------
+
+NAMES = Namespace({"torch": torch})
+
+
+def test_sizes_and_layers() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()))
+    module[0].requires_grad_(False)
+    found = describe(module)
+    assert found == {
+        "parameters": 16 + 8 + 20,
+        "trainable": 8 + 20,
+        "buffers": 9,
+        "layers": {"Conv2d": 2, "BatchNorm2d": 1, "ReLU": 1, "Sequential": 1},
+    }
+    assert list(found["layers"]) == ["Conv2d", "BatchNorm2d", "ReLU", "Sequential"]  # the most first, then by name
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ((("x", Tensor((2, 3))),), {"x": "float32 2x3"}),
+        ((("x", Tensor((2,), INDEX)), ("n", Literal("4"))), {"x": "int64 2", "n": "4"}),
+        ((("*x", Items((Tensor((2,)), Tensor((3,))))),), {"*0": "float32 2", "*1": "float32 3"}),
+        ((("x", Items((Tensor((2,)), Tensor((3,))))),), {"x.0": "float32 2", "x.1": "float32 3"}),
+        ((("x", Fields((("a", Tensor((2,))), ("b", Literal("None"))))),), {"x.a": "float32 2", "x.b": "None"}),
+        ((("mode", Literal("'sum'")), ("size", Literal("(4, 4)"))), {"mode": "sum", "size": "(4, 4)"}),
+        ((("dtype", Literal("torch.float32")),), {"dtype": "dtype"}),
+    ],
+)
+def test_cases_tell_inputs(inputs: Inputs, told: dict[str, str]) -> None:
+    case = case_of(as_call(inputs), NAMES, {"a": torch.zeros(2, 5), "b": [torch.zeros(())]})
+    assert case == {"inputs": told, "outputs": ["float32 2x5", "float32 scalar"]}
+
+
+def shapes(cases: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(case["inputs"]["x"], case["outputs"][0]) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "expected"),
+    [
+        (
+            nn.MaxPool2d(2),
+            (2, 3, 16, 16),
+            [("float32 2x3x32x32", "float32 2x3x16x16"), ("float32 3x3x16x16", "float32 3x3x8x8")],
+        ),
+        (
+            nn.Linear(8, 4),
+            (2, 16, 8),
+            [("float32 2x32x8", "float32 2x32x4"), ("float32 3x16x8", "float32 3x16x4")],
+        ),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 2)),
+            (2, 3, 8, 8),
+            [("float32 3x3x8x8", "float32 3x2")],
+        ),
+        (nn.Identity(), (2, 3, 128, 128), [("float32 3x3x128x128", "float32 3x3x128x128")]),
+    ],
+)  # fmt: skip
+def test_cases_at_other_sizes(module: nn.Module, shape: tuple[int, ...], expected: list[tuple[str, str]]) -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = module(x)
+            return found
+
+    called = as_call((("x", Tensor(shape)),))
+    assert shapes(further_cases(Named(), called, NAMES)) == expected
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ([torch.ones(2)], [torch.ones(2)], True),
+        ([torch.ones(2)], [torch.zeros(2)], False),
+        ([torch.ones(2)], [torch.ones(2), torch.ones(2)], False),
+        ([torch.ones(2)], [torch.ones(2, 1)], False),
+        ([torch.ones(2)], [torch.ones(2, dtype=torch.float64)], False),
+        ([torch.tensor([NAN, 1.0])], [torch.tensor([NAN, 1.0])], True),
+        ([torch.tensor([NAN, 1.0])], [torch.tensor([1.0, NAN])], False),
+        ([torch.tensor([NAN])], [torch.tensor([0.0])], False),
+        ([torch.tensor([complex(NAN, 0)])], [torch.tensor([complex(NAN, 0)])], True),
+        ([torch.eye(2).to_sparse()], [torch.eye(2).to_sparse()], True),
+        ([torch.eye(2).to_sparse()], [torch.eye(2)], False),
+        ([torch.tensor([1j])], [torch.tensor([1j])], True),
+    ],
+)
+def test_same(one: list[torch.Tensor], other: list[torch.Tensor], equal: bool) -> None:
+    assert same(one, other) == equal

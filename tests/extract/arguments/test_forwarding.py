@@ -1,0 +1,244 @@
+"""The search for forward's inputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from extract.arguments import forwarding
+from extract.arguments.forwarding import Forward, ForwardCall, as_call, call_text, evaluate, run
+from extract.arguments.inputs import Inputs, Items, Literal, Tensor
+from extract.arguments.trials import AttemptError, Namespace
+
+MakeForward = Callable[..., Forward]
+
+
+def text(arguments: str, forward: str, init: str = "pass") -> str:
+    body, lines = "\n        ".join(init.split("\n")), "\n        ".join(forward.split("\n"))
+    return f"""
+class A(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {body}
+
+    def forward(self, {arguments}):
+        {lines}
+"""
+
+
+def found_shapes(search: Forward) -> dict[str, Any]:
+    """The shapes of the first inputs that work, by argument; the expression of what is no tensor."""
+    called = next(search.search(), None)
+    assert called is not None, search.worst
+    args, kwargs = evaluate(called, search.names)
+    named = [*((f"*{place}", value) for place, value in enumerate(args)), *kwargs.items()]
+    return {name: tuple(value.shape) if isinstance(value, torch.Tensor) else value for name, value in named}
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (text("x", "return self.a(x)", "self.a = nn.Conv2d(3, 8, 3)"), {"x": (2, 3, 16, 16)}),
+        (text("x", "return self.a(x)", "self.a = nn.Linear(24, 8)"), {"x": (2, 16, 24)}),
+        (text("x", "b, c = x.shape\nreturn self.a(x)", "self.a = nn.Linear(24, 8)"), {"x": (2, 24)}),
+        (text("x", "b, c, t, h, w = x.shape\nreturn x"), {"x": (2, 32, 4, 16, 16)}),
+        (text("hidden_states", "return self.a(hidden_states)", "self.a = nn.Linear(24, 8)"), {"hidden_states": (2, 16, 24)}),
+        (text("input_ids", "return self.a(input_ids)", "self.a = nn.Embedding(9, 4)"), {"input_ids": (2, 16)}),
+        (text("x, skip", "return torch.cat([x, skip], 1)"), {"x": (2, 32, 16, 16), "skip": (2, 32, 16, 16)}),
+        (text("x, H, W", "b, n, c = x.shape\nreturn x.transpose(1, 2).view(b, c, H, W)"), {"x": (2, 16, 32), "H": 4, "W": 4}),
+        (text("x, mask=None", "return x"), {"x": (2, 32, 16, 16)}),
+        (text("x=None, y=None", "return x"), {"x": (2, 32, 16, 16)}),
+        (text("size=4", "return torch.zeros(size)"), {}),
+        (text("x, edge_index", "return x[edge_index[0]] + x[edge_index[1]]"), {"x": (8, 32), "edge_index": (2, 16)}),
+        (text("x, target", "return F.nll_loss(x.mean((2, 3)), target)"), {"x": (2, 32, 16, 16), "target": (2,)}),
+        (text("*inputs", "return inputs[0] * 2"), {"*0": (2, 32, 16, 16)}),
+        (text("x, *, scale", "return x * scale"), {"x": (2, 32, 16, 16), "scale": (2, 32, 16, 16)}),
+        (text("x", "return self.a(x)", "self.a = nn.LazyLinear(4)"), {"x": (2, 16, 32)}),
+    ],
+)  # fmt: skip
+def test_inputs_that_work(forward: MakeForward, block: str, expected: dict[str, Any]) -> None:
+    assert found_shapes(forward(block)) == expected
+
+
+def test_no_arguments(forward: MakeForward) -> None:
+    assert found_shapes(forward("class A(nn.Module):\n    def forward(self):\n        return torch.ones(2)\n")) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "init"),
+    [
+        ("return self.a(x['image']) + x['mask']", "self.a = nn.Conv2d(3, 3, 1)"),
+        ("a, b = x\nreturn self.a(a) + b", "self.a = nn.Linear(7, 7)"),
+        ("assert x.shape[-2:] == (28, 28)\nreturn self.a(x)", "self.a = nn.Conv2d(5, 8, 3)"),
+        ("b, n, c = x.shape\nassert n == 49\nreturn self.a(x)", "self.a = nn.Linear(20, 4)"),
+        ("return self.b(self.a(x).flatten(1))", "self.a = nn.Conv2d(3, 4, 1)\nself.b = nn.Linear(4 * 32 * 32, 2)"),
+        ("return self.a(x.hidden) + x.scale", "self.a = nn.Linear(6, 6)"),
+    ],
+    ids=["a dict", "a pair", "an image's size", "a number of tokens", "flattened maps", "an object"],
+)
+def test_inputs_that_take_several_steps(forward: MakeForward, body: str, init: str) -> None:
+    search = forward(text("x", body, init))
+    assert next(search.search(), None) is not None, search.worst
+
+
+# --- what the corpus tells --------------------------------------------------------------------------------------------
+
+
+def test_examples_come_first(forward: MakeForward) -> None:
+    examples = [
+        {"args": ["torch.randn(1, 5)"], "kwargs": [], "way": "example"},
+        {"args": ["torch.randn(1, 3, 10, 10)"], "kwargs": [("times", "2")], "way": "example"},
+    ]
+    search = forward(text("x, times=1", "return self.a(x) * times", "self.a = nn.Conv2d(3, 8, 3)"), forward=examples)
+    called = next(search.search())
+    assert called == ForwardCall(("torch.randn(1, 3, 10, 10)",), (("times", "2"),), None)
+    assert search.worst is not None  # the example that did not work
+
+
+def test_an_example_that_cannot_be_evaluated(forward: MakeForward) -> None:
+    examples = [{"args": ["absent(3)"], "kwargs": [], "way": "example"}]
+    search = forward(text("x", "return x"), forward=examples)
+    called = next(search.search())
+    assert called.inputs is not None
+    assert search.worst is not None
+    assert search.worst[0].message == "NameError: name 'absent' is not defined"
+
+
+def test_documented_shapes(forward: MakeForward) -> None:
+    block = text("x, y", "return x.sum() + y.sum()")
+    assert found_shapes(forward(block))["x"] == (2, 32, 16, 16)
+    assert found_shapes(forward(block, inputs=[("x", ("b", "n", "c"))]))["x"] == (2, 16, 32)
+
+
+def test_a_companion_as_an_argument(forward: MakeForward) -> None:
+    code = "class Pair:\n    def __init__(self, x, mask=None):\n        self.x = x\n"
+    item = {"parameter": "pair", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
+    search = forward(text("pair", "return pair.x * 2"), companions=[item])
+    called = next(search.search())
+    assert called.kwargs == (("pair", "Pair(x=torch.randn((2, 32, 16, 16)))"),)
+
+
+# --- one call ---------------------------------------------------------------------------------------------------------
+
+
+NAMES = Namespace({"torch": torch})
+
+
+class Module(nn.Module):
+    def __init__(self, action: Callable[..., Any]) -> None:
+        super().__init__()
+        self.action = action
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.action(*args, **kwargs)
+
+
+@pytest.mark.parametrize("output", [None, 3, "text", [], {}, ((),)])
+def test_an_output_without_a_tensor_is_no_success(output: object) -> None:
+    with pytest.raises(AttemptError) as caught:
+        run(Module(lambda: output), ForwardCall((), (), ()), NAMES)
+    assert caught.value.message.startswith("ValueError: no_output")
+    assert caught.value.progress[0] > 1000  # it came as far as can be
+
+
+def test_forward_runs_without_gradients_and_seeded() -> None:
+    called = ForwardCall(("torch.randn(3)",), (), None)
+    module = Module(lambda x: x + torch.rand(3) + (1 if torch.is_grad_enabled() else 0))
+    assert torch.equal(run(module, called, NAMES), run(module, called, NAMES))
+    assert float(run(module, called, NAMES).max()) < 5
+
+
+@pytest.mark.parametrize(
+    ("inputs", "args", "kwargs"),
+    [
+        ((("x", Tensor((2,))),), (), {"x": "torch.randn((2,))"}),
+        ((("*x", Items((Tensor((2,)), Literal("1")))), ("y", Literal("2"))), ("torch.randn((2,))", "1"), {"y": "2"}),
+        ((("*x", Tensor((2,))),), ("torch.randn((2,))",), {}),
+        ((), (), {}),
+    ],
+)
+def test_as_call(inputs: Inputs, args: tuple[str, ...], kwargs: dict[str, str]) -> None:
+    called = as_call(inputs)
+    assert (called.args, dict(called.kwargs), called.inputs) == (args, kwargs, inputs)
+    assert called.as_json() == {"args": list(args), "kwargs": kwargs}
+
+
+def test_told_call() -> None:
+    assert call_text(ForwardCall(("1",), (("y", "2"),), None)) == "1, y=2"
+    assert call_text(ForwardCall((), (), None)) == "no arguments"
+    assert len(call_text(ForwardCall(("1" * 999,), (), None))) == 200
+
+
+# --- meta tensors -----------------------------------------------------------------------------------------------------
+
+LARGE = "self.a = nn.Linear(1024, 1024)"
+
+
+def test_a_large_module_is_searched_on_meta(forward: MakeForward) -> None:
+    search = forward(text("x", "return self.a(x)", LARGE))
+    assert search.built.on_meta
+    assert next(search.search(), None) is not None
+    assert search.built.on_meta
+
+
+def test_what_meta_tensors_cannot_do_is_done_for_real(forward: MakeForward) -> None:
+    search = forward(text("x", "return self.a(x) * (1 if x.sum() > 0 else 2)", LARGE))
+    assert search.built.on_meta
+    assert next(search.search(), None) is not None, search.worst
+    assert not search.built.on_meta
+
+
+def test_a_named_tuple_goes_to_meta(forward: MakeForward) -> None:
+    code = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    x: object\n    y: object\n"
+    examples = [{"args": ["Pair(torch.randn(2, 1024), torch.randn(2, 1024))"], "kwargs": [], "way": "example"}]
+    item = {"parameter": "", "method": "forward", "name": "Pair", "qualname": "lib.Pair", "code": code, "wants_class": False}  # fmt: skip
+    search = forward(text("pair", "return self.a(pair.x)", LARGE), forward=examples, companions=[item])
+    assert search.built.on_meta
+    assert next(search.search()).args == (examples[0]["args"][0],)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_mistake_that_came_furthest_names_the_call(forward: MakeForward) -> None:
+    search = forward(text("x", "y = self.a(x)\nraise ValueError('never')", "self.a = nn.Conv2d(3, 8, 3)"))
+    assert next(search.search(), None) is None
+    assert search.worst is not None
+    mistake, called = search.worst
+    assert mistake.message == "ValueError: never"
+    assert called == "x=torch.randn((2, 3, 16, 16))"
+    assert mistake.where().endswith("raise ValueError('never'))")
+
+
+def test_the_budget_ends_the_search(forward: MakeForward) -> None:
+    search = forward(text("x", "raise ValueError('never')"))
+    search.budget.forwards = 3
+    assert next(search.search(), None) is None
+    assert search.budget.forwards == 0
+    search = forward(text("x", "raise ValueError('never')"))
+    search.budget.seconds = -1.0
+    assert next(search.search(), None) is None
+    assert search.budget.forwards == 320
+
+
+def test_no_inputs_are_tried_twice_nor_large_ones(forward: MakeForward, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Inputs] = []
+
+    def refuse(self: Forward, called: ForwardCall) -> AttemptError:
+        assert called.inputs is not None
+        tried.append(called.inputs)
+        return AttemptError(RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x16 and 8000x4)"))
+
+    monkeypatch.setattr(Forward, "_try", refuse)
+    assert next(forward(text("x", "return x")).search(), None) is None
+    assert len(tried) == len(set(tried)) <= forwarding._TRIES
+    assert len(tried) > 20
+    assert all(forwarding._is_small(inputs) for inputs in tried)
+
+
+def test_positional_only_arguments(forward: MakeForward) -> None:
+    """torch's own containers name their input `input`; a `/` forbids to give it by name."""
+    search = forward(text("x, /", "return x * 2"))
+    assert next(search.search(), None) is not None, search.worst

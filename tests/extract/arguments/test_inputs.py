@@ -1,0 +1,320 @@
+"""Descriptions of inputs: what they say is what Python makes of them."""
+
+import types
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from extract.arguments import inputs
+from extract.arguments.inputs import (
+    FLOAT,
+    INDEX,
+    MASK,
+    POSITIVE,
+    Fields,
+    Items,
+    Layers,
+    Literal,
+    Tensor,
+    Value,
+    annotated,
+    change_tensors,
+    flatten,
+    is_loss,
+    layers_of,
+    layouts,
+    like_main,
+    main_values,
+    pyramid,
+    tensors_in,
+    value_text,
+)
+
+DTYPES = {
+    FLOAT: torch.float32,
+    INDEX: torch.int64,
+    MASK: torch.bool,
+    POSITIVE: torch.float32,
+}
+SHAPES = st.lists(st.integers(0, 5), max_size=5).map(tuple)
+TENSORS = st.builds(Tensor, SHAPES, st.sampled_from(sorted(DTYPES)), st.integers(1, 9))
+NAMES = st.text("abcxyz_", min_size=1, max_size=4)
+VALUES = st.recursive(
+    TENSORS,
+    lambda inner: (
+        st.builds(Items, st.lists(inner, max_size=3).map(tuple), st.booleans())
+        | st.builds(
+            Fields, st.dictionaries(NAMES, inner, max_size=3).map(lambda fields: tuple(fields.items())), st.booleans()
+        )
+    ),
+    max_leaves=6,
+)
+
+
+def evaluated(value: Value) -> Any:
+    return eval(value.expression(), {"torch": torch, "types": types})
+
+
+@given(TENSORS)
+def test_an_expression_makes_the_tensor(described: Tensor) -> None:
+    made = evaluated(described)
+    assert (tuple(made.shape), made.dtype) == (described.shape, DTYPES[described.kind])
+    if described.kind == INDEX and made.numel():
+        assert 0 <= int(made.min()) <= int(made.max()) < described.below
+    if described.kind == POSITIVE and made.numel():
+        assert 0 <= float(made.min()) <= float(made.max()) < 1
+    if described.kind == MASK:
+        assert bool(made.all())
+
+
+@given(VALUES)
+def test_containers_hold_their_tensors_in_order(described: Value) -> None:
+    wanted = [(tensor.shape, DTYPES[tensor.kind]) for tensor in tensors_in(described)]
+    assert [(tuple(made.shape), made.dtype) for made in flatten(evaluated(described), depth=100)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Tensor(()), "torch.randn(())"),
+        (Tensor((4,)), "torch.randn((4,))"),
+        (Tensor((2, 3)), "torch.randn((2, 3))"),
+        (Tensor((2,), INDEX, 7), "torch.randint(0, 7, (2,))"),
+        (Literal("None"), "None"),
+        (Items((Literal("1"),)), "[1]"),
+        (Items((Literal("1"),), is_tuple=True), "(1,)"),
+        (Items((), is_tuple=True), "()"),
+        (Items((Literal("1"), Literal("2")), is_tuple=True), "(1, 2)"),
+        (Fields((("a", Literal("1")),)), "{'a': 1}"),
+        (Fields((("a", Literal("1")),), attributes=True), "types.SimpleNamespace(a=1)"),
+    ],
+)
+def test_expressions(value: Value, text: str) -> None:
+    assert value.expression() == text
+
+
+@given(VALUES)
+def test_a_change_reaches_every_tensor_and_nothing_else(described: Value) -> None:
+    changed = change_tensors(described, lambda tensor: tensor.with_shape((*tensor.shape, 1)))
+    assert [t.shape for t in tensors_in(changed)] == [(*t.shape, 1) for t in tensors_in(described)]
+    assert [t.kind for t in tensors_in(changed)] == [t.kind for t in tensors_in(described)]
+    assert change_tensors(described, lambda tensor: tensor) == described
+    assert type(changed) is type(described)
+
+
+def test_a_change_leaves_literals() -> None:
+    value = Fields((("a", Literal("3")), ("b", Items((Literal("4"), Tensor((2,)))))))
+    changed = change_tensors(value, lambda tensor: Literal("5"))
+    assert changed.expression() == "{'a': 3, 'b': [4, 5]}"
+
+
+ONE, TWO, THREE = torch.tensor(1), torch.tensor(2), torch.tensor(3)
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    more: object = None
+
+
+def _round() -> list[Any]:
+    found: list[Any] = [ONE]
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (ONE, [1]),
+        ("text", []),
+        ([ONE, (TWO, {"a": THREE})], [1, 2, 3]),
+        (Pair(ONE, [TWO]), [1, 2]),
+        (OrderedDict(b=TWO, a=ONE), [2, 1]),
+        (Output(TWO, Output(ONE)), [2, 1]),
+        (types.SimpleNamespace(x=ONE), [1]),
+        (nn.Linear(1, 1), []),
+        ({ONE}, [1]),
+    ],
+)
+def test_flatten(value: object, found: list[int]) -> None:
+    assert [int(tensor) for tensor in flatten(value)] == found
+
+
+def test_flatten_ends() -> None:
+    assert {int(tensor) for tensor in flatten(_round())} == {1}
+    deep: Any = ONE
+    for _ in range(9):
+        deep = [deep]
+    assert flatten(deep) == []
+    assert flatten(deep[0]) == [ONE]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.zeros(2, 16, 8, 8), "float32 2x16x8x8"),
+        (torch.zeros((), dtype=torch.int64), "int64 scalar"),
+        (torch.zeros(0, dtype=torch.bfloat16), "bfloat16 0"),
+        (object(), "object"),
+        ({"a": 1}, "dict"),
+    ],
+)
+def test_value_text(value: object, text: str) -> None:
+    assert value_text(value) == text
+
+
+# --- what layers, names and documented ranks say ----------------------------------------------------------------------
+
+IMAGE, TOKENS, ROWS = Tensor((2, 32, 16, 16)), Tensor((2, 16, 32)), Tensor((2, 32))
+NOTHING = Layers((), (), embeds=False)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(nn.init.ones_(nn.Linear(48, 1).weight))  # (1, 48)
+
+
+@pytest.mark.parametrize(
+    ("make", "channels", "ranks", "embeds"),
+    [
+        (lambda: nn.Conv2d(3, 8, 1), (3, 8), (4,), False),
+        (lambda: nn.Sequential(nn.Conv3d(5, 6, 1)), (5,), (5,), False),
+        (lambda: nn.Sequential(nn.Linear(7, 2), nn.Linear(2, 9)), (7, 2), (3,), False),
+        (lambda: nn.Sequential(nn.LayerNorm(24)), (24,), (3,), False),
+        (lambda: nn.Sequential(nn.LayerNorm((4, 24))), (), (), False),
+        (lambda: nn.Sequential(nn.LSTM(10, 20)), (10,), (3,), False),
+        (lambda: nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 6)), (6,), (3,), True),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.Embedding(5, 6)), (6,), (3,), False),
+        (lambda: nn.Sequential(nn.LazyConv2d(4, 1)), (), (4,), False),
+        (Scaled, (48,), (), False),
+        (nn.ReLU, (), (), False),
+    ],
+)
+def test_layers_of(
+    make: Callable[[], nn.Module], channels: tuple[int, ...], ranks: tuple[int, ...], embeds: bool
+) -> None:
+    found = layers_of(make())
+    assert (found.channels, found.ranks, found.embeds) == (channels, ranks, embeds)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "documented", "name", "first"),
+    [
+        ((), [], "x", (2, 8, 16, 16)),
+        ((3,), [], "x", (2, 16, 8)),
+        ((4, 3), [], "hidden_states", (2, 16, 8)),
+        ((3,), [], "img", (2, 8, 16, 16)),
+        ((4,), [5], "img", (2, 8, 4, 16, 16)),
+        ((4,), [2], "x", (2, 8)),
+        ((3,), [2], "tokens", (2, 8)),
+    ],
+)
+def test_layouts(ranks: tuple[int, ...], documented: list[int], name: str, first: tuple[int, ...]) -> None:
+    found = [layout(8) for layout in layouts(Layers((32,), ranks, embeds=False), documented, name)]
+    assert found[0] == first
+    assert len(set(found)) == len(found) == 10
+    assert all(8 in shape for shape in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "main", "loss", "expected"),
+    [
+        ("skip", IMAGE, False, IMAGE),
+        ("memory", TOKENS, False, TOKENS),
+        ("H", TOKENS, False, Literal("4")),
+        ("hw_shape", TOKENS, False, Literal("(4, 4)")),
+        ("edge_index", ROWS, False, Tensor((2, 16), INDEX, 8)),
+        ("mask", TOKENS, False, Literal("None")),
+        ("position_embeddings", TOKENS, False, Items((Tensor((1, 16, 8)),) * 2, is_tuple=True)),
+        ("position_embeddings", ROWS, False, Items((Tensor((ROWS.shape[0], 8)),) * 2, is_tuple=True)),
+        ("cu_seqlens", ROWS, False, Literal(f"torch.tensor([0, {ROWS.shape[0]}], dtype=torch.int32)")),
+        ("position_ids", TOKENS, False, Tensor((2, 16), INDEX)),
+        ("timestep", IMAGE, False, Tensor((2, 16), INDEX)),
+        ("target", IMAGE, True, IMAGE),
+        ("target", IMAGE, False, IMAGE),
+        ("mode", ROWS, True, ROWS),
+        ("feats", IMAGE, False, Items((IMAGE, IMAGE))),
+    ],
+)
+def test_like_main(name: str, main: Tensor, loss: bool, expected: object) -> None:
+    assert like_main(name, main, loss=loss)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "main", "loss", "further"),
+    [
+        ("target", IMAGE, True, [Tensor((2,), INDEX), Tensor((2, 16, 16), INDEX), Tensor((2,))]),
+        ("mask", TOKENS, False, [Tensor((2, 16), MASK), Tensor((2, 16, 32), MASK)]),
+        ("attn_mask", TOKENS, False, [Tensor((2, 1, 16, 16)), Tensor((16, 16), MASK)]),
+        ("timestep", IMAGE, False, [Tensor((2,), INDEX)]),
+        ("other", TOKENS, False, [Literal("None"), Literal("1"), Tensor((2, 16), INDEX)]),
+    ],
+)
+def test_further_values(name: str, main: Tensor, loss: bool, further: list[object]) -> None:
+    found = like_main(name, main, loss=loss)
+    assert [value for value in further if value not in found] == []
+
+
+def test_meanings_can_be_evaluated(names: Any, load: Any) -> None:
+    load("class A(nn.Module): pass")
+    namespace = names()
+    for _, value in inputs.MEANINGS:
+        namespace.value(value.expression())
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "layers", "expected"),
+    [
+        ("x", "", NOTHING, [Tensor((2, 6, 16, 16))]),
+        ("feats", "", NOTHING, [pyramid(6, 3, 16), Tensor((2, 6, 16, 16))]),
+        ("feats", "Union[Tensor, list[Tensor]]", NOTHING, [pyramid(6, 3, 16), Tensor((2, 6, 16, 16))]),
+        ("x", "list[Tensor]", NOTHING, [pyramid(6, 3, 16), Tensor((2, 6, 16, 16))]),
+        ("input_ids", "", NOTHING, [Tensor((2, 16), INDEX), Tensor((2,), INDEX), Tensor((2, 6, 16, 16))]),
+    ],
+)
+def test_main_values(name: str, annotation: str, layers: Layers, expected: list[object]) -> None:
+    assert list(main_values(name, annotation, (2, 6, 16, 16), 6, layers)) == expected
+
+
+def test_the_main_input_of_an_embedding() -> None:
+    layers = layers_of(nn.Sequential(nn.Embedding(5, 6)))
+    assert next(main_values("x", "", (2, 16, 6), 6, layers)) == Tensor((2, 16), INDEX)
+    assert next(main_values("x", "", (2, 6, 16, 16), 6, layers)) == Tensor((2, 6, 16, 16))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "loss"),
+    [(["x", "target"], "A", True), (["x"], "DiceLoss", True), (["x"], "Criterion", True), (["x"], "Glossy", False)],
+)
+def test_is_loss(arguments: list[str], name: str, loss: bool) -> None:
+    assert is_loss(arguments, name) == loss
+
+
+@pytest.mark.parametrize(
+    ("annotation", "shape", "expected"),
+    [
+        ("Tuple[int, int, int]", (2, 16, 32), "(1, 4, 4)"),
+        ("tuple[int, int] | None", (2, 12, 32), "(3, 4)"),
+        ("Optional[typing.Tuple[int, int]]", (2, 8, 24, 24), "(24, 24)"),
+        ("List[int]", (2, 16, 32), "[4, 4]"),
+        ("typing.List[str]", (2, 8, 4, 4), "['0', '1', '2']"),
+        ("List[torch.Tensor]", (2, 8), "[torch.randn((2, 8)), torch.randn((2, 8))]"),
+        ("nn.ModuleList", (2, 8), "nn.Identity()"),
+        ("bool", (2, 8), "False"),
+        ("torch.Tensor", (2, 8), None),
+        ("", (2, 8), None),
+    ],
+)
+def test_what_annotations_say(annotation: str, shape: tuple[int, ...], expected: str | None) -> None:
+    found = annotated(annotation, Tensor(shape))
+    assert (found[0].expression() if found else None) == expected

@@ -1,0 +1,225 @@
+"""Values told from names and annotations, and configurations made small."""
+
+import dataclasses
+import inspect
+import re
+import types
+from collections.abc import Callable
+from typing import Any, Optional
+
+import pytest
+import torch
+from torch import nn
+
+from extract.arguments import name_values as values
+from extract.arguments.name_values import (
+    Settings,
+    candidates,
+    configuration_expressions,
+    shrunk,
+    shrunk_arguments,
+    value_of,
+)
+from extract.arguments.trials import Namespace
+
+EMPTY = inspect.Parameter.empty
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "first"),
+    [
+        ("in_channels", EMPTY, "32"),
+        ("embed_dim", int, "32"),
+        ("num_heads", EMPTY, "4"),
+        ("n_head", EMPTY, "4"),
+        ("head_dim", EMPTY, "16"),
+        ("patch_size", EMPTY, "4"),
+        ("window_size", EMPTY, "4"),
+        ("reduction_ratio", EMPTY, "4"),
+        ("kernel_size", EMPTY, "3"),
+        ("stride", EMPTY, "1"),
+        ("num_classes", EMPTY, "10"),
+        ("vocab_size", EMPTY, "64"),
+        ("depths", EMPTY, "2"),
+        ("input_resolution", EMPTY, "(8, 8)"),
+        ("seq_len", EMPTY, "16"),
+        ("attn_drop_prob", EMPTY, "0.0"),
+        ("drop_path", float, "0.0"),
+        ("loss_weight", EMPTY, "1.0"),
+        ("norm_layer", EMPTY, "nn.LayerNorm"),
+        ("act_layer", EMPTY, "nn.ReLU"),
+        ("_config", EMPTY, "@settings"),
+        ("norm_cfg", EMPTY, "None"),
+        ("depths", list[int], "[2, 2, 2, 2]"),
+        ("depths", "Tuple[int, ...]", "[2, 2, 2, 2]"),
+        ("norm_layer", str, "'BN'"),
+        ("zzz", bool, "False"),
+        ("zzz", float, "0.5"),
+        ("zzz", str, "'mean'"),
+        ("zzz", "int", "32"),
+        ("zzz", Optional[int], "32"),  # noqa: UP045 - as files of the corpus spell it
+        ("zzz", type[nn.Module], "nn.Identity"),
+        ("zzz", nn.Module, "nn.Identity()"),
+        ("zzz", tuple[int, int], "[32, 32]"),
+        ("zzz", EMPTY, "32"),
+    ],
+)
+def test_the_likeliest_value(name: str, annotation: object, first: str) -> None:
+    assert candidates(name, annotation)[0] == first
+
+
+KNOWN = ("in_channels", "num_heads", "kernel_size", "config", "norm_layer", "act", "block", "anchors", "zzz", "mode",
+         "depths", "img_size", "dropout", "head", "pool", "loss_weight", "rope_scaling", "init_values", "backbone")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_candidates_are_distinct_and_can_be_evaluated(name: str) -> None:
+    found = candidates(name)
+    assert found
+    assert len(set(found)) == len(found)
+    for text in found:
+        if text.startswith("@"):
+            assert text in {"@block", "@settings"}
+        else:
+            eval(text, {"torch": torch, "nn": nn, "F": nn.functional, "types": types})
+
+
+def test_every_rule_has_values() -> None:
+    for rule in (*values.NAMES, *values.ANNOTATIONS):
+        assert re.compile(rule.pattern)
+        assert all(rule.values.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("hidden_size", "32"), ("act_layer", "'relu'"), ("num_heads", "4")],
+)
+def test_settings_hold_plain_values(name: str, text: str) -> None:
+    assert value_of(name) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "small"),
+    [
+        ("embed_dim", 768, "32"),
+        ("embed_dim", 64, None),
+        ("depth", 12, "2"),
+        ("depth", 2, None),
+        ("num_heads", 12, "4"),
+        ("img_size", 224, "32"),
+        ("patch_size", 16, "4"),
+        ("vocab_size", 30522, "128"),
+        ("num_classes", 1000, "10"),
+        ("max_position_embeddings", 512, "64"),
+        ("intermediate_size", 3072, "64"),
+        ("depths", (2, 2, 6, 2), "(2, 2, 2, 2)"),
+        ("depths", [2, 2, 2, 2], None),
+        ("embed_dims", [96, 192, 384], "[32, 32, 32]"),
+        ("channels", (16, 32), None),
+        ("bias", True, None),
+        ("dropout", 0.1, None),
+        ("embed_dim", None, None),
+        ("embed_dim", "768", None),
+        ("dims", (), None),
+        ("dims", (0.5, 96), None),
+        ("kernel", 7, None),
+        ("sizes", (512, 512), None),
+    ],
+)
+def test_shrunk(name: str, default: object, small: str | None) -> None:
+    assert shrunk(name, default) == small
+
+
+def test_shrunk_arguments() -> None:
+    def build(dim, embed_dim=768, depths=(2, 2, 18, 2), act="relu", *, num_heads=12):  # type: ignore[no-untyped-def]
+        return None
+
+    found = shrunk_arguments({name: p.default for name, p in inspect.signature(build).parameters.items()})
+    assert found == {"embed_dim": "32", "depths": "(2, 2, 2, 2)", "num_heads": "4"}
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def traced() -> Settings:
+    return Settings(Namespace({"nn": nn, "torch": torch, "F": nn.functional, "types": types}).value)
+
+
+def test_settings_answer_and_remember(traced: Settings) -> None:
+    assert traced.hidden_size == 32
+    assert traced.num_attention_heads == 4
+    assert traced.hidden_size == 32
+    assert traced.expression() == "types.SimpleNamespace(hidden_size=32, num_attention_heads=4)"
+    made = eval(traced.expression(), {"types": types})
+    assert (made.hidden_size, made.num_attention_heads) == (32, 4)
+
+
+def test_settings_like_a_dict(traced: Settings) -> None:
+    assert traced["hidden_size"] == 32
+    assert traced.get("num_heads") == 4
+    assert traced.get("depth", 7) == 7
+
+
+def test_settings_answer_no_protocol_of_python(traced: Settings) -> None:
+    assert not hasattr(traced, "__len__")
+    assert not hasattr(traced, "__array__")
+    assert traced.expression() == "types.SimpleNamespace()"
+
+
+def test_settings_end(traced: Settings) -> None:
+    for number in range(Settings._MOST + 1):
+        getattr(traced, f"layer_{number}")
+    with pytest.raises(AttributeError):
+        traced.one_more  # noqa: B018
+
+
+class PlainConfig:
+    def __init__(self, hidden_size: int = 768, num_hidden_layers: int = 12, eps: float = 1e-6) -> None:
+        self.hidden_size, self.num_hidden_layers, self.eps = hidden_size, num_hidden_layers, eps
+
+
+class OpenConfig:
+    """Keeps what it is given, as those of pretrained models do."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.embed_dim = kwargs.pop("embed_dim", 1024)
+        self.num_hidden_layers = kwargs.pop("num_hidden_layers", 24)
+        self._private = 4096
+
+
+class NestedConfig:
+    def __init__(self, text_config: object = None, num_labels: int = 1000) -> None:
+        self.text_config = text_config or {"hidden_size": 4096, "num_layers": 40}
+        self.num_labels = num_labels
+
+
+@dataclasses.dataclass
+class NeedyConfig:
+    hidden_size: int
+    num_layers: int = 24
+
+
+class BrokenConfig:
+    def __init__(self, vocab_size: int = 50000) -> None:
+        raise RuntimeError("not here")
+
+
+@pytest.mark.parametrize(
+    ("cls", "first", "last"),
+    [
+        (PlainConfig, "C(hidden_size=32, num_hidden_layers=2)", "C()"),
+        (OpenConfig, "C(embed_dim=32, num_hidden_layers=2)", "C()"),
+        (NestedConfig, "C(num_labels=10, text_config={'hidden_size': 32, 'num_layers': 2})", "C()"),
+        (NeedyConfig, "C(hidden_size=32, num_layers=2)", "C(hidden_size=32)"),
+        (BrokenConfig, "C(vocab_size=128)", "C()"),
+    ],
+)
+def test_configurations(cls: Callable[..., object], first: str, last: str) -> None:
+    found = configuration_expressions("C", cls)  # type: ignore[arg-type]
+    assert found[0] == first
+    assert found[-1] == last
+    assert len(set(found)) == len(found)
+    if cls is not BrokenConfig:
+        for text in found:
+            eval(text, {"C": cls})

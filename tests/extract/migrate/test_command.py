@@ -1,0 +1,158 @@
+"""The command `lemur migrate` into a network: what it prints, writes, and refuses."""
+
+import json
+import runpy
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.model.results import Result
+from manifests.records import Case, Observed
+
+ROOT = Path(__file__).parents[2]
+made = SimpleNamespace(**runpy.run_path(str(ROOT / "fixtures" / "extract" / "results.py")))
+GATE = """# Gate, from alpha@1.0
+
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.fc = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.fc(x.mean((2, 3), keepdim=True)))
+"""
+CALLS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": [], "kwargs": {"x": "torch.randn((2, 8, 6, 6))"}}}
+TWO = {**CALLS, "forward": {"args": ["torch.randn((2, 8, 6, 6))", "torch.randn(3)"], "kwargs": {}}}
+
+Lemur = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def observed(**changes: Any) -> str:
+    case = Case(inputs={"x": "float32 2x8x6x6"}, outputs=("float32 2x8x6x6",))
+    told = {"parameters": 72, "trainable": 72, "buffers": 0, "layers": {"Conv2d": 1}, "cases": (case,)}
+    return Observed(**{**told, **changes}).model_dump_json()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An extraction with a block that can be moved and some that cannot."""
+    base = tmp_path_factory.mktemp("blocks")
+    of = made.source(base)
+    own = ((of.name, "alpha/blocks.py"),)
+    columns = made.code_columns(GATE)
+    told = {"arguments": json.dumps(CALLS), "observed": observed(), **columns}
+    rows = [
+        made.block(of, "Gate", "backward", error_kind=None, error=None, **told),
+        made.block(of, "Pair", "backward", error_kind=None, error=None, **{**told, "arguments": json.dumps(TWO)}),
+        made.block(
+            of, "Idle", "forward", error_kind=None, error=None, **{**told, "observed": observed(identity_in_eval=True)}
+        ),
+        made.block(of, "Needy", "backward", error_kind=None, error=None, requires=("einops",), **told),
+        made.block(of, "Never", "executed"),
+        made.block(of, "Absent", "discovered"),
+    ]
+    made.write(base / "blocks", [Result(row, own if row.code else ()) for row in rows], [of])
+    return base / "blocks"
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_bytes((ROOT / "fixtures" / "train" / "tiny_net.py").read_bytes())
+    return path
+
+
+ARGUMENTS = ("--in-shape", "2x3x32x32", "--site", "after:features.4")
+
+
+def test_a_block_is_put_into_a_file_of_its_own_which_can_be_traced(lemur_here: Lemur, folder: Path, net: Path) -> None:
+    before = net.read_bytes()
+    done = lemur_here("migrate", "Gate", "--into", net, "--in", folder, *ARGUMENTS, cwd=net.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    site, block, proved, wrote = done.stdout.splitlines()
+    assert site == "site    after:features.4 (BatchNorm2d, 2x32x8x8 -> 2x32x8x8): (32)"
+    assert block == "block   alpha@1.0::alpha.blocks.Gate, full form, 13 lines, MIT"
+    assert "runs at 2x3x32x32 and 3x3x64x64 with the host's outputs, 2x10 and 3x10" in proved
+    assert wrote == f"wrote   {net.parent / 'net-Gate.py'}"
+    assert net.read_bytes() == before
+    new = net.parent / "net-Gate.py"
+    again = lemur_here("migrate", "Gate", "--into", net, "--in", folder, *ARGUMENTS, cwd=net.parent)
+    assert (again.returncode, again.stderr) == (
+        1,
+        f"lemur: {new}: exists already; choose another --out, or add --force\n",
+    )
+    traced = lemur_here("trace", new, "--in", folder, "--json", cwd=net.parent)
+    links = {link["link"]: link for link in json.loads(traced.stdout)}
+    assert links["block"]["name"] == "alpha@1.0::alpha.blocks.Gate"
+    assert links["source"]["name"] == "alpha@1.0 alpha/blocks.py"
+    alone = lemur_here("trace", new, cwd=net.parent)
+    assert "site          features.4 (from line" in alone.stdout
+
+
+def test_a_dry_run_writes_nothing(lemur_here: Lemur, folder: Path, net: Path) -> None:
+    done = lemur_here("migrate", "Gate", "--into", net, "--in", folder, "--dry-run", *ARGUMENTS, cwd=net.parent)
+    assert done.returncode == 0
+    assert "+        self.features[4] = nn.Sequential(self.features[4], Gate(32))\n" in done.stdout
+    assert not [line for line in done.stdout.splitlines()[2:] if line.startswith("-")]
+    assert [path.name for path in net.parent.iterdir()] == ["net.py"]
+
+
+def test_all_sites_are_listed(lemur_here: Lemur, folder: Path, net: Path) -> None:
+    arguments = ("migrate", "Gate", "--into", net, "--in", folder, "--list", "--in-shape", "2x3x32x32")
+    lines = lemur_here(*arguments, cwd=net.parent).stdout.splitlines()
+    assert lines[-1] == "Gate fits 16 sites of 30 in net.py"
+    assert "fits  after:features.4 (BatchNorm2d, 2x32x8x8 -> 2x32x8x8): (32)" in lines
+    told = json.loads(lemur_here(*arguments, "--json", cwd=net.parent).stdout)
+    assert sum(site["fits"] for site in told) == 16
+    assert all(site["fits"] or site["reason"] for site in told)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (
+            "Pair",
+            "is called as `block(torch.randn((2, 8, 6, 6)), torch.randn(3))`, and a network hands a module one tensor",
+        ),
+        ("Idle", "does nothing with the arguments that worked, Idle(8)"),
+        ("Needy", "needs einops, and a network imports only torch"),
+        ("Never", "no call of it is known that works"),
+        ("Absent", "has no code"),
+        ("Nobody", "no block of this folder is called so"),
+    ],
+)
+def test_a_block_that_cannot_be_moved_is_refused_in_one_line(
+    lemur_here: Lemur, folder: Path, net: Path, block: str, said: str
+) -> None:
+    done = lemur_here("migrate", block, "--into", net, "--in", folder, cwd=net.parent)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in net.parent.iterdir()] == ["net.py"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--prm", "[1]"), 2, "not a JSON object"),
+        (("--in-shape", "3x3"), 2, "give batch, channels, height and width"),
+        (("--list", "--dry-run"), 2, "writes nothing"),
+        (("--out", "."), 1, "exists already"),
+        (("--site", "nowhere", "--in-shape", "2x3x32x32"), 1, "no such site"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(
+    lemur_here: Lemur, folder: Path, net: Path, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    done = lemur_here("migrate", "Gate", "--into", net, "--in", folder, *arguments, cwd=net.parent)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,162 @@
+"""Where a block goes in a project, how its file is called, and how the project's imports and tests are written."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from extract.migrate.project.layout import choose_place, choose_test, read_project
+from extract.migrate.project.style import ImportStyle, own_module, read_style, write_imports
+from extract.model.categories import snake_of
+from lemur_core.source.imports import Import
+
+some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+
+MODULE = "from torch import nn\n\n\nclass NAME(nn.Module):\n    def forward(self, x):\n        return x\n"
+
+
+def modules(*names: str) -> str:
+    return "\n\n".join(MODULE.replace("NAME", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "snake"),
+    [
+        ("SEModule", "se_module"),
+        ("ConvNeXtBlock", "conv_next_block"),
+        ("LayerNorm2d", "layer_norm2d"),
+        ("DropPath", "drop_path"),
+        ("C3", "c3"),
+        ("block", "block"),
+        ("RoIAlign", "roi_align"),
+    ],
+)
+def test_words_of_a_name(name: str, snake: str) -> None:
+    assert snake_of(name) == snake
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "module"),
+    [
+        (some.SRC, "src/proj/layers/edge_attention.py", "proj.layers.edge_attention"),
+        (some.FLAT, "flatnet/EdgeAttention.py", "flatnet.EdgeAttention"),
+        ({"net.py": modules("Net")}, "edge_attention.py", "edge_attention"),
+        ({"models/long_net.py": modules("LongNet")}, "models/edge_attention.py", "models.edge_attention"),
+        ({"p/__init__.py": "", "p/longnet.py": modules("LongNet")}, "p/edgeattention.py", "p.edgeattention"),
+        (
+            {"p/__init__.py": "", "p/a/x.py": modules("A", "B", "C"), "p/b/y.py": modules("SelfAttention")},
+            "p/b/edge_attention.py",
+            "p.b.edge_attention",
+        ),
+        (
+            {"p/__init__.py": "from p.x import edge_attention\n", "p/x.py": modules("A") + "\nedge_attention = A\n"},
+            "p/edge_attention_2.py",
+            "p.edge_attention_2",
+        ),
+        ({"p/__init__.py": "", "p/edge_attention/z.py": "", "p/x.py": modules("A")}, "p/edge_attention_2.py", None),
+    ],
+    ids=["src", "flat", "no package", "namespace", "joined", "kind", "name that the package has", "folder in the way"],
+)
+def test_where_a_block_goes(tmp_path: Path, files: dict[str, str], path: str, module: str | None) -> None:
+    place = choose_place(read_project(some.make(tmp_path, files)), "EdgeAttention", "Attention")
+    assert (place.path, place.module) == (path, module or place.module)
+
+
+@pytest.mark.parametrize(
+    ("out", "module"),
+    [
+        ("src/proj/new.py", "proj.new"),
+        ("src/proj/layers/deep/er/new.py", "proj.layers.deep.er.new"),
+        ("elsewhere/new.py", "elsewhere.new"),
+        ("new.py", "new"),
+    ],
+)
+def test_a_place_that_is_given(tmp_path: Path, out: str, module: str) -> None:
+    project = read_project(some.make(tmp_path, some.SRC))
+    place = choose_place(project, "Edge", "Other", tmp_path / out)
+    assert (place.path, place.module) == (out, module)
+
+
+@pytest.mark.parametrize(
+    ("tests", "path", "style"),
+    [
+        ({}, "tests/test_edge.py", "functions"),
+        ({"tests/test_a.py": "def test_a():\n    pass\n"}, "tests/test_edge.py", "functions"),
+        ({"p/tests/a_test.py": "def test_a():\n    pass\n"}, "p/tests/edge_test.py", "functions"),
+        (
+            {"test/test_a.py": "import unittest as u\nclass A(u.TestCase):\n    pass\n", "test/test_edge.py": ""},
+            "test/test_edge_2.py",
+            "functions",
+        ),
+        ({"test/test_a.py": "import unittest as u\nclass A(u.TestCase):\n    pass\n"}, "test/test_edge.py", "unittest"),
+        (
+            {"tests/test_z.py": "", "tests/test_y.py": "", "tests/layers/test_a.py": "import p.layers.x\n"},
+            "tests/layers/test_edge.py",
+            "functions",
+        ),
+    ],
+    ids=["none", "pytest", "suffix", "taken", "unittest", "nearest"],
+)
+def test_where_its_test_goes(tmp_path: Path, tests: dict[str, str], path: str, style: str) -> None:
+    files = {"p/__init__.py": "", "p/layers/__init__.py": "", "p/layers/x.py": modules("A"), **tests}
+    project = read_project(some.make(tmp_path, files))
+    test = choose_test(project, choose_place(project, "Edge", "Other"))
+    assert (test.path, test.style) == (path, style)
+
+
+STYLED = """import numpy as np
+import os
+
+from torch.nn import functional as F
+import torch.nn as nn
+"""
+
+
+def test_imports_are_written_as_the_project_writes_them(tmp_path: Path) -> None:
+    files = {"p/__init__.py": "", "p/x.py": STYLED + modules("A")[21:], "p/y.py": "from p.x import A\n"}
+    project = read_project(some.make(tmp_path, files))
+    style = read_style(project, "p")
+    assert not style.relative
+    imports = [
+        Import("torch", "nn", False, "nn"),
+        Import("torch.nn.functional", "", True, "F"),
+        Import("math", "", False, "math"),
+        Import("p.x", "A", False, "A"),
+        Import("typing", "List", False, "List"),
+        Import("typing", "Any", False, "Any"),
+    ]
+    assert write_imports(imports, style, project.packages) == [
+        "import math",
+        "from typing import Any, List",
+        "",
+        "import torch.nn as nn",
+        "from torch.nn import functional as F",
+        "",
+        "from p.x import A",
+    ]
+    single = ImportStyle(False, True, True, False)
+    assert write_imports(imports, single, project.packages) == [
+        "import math",
+        "from typing import Any",
+        "from typing import List",
+        "from torch import nn",
+        "import torch.nn.functional as F",
+        "from p.x import A",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "importer", "relative", "whole"),
+    [
+        ("p.a.x", "p.a.new", ".x", "p.a.x"),
+        ("p.b.x", "p.a.new", "..b.x", "p.b.x"),
+        ("p.x", "p.a.new", "..x", "p.x"),
+        ("q.x", "p.new", "q.x", "q.x"),
+        ("x", "new", "x", "x"),
+        ("p.a.b.x", "p.a.new", ".b.x", "p.a.b.x"),
+    ],
+)
+def test_names_of_the_project_s_own_modules(target: str, importer: str, relative: str, whole: str) -> None:
+    assert own_module(ImportStyle(True, False, False, True), target, importer) == relative
+    assert own_module(ImportStyle(False, False, False, True), target, importer) == whole

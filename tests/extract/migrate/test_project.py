@@ -1,0 +1,279 @@
+"""A block becomes a module of a project: what is there is used where it is the same, and nothing else is touched."""
+
+import json
+import runpy
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import extract.migrate.project.project as migration
+from extract.migrate.project.project import Options, migrate_into_project
+from extract.migrate.source_block import form_of
+from extract.model.results import Result, code_columns
+from lemur.finished.folders import trace
+from lemur_core.files.errors import UserError
+from manifests.provenance import inlined_blocks
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
+some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+
+BLOCK = "alpha@1.0::alpha.blocks.Residual"
+NEW = "src/proj/layers/residual.py"
+TEST = "tests/test_residual.py"
+INIT = "src/proj/layers/__init__.py"
+
+
+def write_folder(folder: Path, code: str, license_: str = "MIT", **changes: Any) -> Path:
+    of = made.source(folder, "alpha@1.0", license=license_)
+    told = {"arguments": some.ARGUMENTS, "observed": json.dumps(some.OBSERVED), "category": "Regularization"}
+    row = made.block(of, "Residual", "backward", **code_columns(code), **{**told, **changes})
+    made.write(folder / "out", [Result(row, ((of.name, "alpha/blocks.py"),))], [of], level="backward")
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("extraction"), some.BLOCK)
+
+
+def everything(root: Path) -> dict[str, bytes]:
+    found = (path for path in root.rglob("*") if path.is_file() and ".git/" not in path.as_posix())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One migration into a project with equal definitions: first as a dry run, then written."""
+    root = some.make(tmp_path_factory.mktemp("src"), some.SRC)
+    before = everything(root)
+    shown = migrate_into_project(folder, "Residual", root, Options(dry_run=True))
+    untouched = everything(root) == before
+    said = migrate_into_project(folder, "Residual", root, Options())
+    return {
+        "folder": folder,
+        "root": root,
+        "before": before,
+        "after": everything(root),
+        "diff": shown,
+        "said": said,
+        "dry": untouched,
+    }
+
+
+def test_what_is_there_is_used(moved: dict[str, Any]) -> None:
+    said = moved["said"].splitlines()
+    assert "uses      DropPath: proj.layers.drop.DropPath is the same" in said
+    assert "uses      make_divisible: proj.layers.ops.make_divisible is the same" in said
+    text = moved["after"][NEW].decode()
+    assert "from .drop import DropPath\nfrom .ops import make_divisible\n" in text
+    assert "class DropPath" not in text
+    assert "def drop_path" not in text, "only DropPath needed it"
+    assert "class Swish(nn.Module):" in text
+    assert "import math" not in text
+    assert "import torch\nfrom torch import nn\n\nfrom .drop" in text, "as the files beside it write it"
+
+
+def test_layout_and_registration_are_followed(moved: dict[str, Any]) -> None:
+    assert moved["after"].keys() - moved["before"].keys() == {NEW, TEST}
+    changed = {path for path, data in moved["before"].items() if moved["after"][path] != data}
+    assert changed == {INIT}
+    expected = (
+        some.SRC[INIT]
+        .replace("from .squeeze", "from .residual import Residual\nfrom .squeeze")
+        .replace("    'SqueezeExcite'", "    'Residual',\n    'SqueezeExcite'")
+    )
+    assert moved["after"][INIT].decode() == expected
+    assert "import unittest" not in moved["after"][TEST].decode()
+    test = moved["after"][TEST].decode()
+    assert "import torch\n\nfrom proj.layers.residual import Residual\n\n" in test
+    assert "block = Residual(6)\n" in test
+
+
+def test_where_it_comes_from_can_be_read(moved: dict[str, Any]) -> None:
+    text = moved["after"][NEW].decode()
+    (one,) = inlined_blocks(text)
+    assert (one.block, one.path, one.lines, one.license) == (BLOCK, "alpha/blocks.py", (3, 9), "MIT")
+    assert "# SPDX-License-Identifier: MIT\n" in text
+    assert "# Not copied: DropPath; proj.layers.drop.DropPath is the same, and stands for it.\n" in text
+    chain = trace(str(moved["root"] / NEW), [moved["folder"]])
+    assert [link.what for link in chain][:4] == ["file", "block", "block", "release"]
+    assert any(line.startswith("licence   MIT, as the project's own") for line in moved["said"].splitlines())
+
+
+def test_a_dry_run_shows_what_is_then_written(moved: dict[str, Any], tmp_path: Path) -> None:
+    assert moved["dry"]
+    root = some.make(tmp_path, some.SRC)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    subprocess.run(["git", "apply", "-"], cwd=root, input=moved["diff"] + "\n", text=True, check=True)
+    assert everything(root) == moved["after"]
+
+
+@pytest.mark.slow
+def test_a_second_time_needs_force(moved: dict[str, Any], folder: Path) -> None:
+    with pytest.raises(UserError, match=r"is there already: src/proj/layers/residual\.py; add --force"):
+        migrate_into_project(folder, "Residual", moved["root"], Options())
+    migrate_into_project(folder, "Residual", moved["root"], Options(force=True))
+    assert everything(moved["root"]) == moved["after"]
+
+
+@pytest.mark.slow
+def test_what_differs_is_copied(folder: Path, tmp_path: Path) -> None:
+    root = some.make(tmp_path, some.FLAT)
+    facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True)))
+    assert facts["reused"] == {}
+    why = {(one["name"], one["project"]): one["why"] for one in facts["refused"]}
+    assert why["DropPath", "flatnet.DropPath.DropPath"].startswith("computes another graph with (0.2)")
+    assert "so there is no graph to compare" in why["make_divisible", "flatnet.ops.make_divisible"]
+    assert facts["files"] == ["flatnet/Residual.py", "flatnet/__init__.py", "test/Residual_test.py"]
+    text = (root / "flatnet/Residual.py").read_text(encoding="utf-8")
+    assert '__all__ = ["Residual"]' in text, "the package takes all that its neighbours export"
+    assert "class DropPath(nn.Module):" in text
+    init = (root / "flatnet/__init__.py").read_text(encoding="utf-8")
+    assert init == some.FLAT["flatnet/__init__.py"].replace(
+        "from flatnet.Sq", "from flatnet.Residual import *\nfrom flatnet.Sq"
+    )
+    test = (root / "test/Residual_test.py").read_text(encoding="utf-8")
+    assert "class TestResidual(unittest.TestCase):" in test
+    assert "declares none that is known here" in facts["notes"][0]
+
+
+@pytest.mark.slow
+def test_the_same_in_other_words_is_used_and_another_signature_is_not(folder: Path, tmp_path: Path) -> None:
+    root = some.make(tmp_path, some.SRC, src__proj__layers__drop=some.REWRITTEN)
+    facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True, dry_run=True)))
+    assert facts["reused"]["DropPath"] == "proj.layers.drop.DropPath"
+    root = some.make(tmp_path, some.SRC, src__proj__layers__drop=some.OPTION)
+    facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True, dry_run=True)))
+    assert "DropPath" not in facts["reused"]
+    (why,) = [one["why"] for one in facts["refused"] if one["name"] == "DropPath"]
+    assert why == "__init__ takes (drop_prob=0.0, scale_by_keep=True) where the block's takes (drop_prob=0.0)"
+
+
+@pytest.mark.slow
+def test_another_name_is_found_by_what_it_computes(folder: Path, tmp_path: Path) -> None:
+    renamed = some.SCALED.replace("DropPath", "StochasticDepth")
+    files = {**some.SRC, "src/proj/layers/__init__.py": "", "src/proj/__init__.py": "", "tests/test_drop.py": ""}
+    root = some.make(tmp_path, files, src__proj__layers__drop=renamed)
+    facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True)))
+    assert facts["reused"]["DropPath"] == "proj.layers.drop.StochasticDepth"
+    assert "from .drop import StochasticDepth as DropPath\n" in (root / NEW).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_no_import_of_the_project_becomes_a_circle(folder: Path, tmp_path: Path) -> None:
+    """`ops` imports the package that now imports the new module, which imports `ops`."""
+    files = {path: text for path, text in some.SRC.items() if not path.endswith("ops.py")}
+    files["src/proj/__init__.py"] = ""
+    files["src/proj/ops.py"] = f"from . import layers\n{some.OPS}\nassert layers\n"
+    files["src/proj/layers/squeeze_excite.py"] = some.SE.replace(
+        "from .ops import make_divisible", "make_divisible = int"
+    )
+    root = some.make(tmp_path, files)
+    facts = json.loads(migrate_into_project(folder, "Residual", root, Options(as_json=True)))
+    assert facts["reused"] == {}
+    (why,) = {one["why"] for one in facts["refused"] if one["name"] == "make_divisible"}
+    assert why.startswith("with it, proj.ops cannot be imported then: ImportError: cannot import name 'make_divisible'")
+    assert "def make_divisible" in (root / NEW).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_what_cannot_be_proved_is_not_written(folder: Path, tmp_path: Path) -> None:
+    root = some.make(tmp_path, some.SRC, src__proj__layers__ops="import nowhere_to_be_found\n")
+    before = everything(root)
+    with pytest.raises(UserError, match=r"not proved in .*No module named 'nowhere_to_be_found'; nothing was written"):
+        migrate_into_project(folder, "Residual", root, Options())
+    assert everything(root) == before
+
+
+@pytest.mark.slow
+def test_what_the_project_has_is_not_brought(folder: Path, tmp_path: Path) -> None:
+    body = some.BLOCK.partition("\n\n")[2]
+    root = some.make(tmp_path, some.SRC, src__proj__layers__other=body)
+    with pytest.raises(UserError, match=r"proj\.layers\.other\.Residual of the project is the same"):
+        migrate_into_project(folder, "Residual", root, Options())
+
+
+@pytest.mark.slow
+def test_an_error_while_writing_leaves_the_project_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = some.make(tmp_path, some.SRC)
+    before = everything(root)
+    real = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if Path(target).name == Path(TEST).name and self.suffix == ".part":
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(UserError, match=r"test_residual\.py: cannot be written: No space left on device"):
+        migrate_into_project(folder, "Residual", root, Options())
+    assert everything(root) == before
+
+
+@pytest.mark.slow
+def test_licences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "x", some.BLOCK, "GPL-3.0-only")
+    root = some.make(tmp_path / "p", some.SRC)
+    with pytest.raises(UserError, match=r"its licence, GPL-3\.0-only, is not known to be permissive, .* --force"):
+        migrate_into_project(folder, "Residual", root, Options())
+    unknown = some.make(tmp_path / "q", some.SRC)
+    (unknown / "pyproject.toml").unlink()
+    with pytest.raises(UserError, match=r"and not the project's \(NOASSERTION\); --force"):
+        migrate_into_project(folder, "Residual", unknown, Options())
+    said = migrate_into_project(folder, "Residual", root, Options(force=True))
+    assert "licence   GPL-3.0-only, NOT KNOWN TO BE PERMISSIVE" in said
+    assert "# NOT KNOWN TO BE PERMISSIVE: " in (root / NEW).read_text(encoding="utf-8")
+
+
+def test_bad_input_gets_one_line(folder: Path, tmp_path: Path) -> None:
+    root = some.make(tmp_path, some.SRC)
+    for out, said in (
+        (root / "src/proj/layers/drop.py", "exists already; choose another --out"),
+        (tmp_path.parent / "elsewhere.py", "lies outside of"),
+        (root / "src/proj/my-block.py", "Python cannot import a module of this name"),
+    ):
+        with pytest.raises(UserError, match=said):
+            migrate_into_project(folder, "Residual", root, Options(out=out))
+    with pytest.raises(UserError, match="is a package, not a project"):
+        migrate_into_project(folder, "Residual", root / "src/proj", Options())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no Python code"):
+        migrate_into_project(folder, "Residual", tmp_path / "empty", Options())
+    assert migration.Options().out is None
+
+
+def test_the_command_tells_projects_from_networks(
+    folder: Path, tmp_path: Path, lemur_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    root = some.make(tmp_path / "p", some.SRC)
+    done = lemur_here("migrate", "Residual", "--into", root, "--in", folder, "--list", cwd=tmp_path)
+    assert (done.returncode, "is a project; --site, --list" in done.stderr) == (2, True)
+    done = lemur_here(
+        "migrate", "Residual", "--into", root / "src/proj/train.py", "--in", folder, "--full", cwd=tmp_path
+    )
+    assert (done.returncode, "--full: is for projects" in done.stderr) == (2, True)
+    done = lemur_here("migrate", "Nothing", "--into", root, "--in", folder, cwd=tmp_path)
+    assert (done.returncode, "Nothing: no block of this folder is called so" in done.stderr) == (1, True)
+
+
+def test_a_block_of_which_only_the_lean_form_is_there_is_moved_in_it(tmp_path: Path) -> None:
+    of = made.source(tmp_path, "alpha@1.0")
+    lean = {"lean_code": "y = 1\n", "lean_sha256": "2" * 64, "lean_license": "MIT", "lean_requires": ["einops"]}
+    nothing = {"code": None, "code_sha256": None}
+    row = made.block(of, "Residual", "backward").model_copy(update={**lean, **nothing})
+    form = form_of(tmp_path, row)
+    assert (form.code, form.digest, form.license, form.requires, form.lean) == (
+        "y = 1\n",
+        "2" * 64,
+        "MIT",
+        ("einops",),
+        True,
+    )
+    with pytest.raises(UserError, match="has no code"):
+        form_of(tmp_path, row, lean=False)

@@ -1,0 +1,96 @@
+"""A closed file without what the project's definitions stand for; the rest is the author's text."""
+
+import ast
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extract.migrate.project.layout import read_project
+from extract.migrate.project.reuse import ClosedFile, names_of, options_for
+from lemur_core.source.undefined import undefined_names
+
+some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+NAMES = ["drop_path", "DropPath", "make_divisible", "Swish"]
+
+
+def test_definitions_that_something_else_could_stand_for() -> None:
+    assert list(ClosedFile(some.BLOCK, "Residual").definitions()) == [
+        ("drop_path", False),
+        ("DropPath", True),
+        ("make_divisible", False),
+        ("Swish", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "class More(Swish):\n    pass\n",
+        "Swish.kind = 1\n",
+        "def Swish(x):\n    return x\n",
+        "TABLE = {}\nSwish.register(1)\n",
+    ],
+    ids=["base", "changed", "bound twice", "changed by a call"],
+)
+def test_not_what_others_derive_from_or_change(more: str) -> None:
+    text = some.BLOCK.replace("class Residual", f"{more}\n\nclass Residual")
+    assert "Swish" not in dict(ClosedFile(text, "Residual").definitions())
+
+
+def test_nothing_replaced_is_the_same_text() -> None:
+    body = ClosedFile(some.BLOCK, "Residual").body()
+    assert body.text in some.BLOCK
+    assert body.text.startswith("def drop_path")
+    assert body.gone == ()
+
+
+@given(st.sets(st.sampled_from(NAMES)))
+def test_what_is_left_is_closed_and_the_author_s(replaced: set[str]) -> None:
+    file = ClosedFile(some.BLOCK, "Residual")
+    body = file.body(replaced)
+    assert undefined_names(ast.parse(body.text)).keys() <= replaced | {one.bound for one in body.imports}
+    own = {node.name for node in ast.parse(body.text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert own.isdisjoint(replaced)
+    assert own | set(body.gone) == {"Residual", *NAMES}
+    lines = iter(some.BLOCK.split("\n"))
+    assert all(line in lines for line in body.text.split("\n")), "every line is of the block's file, in its order"
+    assert ("drop_path" in own) == ("DropPath" not in replaced and "drop_path" not in replaced)
+    assert ("math" in {one.bound for one in body.imports}) == ("make_divisible" in own)
+
+
+def test_candidates_by_name_then_by_what_they_take(tmp_path: Path) -> None:
+    renamed = some.SCALED.replace("DropPath", "StochasticDepth")
+    project = read_project(some.make(tmp_path, some.SRC, src__proj__layers__depth=renamed))
+    file = ClosedFile(some.BLOCK, "Residual")
+    found = options_for("DropPath", True, file, project, "src/proj/layers")
+    assert [one.dotted for one in found] == ["proj.layers.drop.DropPath", "proj.layers.depth.StochasticDepth"]
+    assert options_for("Swish", True, file, project, "") == []
+    assert [one.name for one in options_for("drop_path", False, file, project, "")] == ["drop_path", "drop_path"]
+
+
+def test_names_that_expressions_use() -> None:
+    assert names_of(["[f(c, size) for c in widths]", "lambda x: x + y", "nn.ReLU"]) == [
+        "f",
+        "nn",
+        "size",
+        "widths",
+        "y",
+    ]
+
+
+def test_names_that_stand_for_nothing() -> None:
+    text = some.BLOCK.replace("WIDTH = 2", "WIDTH = 2\nLayerType = object")
+    found = ClosedFile(text, "Residual").globals
+    assert found == {"math", "torch", "nn", "WIDTH", "Residual", *NAMES}
+
+
+def test_functions_of_autograd_are_no_modules(tmp_path: Path) -> None:
+    text = some.BLOCK.replace("class Swish(nn.Module)", "class Swish(torch.autograd.Function)")
+    module = "from torch import nn\n\n\nclass Other(nn.Module):\n    def forward(self, x):\n        return x\n"
+    project = read_project(some.make(tmp_path, some.SRC, src__proj__layers__other=module))
+    found = [options_for("Swish", True, ClosedFile(one, "Residual"), project, "") for one in (some.BLOCK, text)]
+    assert [[option.name for option in options] for options in found] == [["Other"], []]

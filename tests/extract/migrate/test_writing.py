@@ -1,0 +1,160 @@
+"""The smoke test that goes with a block, for every way in which blocks are called and return."""
+
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from extract.migrate.project.layout import choose_place, choose_test, read_project
+from extract.migrate.project.project import license_notes
+from extract.migrate.project.reuse import ClosedFile
+from extract.migrate.project.style import read_style
+from extract.migrate.project.writing import Donated, module_text, notice_of, smoke_text
+from extract.specs.make import worked_of
+from lemur_core.files.errors import UserError
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "fixtures" / "extract" / "results.py")))
+some = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("projects.py"))))
+
+SEEN: dict[str, Any] = {
+    "returns": "tensor",
+    "shapes": [[2, 6, 5, 5]],
+    "trains": True,
+    "reached": [4, 4],
+    "frozen": False,
+    "differentiable": True,
+    "complex": False,
+    "floating": [True],
+}
+LONG = [f"torch.randn((2, {n}, 32, 32))" for n in range(5)]
+
+
+def written(folder: Path, init: list[str], forward: list[str], seen: dict[str, Any], code: str = some.BLOCK) -> str:
+    arguments = {"init": {"args": init, "kwargs": {}}, "forward": {"args": forward, "kwargs": {}}}
+    row = made.block(made.source(folder), "Residual", "backward")
+    worked = worked_of(json.dumps(arguments))
+    assert worked is not None
+    donated = Donated(row, code, False, (), worked)
+    project = read_project(some.make(folder / "p", some.SRC))
+    place = choose_place(project, "Residual", "Other")
+    style = read_style(project, place.folder)
+    file = ClosedFile(code, "Residual")
+    return smoke_text(donated, file, place, choose_test(project, place), project, style, {**SEEN, **seen})
+
+
+def body(text: str) -> str:
+    return text.partition("():\n    torch.manual_seed(0)\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("forward", "seen", "expected"),
+    [
+        (
+            ["x"],
+            {},
+            "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n    output.sum().backward()\n"
+            "    assert all(parameter.grad is not None for parameter in block.parameters())\n",
+        ),
+        (
+            ["x"],
+            {"reached": [1, 4], "frozen": True},
+            "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n    output.sum().backward()\n"
+            "    assert any(parameter.grad is not None for parameter in block.parameters() if parameter.requires_grad)\n",
+        ),
+        (
+            ["1", "torch.randn((2, 3))"],
+            {"reached": [0, 0]},
+            "    given = torch.randn((2, 3)).requires_grad_()\n    output = block(1, given.clone())\n"
+            "    assert output.shape == (2, 6, 5, 5)\n    output.sum().backward()\n    assert given.grad is not None\n",
+        ),
+        (["x"], {"differentiable": False}, "    output = block(x)\n    assert output.shape == (2, 6, 5, 5)\n"),
+        (
+            ["x"],
+            {"returns": ["tensor", "tensor"], "shapes": [[2], [3, 1]], "floating": [True, False], "trains": False},
+            "    outputs = block(x)\n    assert [tuple(output.shape) for output in outputs] == [(2,), (3, 1)]\n"
+            "    sum(output.sum() for output in outputs if output.requires_grad).backward()\n"
+            "    assert all(parameter.grad is not None for parameter in block.parameters())\n",
+        ),
+        (
+            ["x"],
+            {"returns": {"items": [["a", "tensor"]]}, "complex": True},
+            "    outputs = block(x)\n"
+            "    outputs = [item for item in tree_leaves(outputs) if isinstance(item, torch.Tensor)]\n"
+            "    assert [tuple(output.shape) for output in outputs] == [(2, 6, 5, 5)]\n"
+            "    sum(output.abs().sum() for output in outputs).backward()\n"
+            "    assert all(parameter.grad is not None for parameter in block.parameters())\n",
+        ),
+    ],
+    ids=["tensor", "some frozen", "no parameters", "nothing differentiable", "several", "a dict of complex ones"],
+)
+def test_what_is_checked(tmp_path: Path, forward: list[str], seen: dict[str, Any], expected: str) -> None:
+    text = written(tmp_path, ["6"], forward, seen)
+    before = "    block = Residual(6)\n" + "    block.eval()\n" * (not seen.get("trains", True))
+    assert body(text) == before + expected
+    compile(text, "test", "exec")
+    assert ("def test_residual_runs_forward_and_backward():" in text) == seen.get("differentiable", True)
+    assert ("from torch.utils._pytree import tree_leaves\n" in text) == ("tree_leaves(" in expected)
+
+
+def test_names_of_the_arguments_are_imported(tmp_path: Path) -> None:
+    text = written(tmp_path, ["Swish()", "nn.ReLU", "math.pi", "torch.float32"], LONG, {})
+    assert (
+        "import math\n\nimport torch\nfrom torch import nn\n\nfrom proj.layers.residual import Residual, Swish\n"
+        in text
+    )
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_header_tells_the_licence(tmp_path: Path) -> None:
+    row = made.block(made.source(tmp_path), "Residual", "backward")
+    worked = worked_of(some.ARGUMENTS)
+    assert worked is not None
+    for license_, told in (("MIT", "under MIT; they were changed"), ("NOASSERTION", "NOT KNOWN TO BE PERMISSIVE: ")):
+        donated = Donated(row.model_copy(update={"license": license_}), some.BLOCK, False, (), worked)
+        assert told in notice_of(donated)
+
+
+def test_the_same_bytes_each_time(tmp_path: Path) -> None:
+    row = made.block(made.source(tmp_path), "Residual", "backward")
+    worked = worked_of(some.ARGUMENTS)
+    assert worked is not None
+    donated = Donated(row, some.BLOCK, False, (), worked)
+    project = read_project(some.make(tmp_path / "p", some.SRC))
+    place = choose_place(project, "Residual", "Other")
+    style = read_style(project, place.folder)
+    texts = {
+        module_text(donated, ClosedFile(some.BLOCK, "Residual"), place, project, style, {}, True) for _ in range(3)
+    }
+    (text,) = texts
+    assert '\n\n__all__ = ["Residual"]\n\n\n' in text
+    assert text.endswith(some.BLOCK.rpartition("class Residual")[2])
+
+
+@pytest.mark.parametrize(
+    ("license_", "own", "force", "said"),
+    [
+        ("MIT", "MIT", False, "MIT, as the project's own (MIT); the notice in the file stays"),
+        ("MIT", "Apache-2.0 AND MIT", False, "MIT, as the project's own (Apache-2.0 AND MIT); the notice"),
+        ("MIT", "NOASSERTION", False, "MIT; the project declares none that is known here"),
+        ("Apache-2.0", "MIT", False, "Apache-2.0 in a project under MIT: together Apache-2.0 AND MIT; the notice"),
+        ("Apache-2.0", "GPL-2.0", False, "together Apache-2.0 AND GPL-2.0, which the Free Software Foundation holds"),
+        ("Apache-2.0", "GPL-3.0-only", False, "together Apache-2.0 AND GPL-3.0-only; the notice"),
+        ("GPL-3.0", "GPL-3.0", False, "GPL-3.0, as the project's own (GPL-3.0); which is not known to be permissive"),
+        ("GPL-3.0", "MIT", False, None),
+        ("GPL-3.0", "MIT", True, "GPL-3.0, NOT KNOWN TO BE PERMISSIVE; the project's is MIT"),
+        ("NOASSERTION", "NOASSERTION", False, None),
+        ("NOASSERTION", "NOASSERTION", True, "NOASSERTION, NOT KNOWN TO BE PERMISSIVE"),
+        ("CC-BY-NC-4.0", "MIT", False, None),
+    ],
+)
+def test_what_two_licences_come_to(license_: str, own: str, force: bool, said: str | None) -> None:
+    row = SimpleNamespace(block="b", license=license_)
+    donated, project = SimpleNamespace(row=row), SimpleNamespace(source=SimpleNamespace(license=own))
+    if said is None:
+        with pytest.raises(UserError, match=r"not known to be permissive, and not the project's .* --force moves it"):
+            license_notes(donated, project, force=force)
+    else:
+        assert said in license_notes(donated, project, force=force)[0]

@@ -1,0 +1,1 @@
+"""Networks assembled from blocks."""

@@ -1,0 +1,161 @@
+"""An extraction folder's blocks, and finding one of them by what a recipe writes."""
+
+import difflib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from lemur_core.files.errors import UserError
+from manifests.provenance import REQUIREMENTS, TABLE, read_parts
+from manifests.provenance.licenses import all_of
+from manifests.records import Block, Spec, first_fault
+
+_SPECS = "specs.jsonl"
+_UNREAD = frozenset({"code", "lean_code", "observed", "resolutions"})
+#: What a block's row states of its full form, and what of its lean one.
+_FORMS = {"code_sha256": "lean_sha256", "n_lines": "lean_lines", "requires": "lean_requires", "license": "lean_license"}
+_NEAR = 5
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Library:
+    """The blocks of one extraction folder, by id, as plain rows; a record is made when one is asked for."""
+
+    folder: Path
+    rows: dict[str, dict[str, Any]]
+    facts: dict[str, dict[str, Any]]
+    full_facts: dict[str, dict[str, Any]]  # of blocks that have a lean form, what differs in the full one
+
+    def block(self, block: str) -> Block:
+        """The record of an id with its code, but without the fields that are left out here (`_UNREAD`).
+
+        Where there is a lean form, its code, requirements, licence and digest are those of that one. The licence is
+        that of all code in it, which may be of several sources.
+        """
+        # none where its licence kept it from being published
+        code = self._texts("lean_code" if block in self.full_facts else "code")[self._places[block]].as_py()
+        return Block.model_validate(self.rows[block] | {"code": code})
+
+    def full_block(self, block: str) -> Block | None:
+        """The full form of a block that has a lean one too; None of any other, and where it was not published."""
+        if block not in self.full_facts:
+            return None
+        code = self._texts("code")[self._places[block]].as_py()
+        return (
+            None if code is None else Block.model_validate(self.rows[block] | self.full_facts[block] | {"code": code})
+        )
+
+    def spec(self, block: str) -> Spec:
+        """The neutral spec of an id that is in `facts`."""
+        return Spec.model_validate(self.facts[block])
+
+    def find(self, use: str) -> Block | None:
+        """The block of this id, or the only one that it is the end of: a bare name, a dotted one, without the version.
+
+        Raises: UserError if several are meant.
+        """
+        if use in self.rows:
+            return self.block(use)
+        ids = sorted(self._ends.get(use, ()))
+        if len(ids) > 1:
+            shown = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
+            raise UserError(
+                f"{self.folder.name}: {len(ids)} blocks are called {use!r}: {shown}; write one of these ids"
+            )
+        return self.block(ids[0]) if ids else None
+
+    def near(self, use: str) -> list[str]:
+        """Ids of blocks whose names are near."""
+        bare = use.rpartition("::")[2].rpartition(".")[2]
+        by_name: dict[str, list[str]] = {}
+        for block, row in self.rows.items():
+            by_name.setdefault(row["name"], []).append(block)
+        names = difflib.get_close_matches(bare, sorted(by_name), _NEAR, 0.6)
+        return [block for one in names for block in sorted(by_name[one])][:_NEAR]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {block: place for place, block in enumerate(self.rows)}
+
+    def _texts(self, column: str) -> pa.ChunkedArray:
+        if column not in self._columns:
+            self._columns[column] = pq.read_table(self.folder / TABLE, columns=[column])[column]
+        return self._columns[column]
+
+    @cached_property
+    def _columns(self) -> dict[str, pa.ChunkedArray]:
+        return {}
+
+    @cached_property
+    def _ends(self) -> dict[str, list[str]]:
+        ends: dict[str, list[str]] = {}
+        for block, row in self.rows.items():
+            for end in set(_ends(row["source"], row["qualname"])):
+                ends.setdefault(end, []).append(block)
+        return ends
+
+
+def _ends(source: str, qualname: str) -> Iterator[str]:
+    """What a block may be called."""
+    parts = qualname.split(".")
+    origin = source.partition("@")[0]
+    for start in range(len(parts)):
+        end = ".".join(parts[start:])
+        yield end
+        yield f"{origin}::{end}"
+        yield f"{source}::{end}"
+
+
+def open_library(folder: Path) -> Library:
+    """The blocks of an extraction folder; read once, while its files stay as they are.
+
+    Raises: UserError if it is none, or its records cannot be read.
+    """
+    times = []
+    for name in (TABLE, _SPECS, REQUIREMENTS):
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{folder}: no {name}; give a folder that `lemur extract --out DIR` wrote")
+        times.append(path.stat().st_mtime_ns)
+    return _read(folder.resolve(), tuple(times))
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, _times: tuple[int, ...]) -> Library:
+    columns = [name for name in Block.model_fields if name not in _UNREAD]
+    parts = read_parts(folder)
+    try:
+        rows = {row["block"]: row for row in pq.read_table(folder / TABLE, columns=columns).to_pylist()}
+        for block in parts.made_from.keys() & rows.keys():
+            rows[block]["license"] = all_of(parts.licenses(rows[block]))
+        full = _lean_first(folder, rows)
+        lines = (folder / _SPECS).read_text(encoding="utf-8").splitlines()
+        facts = {spec["block"]: spec for spec in map(json.loads, lines)}
+        library = Library(folder, rows, facts, full)
+        if rows:
+            library.block(next(iter(rows)))
+        if facts:
+            library.spec(next(iter(facts)))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        first = first_fault(error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
+        raise UserError(f"{folder.name}: its records cannot be read: {first}; extract it again") from error
+    return library
+
+
+def _lean_first(folder: Path, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """State in the rows what holds of the lean forms, where these are there. Returns: what the full ones had."""
+    there = pq.read_table(folder / TABLE, columns=["lean_code"])["lean_code"].is_valid().to_pylist()
+    full = {}
+    for (block, row), has in zip(rows.items(), there, strict=True):
+        if has:
+            full[block] = {name: row[name] for name in _FORMS}
+            row |= {name: row[lean] for name, lean in _FORMS.items()}
+    return full

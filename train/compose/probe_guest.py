@@ -1,0 +1,160 @@
+"""What runs in the sandbox: does this filler do what its slot asks for? Constructed, run, and watched."""
+
+import ast
+import random
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
+from lemur_core.sandbox.server.foreign import load
+from train.compose.slot_checks import CHECKS, Mismatch, error_text
+
+_SEED = 0
+#: In words, where the sandbox's own steps fail.
+_STEPS = {
+    "import_failed": "its file cannot be executed",
+    "no_net": "it cannot be constructed",
+    "construct_failed": "it cannot be constructed",
+}
+_TIMED_BATCH, _TIMED_SIZE, _TIMED_RUNS = 8, 16, 3
+
+
+def probe_filler(payload: dict[str, Any]) -> dict[str, Any]:
+    """Try the builds of one filler in turn, until one does what the slot asks for at all sizes.
+
+    Args:
+        payload: `slot`; `code`, a closed file, or empty; `target` and `builds`, as in `train.model.slots.Filler`;
+            `support`, the text of the factories that builds may name; `sizes`, the values that they may name; `strict`.
+
+    Returns: `{"fits": true, "build": …, "parameters": …, "facts": …, "seconds": …}`: seconds of one forward and
+        backward pass at the last size; or `{"fits": false, "reason": …, "build": …}` of the build that came furthest.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    try:
+        scope = _scope(payload["code"], payload["target"], payload["support"])
+    except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
+        return {"fits": False, "reason": f"its file cannot be executed: {error_text(error)}", "build": ""}
+    values = set(payload["sizes"][0]) | {"rate"}
+    reason, tried, furthest = (
+        "no arguments of its constructor are known that carry what the slot gives",
+        "",
+        (False, -1),
+    )
+    for build in payload["builds"]:
+        try:
+            return _fit_at_all_sizes(payload, scope, build)
+        except Mismatch as mismatch:
+            # A build that only repeats recorded values tells least of why the block does not fit.
+            came = (bool(names_in(build) & values), mismatch.depth)
+            if came > furthest:
+                reason, tried, furthest = mismatch.reason, build, came
+    return {"fits": False, "reason": reason, "build": tried}
+
+
+def _fit_at_all_sizes(payload: Mapping[str, Any], scope: dict[str, Any], build: str) -> dict[str, Any]:
+    """What is told of a build that fits at all sizes. Raises: Mismatch."""
+    facts: dict[str, Any] = {}
+    for values in payload["sizes"]:
+        made = Constructor(payload["target"], build, scope, values)
+        found = CHECKS[payload["slot"]](made, values | {"strict": payload["strict"]})
+        facts = _common(facts, found) if facts else found
+    module = made(rate=0.0)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    return {"fits": True, "build": build, "parameters": count, "facts": facts, "seconds": _seconds(module, values)}
+
+
+def _common(facts: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What holds at both sizes. Raises: Mismatch."""
+    for name, value in found.items():
+        if not isinstance(value, bool) and value != facts[name]:
+            raise Mismatch(3, f"differs from width to width: {name.replace('_', ' ')} {facts[name]} and {value}")
+    return {name: value and facts[name] if isinstance(value, bool) else value for name, value in found.items()}
+
+
+class Constructor:
+    """Constructs one filler, anew each time, with the same seed."""
+
+    def __init__(self, target: str, build: str, scope: dict[str, Any], values: Mapping[str, int]) -> None:
+        self.text = f"{target}({build})"
+        self.names = names_in(build)
+        self._scope, self._values = scope, dict(values)
+
+    def __call__(self, rate: float = 0.0) -> nn.Module:
+        """A new one. Raises: Mismatch."""
+        random.seed(_SEED)
+        torch.manual_seed(_SEED)
+        try:
+            module = eval(self.text, self._scope, {**self._values, "rate": rate})
+        except Exception as error:
+            raise Mismatch(0, f"cannot be constructed as {self.text}: {error_text(error)}") from error
+        if not isinstance(module, nn.Module):
+            raise Mismatch(0, f"{self.text} gives {type(module).__name__}, which is no torch.nn.Module")
+        return module
+
+
+def names_in(build: str) -> set[str]:
+    """The names that arguments use."""
+    return {node.id for node in ast.walk(ast.parse(f"call({build})")) if isinstance(node, ast.Name)}
+
+
+def _scope(code: str, target: str, support: str) -> dict[str, Any]:
+    """The names that a build may use: the factories' and the target's."""
+    scope = vars(load(support, "factories")).copy()
+    if code:
+        scope[target] = getattr(load(code, "filler"), target)
+    return scope
+
+
+def _seconds(module: nn.Module, values: Mapping[str, int]) -> float:
+    channels = values.get("in_channels", values.get("channels", 0))
+    inputs = torch.randn(_TIMED_BATCH, channels, _TIMED_SIZE, _TIMED_SIZE, requires_grad=True)
+    module.train()
+    best = float("inf")
+    for _ in range(_TIMED_RUNS):
+        started = time.perf_counter()
+        torch.autograd.backward(module(inputs * 1.0).sum())
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def probe_network(payload: dict[str, Any]) -> dict[str, Any]:
+    """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
+
+    Args:
+        payload: `code`, `prm`, `in_shape`, `out_shape`.
+
+    Returns: `{"fits": true, "parameters": …}`, or `{"fits": false, "reason": …}`.
+    """
+    torch.set_num_threads(1)
+    seed_all(_SEED)
+    shape, classes = tuple(payload["in_shape"]), int(payload["out_shape"][0])
+    try:
+        net = construct(execute(payload["code"]), shape, (classes,), payload["prm"])
+        images, labels = torch.randn(shape), torch.randint(classes, shape[:1])
+        with step("it does not run in eval mode"), torch.no_grad():
+            _logits(net.eval()(images), (shape[0], classes))
+        with step("it does not run in train mode"):
+            logits = _logits(net.train()(images), (shape[0], classes))
+            torch.autograd.backward(nn.functional.cross_entropy(logits, labels))
+        with step("it does not learn"):
+            net.train_setup(payload["prm"])
+            net.learn([(images, labels)])
+            _logits(net.eval()(images), (shape[0], classes))
+    except NetError as error:
+        failed = error.step or error.category
+        return {"fits": False, "reason": f"{_STEPS.get(failed, failed)}: {error.what}"}
+    return {"fits": True, "parameters": sum(parameter.numel() for parameter in net.parameters())}
+
+
+def _logits(output: Any, shape: Sequence[int]) -> torch.Tensor:
+    if not isinstance(output, torch.Tensor) or tuple(output.shape) != tuple(shape):
+        raise ValueError(f"the output is {tuple(getattr(output, 'shape', ()))}, not {tuple(shape)}")
+    if not bool(torch.isfinite(output).all()):
+        raise ValueError("the output is not finite")
+    return output

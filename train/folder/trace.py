@@ -1,0 +1,134 @@
+"""What `lemur verify` and `lemur trace` say of a training run, an ablation or a search.
+
+Files, records and manifest say the same; a run is traced through the blocks in its network to the lines that each was
+copied from. Nothing of what is in the folder is executed, and no weights are loaded.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
+from manifests.folders.kinds import FolderKind, Link, Traced, lines_text, manifest_link
+from manifests.folders.manifest import FILE_NAME, read_manifest
+from manifests.provenance import Inlined, inlined_blocks
+from manifests.records import Ingredient, TrainingRecord
+from train.runs.page import RUNS, run_page
+from train.runs.run_folder import NET, read_record
+from train.runs.verify import first_line, verify
+from train.studies.ablation import ablation_page
+from train.studies.search import search_page
+
+_NEAR = 5
+
+
+def find(folder: Path, wanted: str) -> Traced:
+    """The whole run (`net`, or the name of its network), or one block in it: by slot, id, qualified or bare name.
+
+    Raises: UserError if nothing is called so, with near names.
+    """
+    record, blocks = _read(folder)
+    whole = [NET.removesuffix(".py"), record.name]
+    chosen = blocks if wanted in whole else [block for block in blocks if wanted in _names(block)]
+    if not chosen and wanted not in whole:
+        names = sorted({*whole, *(name for block in blocks for name in _names(block))})
+        near = difflib.get_close_matches(wanted, names, _NEAR) or [*dict.fromkeys(whole), *(b.slot for b in blocks)]
+        raise UserError(f"{wanted}: neither the network of this run nor a block in it; near names: {', '.join(near)}")
+    return _traced(folder, record, chosen)
+
+
+def find_code(folder: Path, sha256: str) -> Traced | None:
+    """The run, if its network is the code of this digest; a block in it, if that is."""
+    record, blocks = _read(folder)
+    if record.code_sha256 == sha256:
+        return _traced(folder, record, blocks)
+    chosen = [block for block in blocks if block.code_sha256 == sha256]
+    return _traced(folder, record, chosen) if chosen else None
+
+
+def _traced(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> Traced:
+    reached = {"held_out": record.val_accuracy, "test": record.test_accuracy}
+    run = {
+        "seed": record.seed,
+        "data": f"{record.data}, SHA-256 {record.data_sha256}",
+        "recipe": record.recipe_sha256,
+        "outcome": record.status,
+        "accuracy": {name: value for name, value in reached.items() if value is not None},
+    }
+    network = {"sha256": sha256_file(folder / NET), "recorded": record.code_sha256}
+    if network["sha256"] == network["recorded"]:
+        del network["recorded"]
+    links = [Link("run", record.name, run), Link("network", NET, network)]
+    stated = {part.slot: part for part in record.ingredients}
+    links += [_block(block, stated.get(block.slot)) for block in blocks]
+    return Traced(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
+
+
+def _block(block: Inlined, part: Ingredient | None) -> Link:
+    facts: dict[str, Any] = {
+        "slot": f"{block.slot} ({NET}, from line {block.line} on)",
+        "source": f"{block.block.partition('::')[0]} {block.path}",
+        "lines": lines_text(*block.lines),
+        "swhid": block.swhid,
+        "licence": block.license,
+        "code": block.code_sha256,
+    }
+    if part is not None and part.code_sha256 != block.code_sha256:
+        facts["but"] = f"the record names {part.block} here"
+    return Link("block", block.block, facts)
+
+
+def _names(block: Inlined) -> set[str]:
+    """What one may call a block of a run."""
+    qualname = block.block.rpartition("::")[2]
+    return {block.block, qualname, qualname.rpartition(".")[2], block.slot, block.code_sha256}
+
+
+def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
+    try:
+        return read_record(folder), inlined_blocks((folder / NET).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # ValidationError and UnicodeDecodeError are ValueErrors
+        raise UserError(f"{folder}: damaged run: {first_line(error)}; run `lemur verify`, or train it anew") from error
+
+
+def find_in_study(folder: Path, wanted: str) -> Traced:
+    """The run whose folder has this name; `NAME/BLOCK` is one block of its network.
+
+    Raises: UserError if nothing is called so, with near names.
+    """
+    runs = [path.name for path in _runs(folder)]
+    name, _, block = wanted.partition("/")
+    if name not in runs:
+        near = difflib.get_close_matches(name, runs, _NEAR, 0.3) or runs[:_NEAR]
+        raise UserError(
+            f"{wanted}: no run of this {read_manifest(folder).kind} is called so; near names: {', '.join(near)}"
+        )
+    run = folder / RUNS / name
+    return _with_manifest(folder, run, find(run, block or "net"))
+
+
+def find_code_in_study(folder: Path, sha256: str) -> Traced | None:
+    """The first run whose network has this digest, or a block of it."""
+    for run in _runs(folder):
+        found = find_code(run, sha256)
+        if found is not None:
+            return _with_manifest(folder, run, found)
+    return None
+
+
+def _with_manifest(folder: Path, run: Path, found: Traced) -> Traced:
+    of_run = Link("in", run.relative_to(folder).as_posix(), {})
+    return Traced((of_run, *found.links, manifest_link(run, read_manifest(run))), found.codes)
+
+
+def _runs(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
+
+
+#: The folders that `lemur train` writes.
+KINDS = {
+    "run": FolderKind(verify, find, find_code, run_page),
+    "ablation": FolderKind(verify, find_in_study, find_code_in_study, ablation_page),
+    "search": FolderKind(verify, find_in_study, find_code_in_study, search_page),
+}

@@ -1,0 +1,1 @@
+"""LEMUR's own contract: checks, tasks and registration."""

@@ -1,0 +1,160 @@
+"""What runs inside the sandbox for `check_nn`: a network trains by its own `train_setup` and `learn`.
+
+As LEMUR's trainer does it, on the CPU: `in_shape` is the shape of the first batch, the data can be gone through once an
+epoch, and the time counts from `train_setup` to the end of the last evaluation.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step
+from train.data import open_cache
+from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, TRAINER_PARAMETERS, transform_module
+
+CLASSES = 10
+Steps = Sequence[Callable[[Tensor], Tensor]]
+
+
+class TrainData:
+    """What `learn` goes through: batches of inputs and labels in random order, once; then it is used up, as LEMUR's."""
+
+    def __init__(self, images: Tensor, labels: Tensor, batch: int, steps: Steps) -> None:
+        self.n, self.total = 0, -(-len(images) // batch)
+        self._batches = batches(images, labels, torch.randperm(len(images)), batch, steps)
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> "TrainData":
+        return self
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        batch = next(self._batches)
+        self.n += 1
+        return batch
+
+
+def run_check(payload: dict[str, Any]) -> dict[str, Any]:
+    """Train a network by its own means and evaluate it on the test images.
+
+    Args:
+        payload: `code`; `prm`; `data`, a cache folder; `images`, how many to train on at most, or null; `epochs`;
+            `seed`; `threads`.
+
+    Returns: `accuracy` and `duration` (nanoseconds), or `category` and `error`, the reason in one line.
+    Raises: MemoryError and the like, which the sandbox tells.
+    """
+    seed_all(int(payload["seed"]))
+    torch.set_num_threads(int(payload["threads"]))
+    data = open_cache(Path(payload["data"]))
+    count = payload["images"] or len(data.train_images)
+    train = (data.train_images[:count], data.train_labels[:count])
+    tested = len(data.test_images) if payload["images"] is None else max(1, count // 5)
+    test = (data.test_images[:tested], data.test_labels[:tested])
+    try:
+        return _train(payload["code"], payload["prm"], train, test, int(payload["epochs"]))
+    except NetError as error:
+        return {"category": category_of_error(error), "error": error_line(error)}
+
+
+def batches(images: Tensor, labels: Tensor, order: Tensor, batch: int, steps: Steps) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images of uint8 and labels in this order, by batches; the images transformed."""
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        yield prepare(images[chosen], steps), labels[chosen]
+
+
+def steps_of(name: object) -> Steps:
+    """The steps of a transform of LEMUR's, from the module that its database gets. Raises: UserError."""
+    module: dict[str, Any] = {}
+    exec(transform_module(name), module)  # noqa: S102 (our own text)
+    composed: v2.Compose = module["transform"]((CIFAR10_MEAN, CIFAR10_DEVIATION))
+    return list(composed.transforms)
+
+
+def prepare(images: Tensor, steps: Steps) -> Tensor:
+    """A batch of images (N, 3, H, W) of uint8 as a transform leaves them; each is flipped or not by itself."""
+    for transform in steps:
+        if isinstance(transform, v2.RandomHorizontalFlip | v2.RandomVerticalFlip):
+            chosen = torch.rand(len(images)) < transform.p
+            images = torch.where(chosen[:, None, None, None], transform.transform(images, {}), images)
+        else:
+            images = transform(images)
+    return images.as_subclass(Tensor)
+
+
+def _train(
+    code: str, prm: dict[str, Any], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
+) -> dict[str, Any]:
+    module = execute(code)
+    with step("contract", "in supported_hyperparameters()"):
+        supported = module.__dict__["supported_hyperparameters"]
+        names = sorted({str(name) for name in supported()})
+    check_parameters(prm, names)
+    batch, steps = int(prm["batch"]), steps_of(prm["transform"])
+    in_shape = tuple(prepare(train[0][: min(batch, len(train[0]))], steps).shape)
+    net = construct(module, in_shape, (CLASSES,), prm)
+    started = time.perf_counter_ns()
+    with step("train_setup_failed", "in train_setup(prm)"):
+        net.train_setup(prm)
+    accuracy = 0.0
+    for epoch in range(1, epochs + 1):
+        net.train()
+        with step("learn_failed", f"in learn(train_data), epoch {epoch}, batches {sizes(in_shape)}"):
+            net.learn(TrainData(*train, batch, steps))
+        accuracy = _evaluate(net, batches(*test, torch.arange(len(test[0])), batch, steps))
+    return {"accuracy": accuracy, "duration": time.perf_counter_ns() - started}
+
+
+def check_parameters(prm: dict[str, Any], supported: list[str]) -> None:
+    """Each supported hyperparameter has a value, and that lies in 0..1."""
+    names = [name for name in supported if name not in TRAINER_PARAMETERS]
+    missing = [name for name in names if name not in prm]
+    if missing:
+        given = ", ".join(sorted(prm))
+        raise NetError("prm", f"prm: {', '.join(missing)} missing, which the network supports; given: {given}")
+    for name in names:
+        value = prm[name]
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise NetError("prm", f"prm: {name} is {value!r}; supported hyperparameters have values in 0..1")
+
+
+def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
+    """The share of images whose highest class score is that of their label."""
+    net.eval()
+    right = count = 0
+    with torch.no_grad():
+        for inputs, labels in data:
+            with step("forward_failed", f"on an input of {sizes(inputs.shape)}"):
+                scores = net(inputs)
+            if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(labels):
+                told = sizes(scores.shape, "a scalar") if isinstance(scores, Tensor) else type(scores).__name__
+                raise NetError("wrong_output", f"forward gives {told}, not {len(labels)}x{CLASSES}: images x classes")
+            if not bool(torch.isfinite(scores).all()):
+                raise NetError("not_finite", "forward gives infinite values or NaN after training: it diverged")
+            right += int((scores.argmax(1) == labels).sum())
+            count += len(labels)
+    return right / count
+
+
+def category_of_error(error: NetError) -> str:
+    """The check's word for what failed; an error that the lack of a permission led to is told as such."""
+    cause = error.__cause__
+    if cause is not None and isinstance(cause.__cause__ or cause.__context__, PermissionError):
+        return "denied"
+    return "contract" if error.category == "no_net" else error.category
+
+
+def error_line(error: NetError) -> str:
+    """The last line of the network's own file that was being executed, type and message, and what was tried."""
+    if not error.step:
+        return error.what
+    tried = {"import_failed": "when the file is executed", "construct_failed": f"in {error.tried}"}
+    line = f"line {error.line}: " if error.line else ""
+    return f"{line}{error.what.removesuffix(': ')} ({tried.get(error.step, error.tried)})"

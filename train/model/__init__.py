@@ -1,0 +1,1 @@
+"""Recipes, slots and the contract of a network."""

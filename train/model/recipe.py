@@ -1,0 +1,323 @@
+"""Recipes: what a network is made of and how it is trained, as TOML; every key known, every value checked."""
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from lemur_core.files.errors import UsageError, UserError
+from manifests.records import Ingredient, said_of
+from train.model.contract import check_contract
+
+#: Recipes that come with the package.
+SHIPPED = Path(__file__).parents[1] / "recipes"
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+#: Where an assembled network's file states its hyperparameters.
+PRM_LINE = re.compile(r"^# Prm: +(\{.*\})$", re.MULTILINE)
+_NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Slot(_Part):
+    """What fills a slot: a block's id or a built-in's name, and constructor arguments where the found ones will not do.
+
+    Arguments are TOML values; strings that start with `$` stand for what the network knows there: `$channels`,
+    `$out_channels`, `$rate`, `$norm`, `$activation`, `$norm_activation` (a factory of both in a row).
+    """
+
+    use: str = Field(min_length=1)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    float32: bool = Field(default=False, description="computed in float32 where the network is in bfloat16")
+
+
+class Slots(_Part):
+    """The places of the network; `none` leaves attention or stochastic depth out."""
+
+    stem: Slot = Slot(use="conv3x3")
+    residual: Slot = Slot(use="preact_basic")
+    attention: Slot = Slot(use="none")
+    downsample: Slot = Slot(use="strided_conv")
+    norm: Slot = Slot(use="batch_norm")
+    activation: Slot = Slot(use="relu")
+    stochastic_depth: Slot = Slot(use="none")
+    head: Slot = Slot(use="linear")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        if not isinstance(value, str | dict | Slot):
+            raise ValueError("give a block's id or a built-in's name in quotes, or a table with use = ...")
+        return {"use": value} if isinstance(value, str) else value
+
+    @field_validator("residual")
+    @classmethod
+    def _open_to_the_inside(cls, residual: Slot) -> Slot:
+        if residual.float32:
+            raise ValueError("float32 is for the parts of a block, not for the residual block itself")
+        return residual
+
+
+class Model(_Part):
+    """The shape of the network: stages of residual blocks, the map halved between two stages."""
+
+    name: str = Field(default="assembled", pattern=_NAME)
+    widths: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (32, 128, 256)
+    depths: tuple[Annotated[int, Field(ge=0, le=200)], ...] = (0, 2, 2)
+    stochastic_depth_rate: Rate = Field(default=0.1, description="of the last block; grows linearly from 0")
+    transition: Literal["pool_conv", "conv_pool", "conv_max_pool"] = Field(
+        default="pool_conv", description="order between stages; max: of 2 x 2 at stride 1, arXiv:1904.11486, section 3"
+    )
+
+    @model_validator(mode="after")
+    def _stages(self) -> Self:
+        if len(self.widths) != len(self.depths) or not self.widths:
+            raise ValueError(f"widths has {len(self.widths)} stages and depths {len(self.depths)}; give both as many")
+        if sum(self.depths) == 0:
+            raise ValueError("depths: all 0; at least one block is needed")
+        return self
+
+
+class Training(_Part):
+    """The optimiser and its schedule. Learning rate and weight decay as the optimiser of torch takes them."""
+
+    epochs: int = Field(default=20, ge=1)
+    batch_size: int = Field(default=128, ge=2)
+    optimizer: Literal["sgd", "adamw", "muon"] = Field(
+        default="sgd", description="muon: for convolutions between many channels, SGD for all other weights"
+    )
+    learning_rate: Positive = 0.1
+    muon_learning_rate: Positive = Field(default=0.02, description="of what Muon trains")
+    muon_weight_decay: NotNegative = Field(default=0.0, description="of what Muon trains, decoupled")
+    momentum: Rate = Field(default=0.9, description="of SGD with Nesterov momentum")
+    weight_decay: NotNegative = Field(default=5e-4, description="of weights with two or more dimensions")
+    schedule: Literal["cosine", "onecycle", "linear", "constant"] = "cosine"
+    warmup_fraction: Fraction = Field(default=0.1, description="part of all steps in which the rate grows from near 0")
+    label_smoothing: Rate = 0.1
+    ema_decay: Rate = Field(default=0.0, description="of the averaged weights, a step; 0: none are kept")
+    clip_norm: NotNegative = Field(default=0.0, description="of the whole gradient; 0: not clipped")
+
+
+class Augmentation(_Part):
+    """What is done to training images; all of it from torchvision.transforms.v2."""
+
+    crop_padding: int = Field(default=4, ge=0, le=16)
+    flip: bool | Literal["alternate"] = Field(default=True, description="by a draw, or each image every other epoch")
+    randaugment_ops: int = Field(default=0, ge=0, le=8)
+    randaugment_magnitude: int = Field(default=5, ge=0, le=30)
+    cutout: int = Field(default=0, ge=0, le=31, description="side of the square that is erased, pixels")
+    mixup_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
+    cutmix_alpha: NotNegative = Field(default=0.0, description="of the Beta distribution; 0: off")
+    mix_probability: Fraction = Field(default=0.5, description="part of the batches that are mixed, when one is on")
+    plain_fraction: Fraction = Field(default=0.0, description="last part of all steps, with crop and flip alone")
+
+
+class Recipe(_Part):
+    """A whole recipe."""
+
+    model: Model = Model()
+    slots: Slots = Slots()
+    training: Training = Training()
+    augmentation: Augmentation = Augmentation()
+
+    def to_json(self) -> str:
+        """The recipe as JSON with sorted keys."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+    def to_toml(self) -> str:
+        """The recipe as TOML that `load_recipe` reads back to an equal one."""
+        parts = self.model_dump(mode="json").items()
+        return "\n".join(
+            f"[{part}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+            for part, values in parts
+        )
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of that JSON, hex."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def changed(self, **changes: object) -> "Recipe":
+        """A recipe with other values, checked again; keys are dotted with two underscores: `training__epochs=3`.
+
+        Raises: UsageError for an unknown key or a value out of range.
+        """
+        data = self.model_dump()
+        for key, value in changes.items():
+            part, _, name = key.partition("__")
+            data.setdefault(part, {})[name] = value
+        return _validated(data, "changed recipe", UsageError)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network by LEMUR's contract: its file, what it is constructed with, the recipe that it is assembled from."""
+
+    name: str
+    code: str
+    prm: Mapping[str, Any]
+    ingredients: tuple[Ingredient, ...] = ()
+    recipe: Recipe | None = None
+
+    def trained_by(self, recipe: Recipe) -> str:
+        """The recipe as JSON; for a network that was not made by one, without model and slots."""
+        known = recipe.model_dump(mode="json")
+        return json.dumps(known if self.recipe else {**known, "model": None, "slots": None}, sort_keys=True)
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe in a file, or the shipped one of that name.
+
+    Raises: UsageError if none is called so, with the near names; UserError if the file cannot be read.
+    """
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        return load_recipe(path)
+    shipped = sorted(found.stem for found in SHIPPED.glob("*.toml"))
+    if name in shipped:
+        return load_recipe(SHIPPED / f"{name}.toml")
+    near = difflib.get_close_matches(name, shipped, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(shipped)}"
+    raise UsageError(f"{name}: no such recipe; {hint} (a file of your own ends in .toml)")
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The recipe in a TOML file; where it gives no name, the file's is its name.
+
+    Raises: UserError if it cannot be read, is not TOML, has an unknown key (the nearest known one is named) or a value
+        out of range.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give a recipe (TOML)") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text; give a recipe (TOML)") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not TOML: {error}") from error
+    model = data.setdefault("model", {})
+    if isinstance(model, dict) and re.match(_NAME, path.stem):
+        model.setdefault("name", path.stem)
+    return _validated(data, str(path))
+
+
+def read_changes(text: str) -> dict[str, object]:
+    """Changes for `Recipe.changed` from text: `training.epochs=3, slots.attention="none"`, values as in TOML.
+
+    Raises: UsageError if it cannot be read.
+    """
+    wanted = f"{text.strip()!r}: write KEY=VALUE, the values as in TOML, texts in quotes"
+    try:
+        document = tomllib.loads(f"changes = {{{text.rstrip().removesuffix(',')}}}")  # TOML's inline table
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{wanted}: {error}") from error
+    table = document.pop("changes")
+    if document:
+        raise UsageError(f"{wanted}, in one line")
+    changes: dict[str, object] = {}
+    for part, values in table.items():
+        if not isinstance(values, dict):
+            raise UsageError(f"{part}: is no key of a recipe; keys are PART.NAME, for example training.epochs")
+        changes.update({f"{part}__{key}": value for key, value in values.items()})
+    return changes
+
+
+def _toml(value: object) -> str:
+    """A value of JSON in TOML; JSON's own notation for all but tables, which TOML writes with `=`."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _validated(data: dict[str, Any], where: str, error_type: type[UserError] = UserError) -> Recipe:
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise error_type(f"{where}: " + "; ".join(_describe(found) for found in error.errors())) from error
+
+
+def _describe(found: Any) -> str:
+    place = [str(part) for part in found["loc"]]
+    name = ".".join(place)
+    if found["type"] == "extra_forbidden":
+        known = _keys(place[:-1])
+        near = difflib.get_close_matches(place[-1], known, 1, 0.5)
+        return f"no key {name}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}")
+    return f"{name}: {said_of(found)}" + ("" if isinstance(found["input"], dict) else f", not {found['input']!r}")
+
+
+def _keys(place: list[str]) -> list[str]:
+    model: Any = Recipe
+    for part in place:
+        field = model.model_fields.get(part)
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        model = field.annotation
+    return list(model.model_fields)
+
+
+def read_prm(text: str) -> dict[str, object]:
+    """Hyperparameters from JSON, or from a file of it.
+
+    Raises: UsageError if it is no JSON object; UserError if there is no such file.
+    """
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            kind = UserError if Path(text).suffix else UsageError
+            raise kind(f"--prm {text}: neither a JSON object nor a file of one; write '{{\"lr\": 0.01}}'") from error
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--prm: not JSON: {error}; write '{{\"lr\": 0.01}}'") from error
+    if not isinstance(found, dict):
+        raise UsageError("--prm: not a JSON object; write '{\"lr\": 0.01}'")
+    return found
+
+
+def read_code(path: Path) -> str:
+    """The text of a network's file.
+
+    Raises: UserError if it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give a network's file (NET.py)") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text; give a network's file (NET.py)") from error
+
+
+def network_in(path: Path, prm: str | None) -> Network:
+    """The network in a file of LEMUR's contract.
+
+    Args: prm: its hyperparameters as given; an assembled network's file names those of its recipe.
+    Raises: UserError if it cannot be read, is off the contract, or no hyperparameters are known.
+    """
+    code = read_code(path)
+    fault = check_contract(code)
+    if fault is not None:
+        raise UserError(f"{path}: not by LEMUR's contract: {fault}")
+    stated = PRM_LINE.search(code)
+    text = prm if prm is not None else stated and stated[1]
+    if not text:
+        raise UserError(f'{path}: give its hyperparameters, for example --prm \'{{"lr": 0.01, "momentum": 0.9}}\'')
+    return Network(path.stem, code, read_prm(text))

@@ -1,0 +1,251 @@
+"""The places of the network: what each hands its filler, what torch brings for it, which blocks are worth trying."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from manifests.records import Block, Spec
+from train.model.recipe import Model
+
+#: What a factory of the network's file can hand on, whatever the slot; see `train.compose.network_text`.
+FACTORIES = {
+    "norm": "make_norm",
+    "activation": "make_activation",
+    "norm_activation": "make_norm_activation",
+    "conv": "make_conv",
+}
+
+_IMAGE_CHANNELS = 3
+_CLASSES = 10
+_MOST_NORM_PARAMETERS = 8  # a channel
+_MAPS = 4  # dimensions: images, channels, height, width
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """What may fill a slot: `TARGET(ARGUMENTS)`, where the target is a class of `code`, or an expression of torch.
+
+    `use` is its name, as a recipe would write it; `code` is a closed file, empty for what torch brings. `builds` holds
+    the arguments to try, the preferred ones first; the names in them are the slot's `values` and the factories. `block`
+    is None for a built-in part. `facts`: what the slot's check observed of the one build that fits. `full`: the same
+    block uncut, where `code` is its lean form.
+    """
+
+    use: str
+    target: str
+    builds: tuple[str, ...]
+    code: str = ""
+    imports: tuple[str, ...] = ()
+    block: Block | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    full: "Filler | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKind:
+    """One kind of place: the values that its factory takes, and the placeholders of a recipe for them."""
+
+    values: tuple[str, ...]
+    placeholders: dict[str, str]
+    factories: tuple[str, ...] = tuple(FACTORIES)
+
+    def expression(self, placeholder: str) -> str | None:
+        """The Python name that stands for `$placeholder` here; None if there is none."""
+        if placeholder in self.factories:
+            return FACTORIES[placeholder]
+        return self.placeholders.get(placeholder)
+
+    @property
+    def known(self) -> list[str]:
+        """All placeholders of this slot, as a recipe writes them."""
+        return [f"${name}" for name in (*self.placeholders, *self.factories)]
+
+
+_CHANNELS = {"channels": "channels", "in_channels": "channels", "out_channels": "channels"}
+
+SLOTS = {
+    "stem": SlotKind(
+        ("in_channels", "out_channels"),
+        {"channels": "in_channels", "in_channels": "in_channels", "out_channels": "out_channels"},
+    ),
+    "residual": SlotKind(("channels", "rate"), _CHANNELS | {"rate": "rate"}),
+    "attention": SlotKind(("channels",), _CHANNELS),
+    "downsample": SlotKind(("channels", "out_channels"), _CHANNELS | {"out_channels": "out_channels"}),
+    "norm": SlotKind(("channels",), _CHANNELS, factories=()),
+    "activation": SlotKind((), {}, factories=()),
+    "stochastic_depth": SlotKind(("rate",), {"rate": "rate"}, factories=()),
+    "head": SlotKind(("channels", "classes"), _CHANNELS | {"classes": "classes"}),
+}
+
+
+def suits(slot: str, spec: Spec) -> bool:
+    """Whether what was observed of a block makes it worth trying in a slot."""
+    if spec.level not in ("forward", "backward") or not spec.cases:
+        return False
+    inputs, outputs = list(spec.cases[0].inputs.values()), spec.cases[0].outputs
+    if len(inputs) != 1 or not outputs:
+        return False
+    keeps, parameters = spec.keeps_shape is True, spec.parameters or 0
+    if slot == "activation":
+        needed = [one for one in spec.constructor if one.default is None and one.kind in ("positional", "keyword")]
+        return keeps and not needed and parameters <= 1
+    if slot == "stochastic_depth":
+        return keeps and spec.identity_in_eval is True and not parameters
+    shape = _shape(inputs[0])
+    if len(shape) != _MAPS or not inputs[0].startswith("float32"):
+        return False
+    given = len(_shape(outputs[0])) if len(outputs) == 1 else 0
+    if slot == "stem":
+        return given == _MAPS and spec.downsampling == 1 and parameters > 0
+    if slot == "downsample":
+        return spec.downsampling == 2
+    if slot == "head":
+        return given == 2
+    if slot == "norm":
+        return keeps and bool(spec.constructor) and parameters <= _MOST_NORM_PARAMETERS * int(shape[1])
+    return keeps and parameters > 0
+
+
+def _shape(tensor: str) -> list[str]:
+    """The sizes of a tensor as a spec writes it: `float32 2×16×8×8`."""
+    return tensor.rpartition(" ")[2].split("×")
+
+
+def sizes_of(slot: str, widths: Sequence[int]) -> list[dict[str, int]]:
+    """The values at which a filler of this slot must work, for stages of these widths."""
+    if slot == "stem":
+        return [{"in_channels": _IMAGE_CHANNELS, "out_channels": widths[0]}]
+    if slot == "downsample":
+        pairs = list(pairwise(widths)) or [(widths[0], widths[0])]
+        return [{"channels": before, "out_channels": after} for before, after in dict.fromkeys(pairs)]
+    if slot == "head":
+        return [{"channels": widths[-1], "classes": _CLASSES}]
+    if slot in ("activation", "stochastic_depth"):
+        return [{"channels": widths[-1]}]
+    return [{"channels": width} for width in dict.fromkeys(widths)]
+
+
+def widths_of(slot: str, model: Model) -> tuple[int, ...]:
+    """The widths at which a slot is used in a network of this shape."""
+    if slot in ("residual", "attention"):
+        return tuple(width for width, depth in zip(model.widths, model.depths, strict=True) if depth)
+    return model.widths
+
+
+_RESIDUAL = '''
+import torch.nn as nn
+
+
+class PreActResidual(nn.Module):
+    """Norm, activation, convolution, twice, added to the input: He et al. 2016, arXiv:1603.05027."""
+
+    def __init__(self, channels, norm_activation, conv):
+        super().__init__()
+        self.norm1 = norm_activation(channels)
+        self.conv1 = conv(channels, channels, 3)
+        self.norm2 = norm_activation(channels)
+        self.conv2 = conv(channels, channels, 3)
+
+    def forward(self, x):
+        return x + self.conv2(self.norm2(self.conv1(self.norm1(x))))
+'''
+
+_WHITENING = '''
+import torch
+import torch.nn as nn
+
+
+class WhiteningStem(nn.Module):
+    """3 x 3 patches of the images without their correlations, then a convolution: Page 2018; Jordan 2024,
+    arXiv:2404.00498, section 3.2. The filters, with both signs, are measured on the first batch of training, and stay.
+    """
+
+    def __init__(self, in_channels, out_channels, activation, conv):
+        super().__init__()
+        filters = 9 * in_channels
+        self.whiten = nn.Conv2d(in_channels, 2 * filters, 3, padding=1, bias=False)
+        self.whiten.weight.requires_grad_(False)
+        self.activation = activation()
+        self.conv = conv(2 * filters, out_channels, 3)
+        self.register_buffer("measured", torch.tensor(False))
+
+    def forward(self, x):
+        if self.training and not self.measured:
+            self.measure(x)
+        return self.conv(self.activation(self.whiten(x)))
+
+    @torch.no_grad()
+    def measure(self, x):
+        stride = min(x.shape[-2:]) // 32 or 1  # enough of large images
+        patches = nn.functional.unfold(x.detach().float(), 3, stride=stride).transpose(1, 2).flatten(0, 1)
+        patches = patches - patches.mean(0)
+        with torch.autocast(x.device.type, enabled=False):
+            covariance = patches.T @ patches / len(patches)
+        variances, directions = torch.linalg.eigh(covariance.cpu().double())
+        filters = (directions / torch.sqrt(variances.clamp(min=0) + 5e-4)).T.reshape(-1, *self.whiten.weight.shape[1:])
+        self.whiten.weight.copy_(torch.cat([filters, -filters]))
+        self.measured.fill_(True)
+'''
+
+_MAX_HEAD = '''
+import torch.nn as nn
+
+
+class MaxHead(nn.Module):
+    """The largest value of each channel, then a linear layer, scaled down as in Jordan 2024, arXiv:2404.00498."""
+
+    def __init__(self, channels, classes, scale=0.25):
+        super().__init__()
+        self.linear = nn.Linear(channels, classes)
+        self.scale = scale
+
+    def forward(self, x):
+        return self.linear(x.amax((-2, -1))) * self.scale
+'''
+
+NONE = "none"
+
+#: Of two slots, that stay empty under this name.
+EMPTY_SLOTS = ("attention", "stochastic_depth")
+
+#: What torch and torchvision bring for each slot, and three parts of our own: target, arguments, code.
+_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "stem": {
+        "conv3x3": ("make_conv", "in_channels, out_channels, 3"),
+        "patch2": ("nn.Sequential", "nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)"),
+        "whitening": ("WhiteningStem", "in_channels, out_channels, make_activation, make_conv", _WHITENING),
+    },
+    "residual": {"preact_basic": ("PreActResidual", "channels, make_norm_activation, make_conv", _RESIDUAL)},
+    "attention": {},
+    "downsample": {
+        "strided_conv": ("make_conv", "channels, out_channels, 3, stride=2"),
+        "avg_pool": ("nn.AvgPool2d", "2"),
+        "max_pool": ("nn.MaxPool2d", "2"),
+    },
+    "norm": {
+        "batch_norm": ("nn.BatchNorm2d", "channels"),
+        "group_norm": ("nn.GroupNorm", "min(32, channels // 8 or 1), channels"),
+    },
+    "activation": {"relu": ("nn.ReLU", "inplace=True"), "silu": ("nn.SiLU", ""), "gelu": ("nn.GELU", "")},
+    "stochastic_depth": {"torchvision": ("StochasticDepth", 'rate, mode="row"')},
+    "head": {
+        "linear": ("nn.Sequential", "nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)"),
+        "max_linear": ("MaxHead", "channels, classes", _MAX_HEAD),
+    },
+}
+_IMPORTS = {"StochasticDepth": ("from torchvision.ops import StochasticDepth",)}  # targets of other modules than nn
+
+#: The built-in fillers of each slot: emitted only when used.
+BUILT_IN = {
+    slot: {
+        use: Filler(use, target, (build,), "".join(code), imports=_IMPORTS.get(target, ()))
+        for use, (target, build, *code) in parts.items()
+    }
+    for slot, parts in _PARTS.items()
+}
+
+
+def built_in_names(slot: str) -> list[str]:
+    """The names of a slot's built-in parts, `none` among them where it may stay empty."""
+    return sorted([*BUILT_IN[slot], *([NONE] if slot in EMPTY_SLOTS else [])])

@@ -1,0 +1,1 @@
+"""Training runs: the job, the loop in the sandbox, the run folder."""

@@ -1,0 +1,306 @@
+"""Training a network by a recipe, in the sandbox: steps, epochs, and how a run ends.
+
+Every draw is made from (seed, epoch, step), and nothing else is carried from epoch to epoch than what a checkpoint
+holds: a run that was killed goes on from its last whole epoch to the same bits.
+"""
+
+import faulthandler
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel
+
+from train.data import open_cache, split
+from train.model.recipe import Recipe
+from train.runs.augment import AlternatingFlip, Augment, measure_pixels
+from train.runs.job import (
+    CHECKPOINT,
+    WEIGHTS,
+    ProgressWriter,
+    TrainingJob,
+    load_checkpoint,
+    loose_buffers,
+    put_back,
+    save_whole,
+    tensors_only,
+    weights_digest,
+)
+from train.runs.optimizer import make_average, make_optimizer, make_schedule
+from train.runs.process import (
+    DivergedError,
+    Measured,
+    RunMetrics,
+    check_output,
+    choose_place,
+    compute_the_same_twice,
+    construct,
+    evaluate,
+    keep_freed_memory,
+    load_network,
+    place_of,
+    seed_everything,
+    stable_seed,
+)
+
+#: Which training images are held out does not depend on the seed of a run, so that runs can be compared.
+SPLIT_SEED = 0
+_STDERR = 2
+_NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc")
+
+
+class TimeIsUpError(Exception):
+    """The time limit is reached; the last whole epoch is kept."""
+
+
+def train(payload: dict[str, object]) -> dict[str, object]:
+    """The entry of the job: train, evaluate, and say how it ended; the working folder gets what is to be kept."""
+    job = TrainingJob(**payload)  # type: ignore[arg-type]
+    faulthandler.dump_traceback_later(job.step_limit, exit=True, file=_STDERR)
+    loop: Loop | None = None
+    status, error, found = "ok", None, {}
+    try:
+        loop = Loop(job, Path.cwd())
+        loop.build()
+        loop.train()
+        found = loop.finish()
+    except DivergedError as end:
+        status, error = "diverged", str(end)
+    except TimeIsUpError as end:
+        status, error = "timeout", str(end)
+    except BaseException as end:  # noqa: BLE001 (whatever foreign code raises is how the run ended)
+        text = _first_line(end)
+        short = isinstance(end, MemoryError) or any(words in text for words in _NO_MEMORY)
+        place = place_of(end)
+        status, error = "out_of_memory" if short else "error", f"{text} ({place})" if place else text
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return {"status": status, "error": error, **(loop.figures() if loop else {}), **found}
+
+
+def _first_line(error: BaseException) -> str:
+    """The type and the first line of the message, if there is one."""
+    kind = "the code asked the interpreter to exit: " if isinstance(error, SystemExit) else ""
+    lines = str(error).strip().splitlines()
+    return f"{kind}{type(error).__name__}" + (f": {lines[0]}" if lines else "")
+
+
+class Loop:
+    """The state of a run. `build`, `train` and `finish` are the run; `step` alone is what a benchmark times."""
+
+    def __init__(self, job: TrainingJob, folder: Path) -> None:
+        self._started = time.monotonic()
+        self._job, self._folder, recipe = job, folder, Recipe.model_validate_json(job.recipe)
+        self._training = recipe.training
+        self._place = choose_place(job.device)
+        keep_freed_memory()
+        torch.set_num_threads(job.threads)
+        compute_the_same_twice()
+        self._data = open_cache(Path(job.data))
+        rows, self._held = split(len(self._data.train_labels), job.held_out, SPLIT_SEED)
+        fewer = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SPLIT_SEED))[: job.images]
+        self._rows = rows[fewer.sort().values]
+        self.batch = min(self._training.batch_size, len(self._rows))
+        self._steps_an_epoch = len(self._rows) // self.batch
+        self.steps = self._steps_an_epoch * self._training.epochs
+        self._size = int(self._data.train_images.shape[-1])
+        self._pixels = measure_pixels(self._data.train_images, self._rows)
+        self._augment = Augment(recipe.augmentation, self._pixels, self._size, self.steps)
+        self._flip: AlternatingFlip | None = None
+        if recipe.augmentation.flip == "alternate":
+            self._flip = AlternatingFlip(len(self._data.train_labels), stable_seed(job.seed, "flip"))
+        self._metrics = RunMetrics(self._steps_an_epoch, self.batch, self._place.device)
+        self._report = ProgressWriter(folder)
+        self._notes: list[str] = []
+        self._parameters: int | None = None
+        self._kept_before = 0  # epochs that an earlier part of this run left
+
+    def build(self) -> None:
+        """Make the network, its optimiser and its schedule, and go on where a checkpoint says.
+
+        A first network, thrown away, makes one step on noise, so that the process is warm.
+
+        Raises: NetworkError, and whatever the network raises.
+        """
+        network = load_network(self._job.code, self._job.prm)
+        for warm in (True, False):
+            self._tick()
+            seed_everything(self._job.seed, "network")
+            self._net = construct(network, self.batch, self._size, self._job.prm, self._place.device)
+            self._net.train()
+            self._optimizer = make_optimizer(self._net.parameters(), self._training)
+            if warm:
+                self._parameters = sum(parameter.numel() for parameter in self._net.parameters())
+                self._warm_up()
+        self._schedule = make_schedule(self._optimizer, self._training, self.steps)
+        self._ema: AveragedModel | None = None
+        if self._training.ema_decay:
+            self._ema = make_average(self._net, self._training.ema_decay)
+        self._resume()
+
+    def train(self) -> None:
+        """Train the epochs that are left.
+
+        Raises: DivergedError, TimeIsUpError, and whatever the network raises.
+        """
+        self._report.epochs(self._metrics.history)
+        while self._metrics.steps < self.steps:
+            for _ in range(self._steps_an_epoch):
+                self._check_time()
+                self.step()
+            self._end_epoch()
+
+    def step(self) -> None:
+        """One step of training.
+
+        Raises: DivergedError, and whatever the network raises.
+        """
+        self._tick()
+        started = time.perf_counter()
+        images, targets = self._load()
+        loaded = time.perf_counter()
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._place.autocast():
+            outputs = self._net(images)
+        loss = self._loss(outputs, targets)
+        self._metrics.note(loss, outputs, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._training.clip_norm:
+            clip_grad_norm_(self._net.parameters(), self._training.clip_norm)
+        self._optimizer.step()
+        self._schedule.step()
+        if self._ema is not None:
+            self._ema.update_parameters(self._net)
+        self._metrics.end_step(time.perf_counter() - started, loaded - started)
+        self._report.step(lambda: {**self.figures(), "loss": self._metrics.last_loss}, self.batch)
+
+    def bare_step(self, images: Tensor, labels: Tensor) -> None:
+        """Forward and backward of the same network, and nothing else: what a step is compared with."""
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._place.autocast():
+            outputs = self._net(images)
+        self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
+
+    def finish(self) -> dict[str, object]:
+        """Read the test images, once, if the job says so, and write the weights.
+
+        Returns: what else than `figures` is known now.
+        Raises: DivergedError if a weight is no number.
+        """
+        final = self._final()
+        kept = tensors_only(final.state_dict())
+        learned = {name for name, _ in final.named_parameters()}
+        for name, value in kept.items():
+            if not value.is_floating_point():
+                continue
+            wrong = ~value.isfinite() if name in learned else value.isnan()  # a mask may hold infinities
+            if bool(wrong.any()):
+                raise DivergedError(f"{name} is not finite after the last epoch")
+        accuracy = None
+        if self._job.tested:
+            accuracy = self._measure(self._data.test_images, self._data.test_labels).accuracy
+        save_whole(kept, self._folder / WEIGHTS)
+        return {"test_accuracy": accuracy, "weights_sha256": weights_digest(kept)}
+
+    def figures(self) -> dict[str, object]:
+        """How far the run is."""
+        last = self._metrics.history[-1] if self._metrics.history else {}
+        return {
+            "epochs": len(self._metrics.history),
+            "steps": self._metrics.steps,
+            "parameters": self._parameters,
+            "train_loss": last.get("train_loss"),
+            "val_accuracy": last.get("val_accuracy"),
+            "train_seconds": self._metrics.train_seconds,
+            "data_seconds": self._metrics.data_seconds,
+            "device": self._place.describe(),
+            "precision": self._place.precision,
+            "notes": self._notes,
+        }
+
+    def _warm_up(self) -> None:
+        images, targets = self.noise()
+        with self._place.autocast():
+            outputs = self._net(images)
+        check_output(outputs, self.batch)
+        self._loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def noise(self) -> tuple[Tensor, Tensor]:
+        """A batch of nothing."""
+        images = torch.randn(self.batch, 3, self._size, self._size)
+        return self._place.move(images), torch.randint(0, 10, (self.batch,)).to(self._place.device)
+
+    def _resume(self) -> None:
+        state, note = load_checkpoint(self._folder / CHECKPOINT, self._job.key)
+        self._notes += [note] if note else []
+        if state is None:
+            return
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        for module, loose in zip(self._modules(), state["loose"], strict=True):
+            put_back(module, loose)
+        self._metrics.from_state(state["ledger"])
+        self._kept_before = len(self._metrics.history)
+
+    def _load(self) -> tuple[Tensor, Tensor]:
+        """The batch of the next step."""
+        epoch, number = divmod(self._metrics.steps, self._steps_an_epoch)
+        if number == 0:
+            order = torch.Generator().manual_seed(stable_seed(self._job.seed, "order", epoch))
+            self._order = self._rows[torch.randperm(len(self._rows), generator=order)]
+        seed_everything(self._job.seed, "step", epoch, number)
+        rows = self._order[number * self.batch : (number + 1) * self.batch]
+        images, labels = self._data.train_images[rows], self._data.train_labels[rows]
+        if self._flip is not None:
+            images = self._flip(images, rows, epoch)
+        images, targets = self._augment(images, labels, self._metrics.steps)
+        return self._place.move(images), targets.to(self._place.device)
+
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs.float(), targets, label_smoothing=self._training.label_smoothing)
+
+    def _end_epoch(self) -> None:
+        """Validate, and keep what the epoch came to."""
+        self._metrics.settle()
+        measured = None
+        if len(self._held):
+            measured = self._measure(self._data.train_images[self._held], self._data.train_labels[self._held])
+        self._metrics.end_epoch(float(self._schedule.get_last_lr()[0]), measured)
+        self._tick()
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        loose = [loose_buffers(module) for module in self._modules()]
+        kept = {**state, "loose": loose, "ledger": self._metrics.to_state()}
+        save_whole({"key": self._job.key, **kept}, self._folder / CHECKPOINT)
+        self._report.epochs(self._metrics.history)
+
+    def _parts(self) -> dict[str, Any]:
+        """What has a state that steps change."""
+        parts = {"net": self._net, "optimizer": self._optimizer, "schedule": self._schedule}
+        return parts if self._ema is None else {**parts, "ema": self._ema}
+
+    def _modules(self) -> list[nn.Module]:
+        """What holds weights: the network, and their averages where the recipe has them."""
+        return [self._net] if self._ema is None else [self._net, self._ema]
+
+    def _final(self) -> nn.Module:
+        return self._net if self._ema is None else self._ema.module
+
+    def _measure(self, images: Tensor, labels: Tensor) -> Measured:
+        return evaluate(self._final(), images, labels, pixels=self._pixels, place=self._place, tick=self._tick)
+
+    def _check_time(self) -> None:
+        limit = self._job.time_limit
+        if limit is not None and time.monotonic() - self._started >= limit:
+            self._metrics.settle()
+            kept = len(self._metrics.history)
+            words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
+            more = "" if kept > self._kept_before else ", and the next needs a longer limit"
+            raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
+
+    def _tick(self) -> None:
+        """Put off the end that comes when nothing is finished within the limit, even if a lock is held for good."""
+        faulthandler.dump_traceback_later(self._job.step_limit, exit=True, file=_STDERR)

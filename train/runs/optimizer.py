@@ -1,0 +1,236 @@
+"""The optimiser of a recipe and its schedule: torch's own, and Muon in float32.
+
+Muon steps along the orthogonalised momentum of a matrix. A convolution's weight (out, in, height, width) is one with a
+row an output channel, as in K. Jordan's airbench. torch.optim.Muon multiplies in bfloat16 whatever the processor; on
+one without such instructions a step of it takes a hundred times as long as ours.
+
+Source: https://kellerjordan.github.io/posts/muon/
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    SequentialLR,
+)
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from train.model.recipe import Training
+
+#: Below so many channels in or out there is little to orthogonalise, and SGD does as well.
+_CHANNELS = 32
+
+# The polynomial's coefficients, and how often it is applied, are those of the source and of torch.optim.Muon.
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_STEPS = 5
+_LEAST = 1e-7  # of a norm to divide by
+
+_Tensors = tuple[Tensor, ...] | list[Tensor]
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
+    """SGD with Nesterov momentum, AdamW, or Muon beside SGD; weights with fewer than two dimensions do not decay.
+
+    Source: the split is that of T. He et al. 2019, "Bag of Tricks", arXiv:1812.01187, section 3.1
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if training.optimizer == "muon":
+        return MuonBesideSgd(trained, training)
+    fused = all(each.device.type in ("cpu", "cuda") and each.is_floating_point() for each in trained)
+    if training.optimizer == "adamw":
+        return AdamW(_groups(trained, training), lr=training.learning_rate, fused=fused)
+    return _sgd(trained, training, fused=fused)
+
+
+def _groups(trained: list[nn.Parameter], training: Training) -> list[dict[str, Any]]:
+    groups = [
+        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": training.weight_decay},
+        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _sgd(trained: list[nn.Parameter], training: Training, *, fused: bool | None = None) -> SGD:
+    nesterov = training.momentum > 0
+    groups = _groups(trained, training)
+    return SGD(groups, lr=training.learning_rate, momentum=training.momentum, nesterov=nesterov, fused=fused)
+
+
+def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRScheduler:
+    """The schedule over this many steps; `step()` is to be called after each of them.
+
+    All but `onecycle`, which has its own form, grow linearly from near 0 for the warm-up, then go down by a cosine or a
+    line to 0, or stay.
+    """
+    if training.schedule == "onecycle":
+        return OneCycleLR(
+            optimizer,
+            max_lr=[group["lr"] for group in optimizer.param_groups],
+            total_steps=steps + 1,  # it refuses the step after its last one, which nothing is trained with
+            pct_start=_not_one_step(training.warmup_fraction, steps + 1),
+            cycle_momentum=False,
+        )
+    warm = min(steps, round(training.warmup_fraction * steps))
+    rest = max(1, steps - warm)
+    after: LRScheduler
+    if training.schedule == "cosine":
+        after = CosineAnnealingLR(optimizer, T_max=rest)
+    elif training.schedule == "linear":
+        after = LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
+    else:
+        after = ConstantLR(optimizer, 1.0, total_iters=1)
+    if not warm:
+        return after
+    rising = LinearLR(optimizer, 1 / (warm + 1), 1.0, total_iters=warm)
+    return SequentialLR(optimizer, [rising, after], milestones=[warm])
+
+
+def _not_one_step(fraction: float, steps: int) -> float:
+    """The warm-up's part of all steps; less by a hair where it is one step, by whose length less 1 torch divides."""
+    return fraction * (1 - 1e-6) if fraction * steps == 1 else fraction
+
+
+def make_average(net: nn.Module, decay: float) -> AveragedModel:
+    """The network with the averages of its weights and buffers; `update_parameters` is to be called after each step.
+
+    After n steps, a step decays by `decay`, or by (1 + n) / (10 + n) where that is less: else the first weights, which
+    know nothing, would weigh for the first 1 / (1 - decay) steps. Whole numbers (indices, counters) and what is not
+    finite (masks) have no average: they are those of the network.
+
+    Source: `num_updates` of tf.train.ExponentialMovingAverage
+    """
+
+    def average(averages: _Tensors, values: _Tensors, count: Tensor | int) -> None:
+        steps = int(count)
+        step = get_ema_multi_avg_fn(min(decay, (1 + steps) / (10 + steps)))  # type: ignore[no-untyped-call]
+        if averages[0].is_floating_point():
+            step(averages, values, count)
+        for mean, value in zip(averages, values, strict=True):
+            mean.copy_(torch.where(value.isfinite(), mean, value) if value.is_floating_point() else value)
+
+    return AveragedModel(net, multi_avg_fn=average, use_buffers=True)
+
+
+class MuonBesideSgd(Optimizer):
+    """Both optimisers under one list of groups, so that one schedule sets both."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], training: Training) -> None:
+        """Share the parameters out."""
+        every = self._every = list(parameters)
+        self._rows = [(each, rows) for each in every if (rows := _as_rows(each)) is not None]
+        taken = {id(each) for each, _ in self._rows}
+        rest = [each for each in every if id(each) not in taken]
+        super().__init__(every, {"lr": training.learning_rate})
+        self._parts: list[Optimizer] = []
+        if self._rows:
+            matrices = [rows for _, rows in self._rows]
+            rate, decay = training.muon_learning_rate, training.muon_weight_decay
+            self._parts.append(Muon(matrices, rate, training.momentum, decay))
+        if rest:
+            self._parts.append(_sgd(rest, training))
+        self._gather()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One step of both."""
+        assert closure is None
+        for each, rows in self._rows:
+            rows.grad = None if each.grad is None else _rows_of(each.grad)
+        for part in self._parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the network's own parameters, of which the groups hold only views."""
+        assert set_to_none
+        for each in self._every:
+            each.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of both."""
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take both states over."""
+        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self._gather()
+
+    def _gather(self) -> None:
+        """Show the groups of both as ours: they are the same objects, so a rate set here counts there."""
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+
+
+def _as_rows(weight: nn.Parameter) -> nn.Parameter | None:
+    """A convolution's weight as a matrix that shares its memory; None for what Muon should not train."""
+    if weight.ndim != 4 or min(weight.shape[:2]) < _CHANNELS:
+        return None
+    rows = _rows_of(weight.detach())
+    return nn.Parameter(rows) if rows.data_ptr() == weight.data_ptr() else None
+
+
+def _rows_of(weight: Tensor) -> Tensor:
+    """(out, in, h, w) as (out, h * w * in), which is no copy where channels lie last in memory."""
+    return weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1)
+
+
+class Muon(Optimizer):
+    """Steps along the orthogonalised Nesterov momentum of matrices; weight decay apart from it."""
+
+    def __init__(self, matrices: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+        """Train these (rows, columns) parameters."""
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step of every matrix that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    self._step(matrix, group["lr"], group["momentum"], group["weight_decay"])
+
+    def _step(self, matrix: nn.Parameter, lr: float, momentum: float, weight_decay: float) -> None:
+        gradient, state = matrix.grad, self.state[matrix]
+        assert gradient is not None
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        update = orthogonal(gradient.lerp(average, momentum))
+        rows, columns = matrix.shape
+        matrix.mul_(1 - lr * weight_decay)
+        matrix.add_(update, alpha=-lr * max(1.0, rows / columns) ** 0.5)
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """A matrix (rows, columns) with the same singular vectors, and singular values between about 0.7 and 1.2.
+
+    Five times X <- (a + b XX' + c (XX')^2) X. As these polynomials of XX' commute, their product and XX' are followed
+    instead of X: multiplications of small squares, and only two of the long matrix instead of ten.
+
+    Source: https://dao-ailab.github.io/blog/2026/gram-newton-schulz/
+    """
+    if matrix.size(0) > matrix.size(1):
+        return orthogonal(matrix.T).T
+    unit: Tensor = matrix / matrix.norm().clamp(min=_LEAST)
+    gram = unit @ unit.T
+    product = factor = _polynomial(gram)
+    for _ in range(_STEPS - 1):
+        gram = factor @ (factor @ gram)
+        factor = _polynomial(gram)
+        product = factor @ product
+    return product @ unit
+
+
+def _polynomial(gram: Tensor) -> Tensor:
+    """a + b G + c G^2 of a square G."""
+    value: Tensor = torch.addmm(gram, gram, gram, beta=_B, alpha=_C)
+    value.diagonal().add_(_A)
+    return value

@@ -1,0 +1,118 @@
+"""What there is to see of a training run: what came out, its curves, its blocks; and of a study all of its runs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lemur_core.files.markdown import count, plural
+from manifests.folders.frame import Entry, Library, Page, View, curves, facts, link, table
+from manifests.folders.kinds import lines_text
+from manifests.folders.manifest import Manifest
+from manifests.provenance import inlined_blocks
+from manifests.records import TrainingRecord
+from train.runs.job import HISTORY, read_history
+
+RUNS = "runs"
+_RECORD, _NET = "record.json", "net.py"
+_LINES = (("train", "training, augmented"), ("val", "held out"))
+
+
+def run_page(folder: Path, manifest: Manifest) -> Page:
+    """The page of one training run."""
+    record = _record(folder)
+    made = f"{record.data}, {plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
+    lead = f"{made}: {result_text(record)}."
+    files = [_NET, "recipe.json", HISTORY, _RECORD, "manifest.json"]
+    views = [*_views(folder, record), facts("Files", [("as they are", [link(name, name) for name in files])])]
+    return Page(record.name, manifest.kind, lead, views)
+
+
+def runs_library(folder: Path, names: Mapping[str, str]) -> Library:
+    """All runs of a study, each with its curves.
+
+    Args: names: of their folders below `runs`, each with what it is a run of.
+    """
+
+    records = {name: _record(folder / RUNS / name) for name in names}
+    entries = [
+        Entry(
+            name=name,
+            note=f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images: {result_text(record)}",
+            facets=(names[name], record.status, f"seed {record.seed}"),
+            numbers=(_percent(record.test_accuracy), _percent(record.val_accuracy), round(record.train_seconds)),
+        )
+        for name, record in records.items()
+    ]
+    views = (_views(folder / RUNS / name, record) for name, record in records.items())
+    numbers = ("test, %", "held out, %", "seconds")
+    facets = ("variant", "status", "seed")
+    return Library("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
+
+
+def finished_runs(folder: Path) -> list[str]:
+    """The names of the runs of a study that are over."""
+    return sorted(path.parent.name for path in (folder / RUNS).glob(f"*/{_RECORD}") if path.parent.suffix != ".partial")
+
+
+def result_text(record: TrainingRecord) -> str:
+    """What came of a run, in a few words."""
+    if record.status != "ok":
+        return f"{record.status}: {record.error}"
+    values = (("test", record.test_accuracy), ("held out", record.val_accuracy))
+    return ", ".join(f"{label} {percent_text(value)}" for label, value in values if value is not None) or "no accuracy"
+
+
+def percent_text(value: float | None) -> str:
+    """An accuracy in percent with two decimals; a dash for none."""
+    return "–" if value is None else f"{100 * value:.2f} %"
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(100 * value, 2)
+
+
+def _record(folder: Path) -> TrainingRecord:
+    record: TrainingRecord = TrainingRecord.model_validate_json((folder / _RECORD).read_bytes())
+    return record
+
+
+def _views(folder: Path, record: TrainingRecord) -> list[View]:
+    rows: list[tuple[str, Any]] = [
+        ("network", record.name),
+        ("status", record.status if record.status == "ok" else f"{record.status}: {record.error}"),
+        ("test images", None if record.test_accuracy is None else percent_text(record.test_accuracy)),
+        ("held out", None if record.val_accuracy is None else percent_text(record.val_accuracy)),
+        ("data", f"{record.data}, {count(record.train_images)} images to train on"),
+        (
+            "training",
+            f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s",
+        ),
+        ("parameters", None if record.parameters is None else count(record.parameters)),
+        ("device", f"{record.device}, {record.precision}, torch {record.torch}"),
+        ("hyperparameters", ", ".join(f"{name} {value}" for name, value in json.loads(record.prm).items())),
+        ("recipe", record.recipe_sha256[:16]),
+    ]
+    return [facts("Run", rows), *_curves(folder), *_blocks(folder, record)]
+
+
+def _curves(folder: Path) -> list[View]:
+    history = read_history(folder)
+    charts = []
+    for kind, factor, unit in (("loss", 1.0, ""), ("accuracy", 100.0, ", %")):
+        lines = []
+        for which, label in _LINES:
+            values = [(epoch.epoch, getattr(epoch, f"{which}_{kind}")) for epoch in history]
+            points = [(float(epoch), factor * value) for epoch, value in values if value is not None]
+            lines += [(label, points)] if points else []
+        charts += [(f"{kind}{unit}", lines)] if lines else []
+    return [curves("Curves", "epoch", charts)] if charts else []
+
+
+def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
+    places = {block.slot: block for block in inlined_blocks((folder / _NET).read_text(encoding="utf-8"))}
+    rows = []
+    for part in record.ingredients:
+        lines = f", lines {lines_text(*places[part.slot].lines)}" if part.slot in places else ""
+        rows.append([part.slot, part.block, f"{part.path}{lines}", part.license])
+    return [table("Blocks in it", ["slot", "block", "from", "licence"], rows)] if rows else []

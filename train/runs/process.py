@@ -1,0 +1,289 @@
+"""The process that trains: its memory, seeds and device; the network in it, which is foreign code; its metrics."""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import math
+import os
+import platform
+import random
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lemur_core.sandbox.server.foreign import load
+from train.model.contract import TRAINER_PARAMETERS
+from train.runs.augment import Pixels
+
+_EVALUATED = 500  # images at a time
+_UNSEEN = 16  # steps on an accelerator before their losses are looked at: a look waits for it
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_NEVER = -1  # as a threshold without sign: the largest there is
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep freed memory for the next step, where it is glibc.
+
+    By default it gives large tensors back to the kernel at once, and each step pays for the same pages again.
+    Source: mallopt(3)
+    """
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            mallopt(_M_MMAP_MAX, 0)
+            mallopt(_M_TRIM_THRESHOLD, _NEVER)
+
+
+def compute_the_same_twice() -> None:
+    """Ask for deterministic kernels where there is a choice; a network that needs another one is only warned."""
+    # What torch.use_deterministic_algorithms sets, which imports the compiler to set its flag too: seconds in each run.
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def stable_seed(*parts: object) -> int:
+    """A seed that depends on these parts alone: the same in every process and release."""
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
+
+
+def seed_everything(*parts: object) -> None:
+    """Set the global generators of torch, NumPy and Python, which a network may draw from."""
+    seed = stable_seed(*parts)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where tensors live and how precise multiplications are."""
+
+    device: torch.device
+    precision: Literal["float32", "bfloat16"]
+
+    def move(self, images: Tensor) -> Tensor:
+        """Images there, channels last in memory."""
+        return images.to(self.device, memory_format=torch.channels_last, non_blocking=True)
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """The context in which a network is called."""
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def describe(self) -> str:
+        """Kind, model, threads."""
+        if self.device.type == "cuda":
+            return f"cuda, {torch.cuda.get_device_name(self.device)}"
+        threads = torch.get_num_threads()
+        return f"{self.device.type}, {_processor()}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def choose_place(kind: str) -> Place:
+    """The device of that kind; bfloat16 where it multiplies in it by itself."""
+    if kind == "cuda":
+        native = torch.cuda.is_bf16_supported()
+    elif kind == "cpu":
+        native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # not on processors without AVX-512
+    else:
+        native = False
+    return Place(torch.device(kind), "bfloat16" if native else "float32")
+
+
+@functools.cache
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+#: What tracebacks call the file.
+FILE = "net.py"
+
+
+class NetworkError(Exception):
+    """The file does not hold a network that can be trained; the message says why."""
+
+
+def load_network(code: str, prm: Mapping[str, Any]) -> type[nn.Module]:
+    """The class `Net` of LEMUR's contract, to be constructed with `prm`.
+
+    Raises: NetworkError if there is none, or `prm` lacks what the file says it needs; whatever the code raises.
+    """
+    module = load(code, FILE.removesuffix(".py"))
+    found = getattr(module, "Net", None)
+    if not isinstance(found, type) or not issubclass(found, nn.Module):
+        raise NetworkError("the file defines no class Net(nn.Module)")
+    supported = getattr(module, "supported_hyperparameters", None)
+    missing = sorted(set(supported()) - TRAINER_PARAMETERS - set(prm)) if callable(supported) else []
+    if missing:
+        raise NetworkError(f"prm lacks {', '.join(missing)}, which supported_hyperparameters() names; give it a value")
+    return found
+
+
+def construct(network: type[nn.Module], batch: int, size: int, prm: dict[str, Any], device: torch.device) -> nn.Module:
+    """A network by LEMUR's contract, on the device, channels last in memory.
+
+    Raises: NetworkError if there is nothing to train; whatever the code raises.
+    """
+    net = network((batch, 3, size, size), (10,), dict(prm), device)
+    if not any(parameter.requires_grad for parameter in net.parameters()):
+        raise NetworkError("Net has no parameters to train")
+    return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def check_output(outputs: object, batch: int) -> None:
+    """See that a network gave a score for each class.
+
+    Raises: NetworkError with what it gave instead.
+    """
+    if not isinstance(outputs, torch.Tensor):
+        raise NetworkError(f"forward returned {type(outputs).__name__}, not a tensor")
+    if tuple(outputs.shape) != (batch, 10):
+        raise NetworkError(f"forward returned a tensor of shape {tuple(outputs.shape)}, not {(batch, 10)}")
+
+
+def place_of(error: BaseException) -> str:
+    """Where in the network's file an error came from: `net.py:12 in forward`; empty if it did not."""
+    if isinstance(error, SyntaxError) and Path(error.filename or "").name == FILE:
+        return f"{FILE}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == FILE]
+    return f"{FILE}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Mean cross entropy, and the part of the images whose class was told; one view of each, no augmentation."""
+
+    loss: float
+    accuracy: float
+
+
+def evaluate(
+    net: nn.Module, images: Tensor, labels: Tensor, *, pixels: Pixels, place: Place, tick: Callable[[], None]
+) -> Measured:
+    """Measure a network in eval mode; the mode that it had is put back.
+
+    Args:
+        images: (N, 3, H, W) uint8, at least one.
+        tick: called before each batch.
+    """
+    was_training = net.training
+    net.eval()
+    loss, correct = 0.0, 0
+    try:
+        with torch.no_grad():
+            for rows in torch.split(torch.arange(len(labels)), _EVALUATED):
+                tick()
+                batch, wanted = place.move(pixels.normalise(images[rows])), labels[rows].to(place.device)
+                with place.autocast():
+                    outputs = net(batch)
+                outputs = outputs.float()
+                loss += float(nn.functional.cross_entropy(outputs, wanted, reduction="sum"))
+                correct += int((outputs.argmax(1) == wanted).sum())
+    finally:
+        net.train(was_training)
+    return Measured(loss / len(labels), correct / len(labels))
+
+
+class DivergedError(Exception):
+    """The loss or a weight is no longer a number."""
+
+
+_KEPT = ("history", "steps", "train_seconds", "data_seconds")
+
+
+class RunMetrics:
+    """Counts steps and epochs. What it holds after an epoch goes into the checkpoint, and comes from there."""
+
+    def __init__(self, steps_an_epoch: int, batch: int, device: torch.device) -> None:
+        self._steps_an_epoch, self._batch = steps_an_epoch, batch
+        self._at_once = device.type == "cpu"
+        self.history: list[dict[str, Any]] = []
+        self.steps = 0
+        self.train_seconds = self.data_seconds = 0.0
+        self._unseen: list[tuple[int, Tensor, Tensor | None]] = []
+        self._losses: list[float] = []
+        self._begin_epoch()
+
+    @property
+    def last_loss(self) -> float | None:
+        """Of the last step of this epoch that was looked at."""
+        return self._losses[-1] if self._losses else None
+
+    def note(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        """Take down the loss of the step in hand, and how many were right if it was not mixed.
+
+        Raises: DivergedError.
+        """
+        right = (outputs.detach().argmax(1) == targets).sum() if targets.ndim == 1 else None
+        self._unseen.append((self.steps, loss.detach(), right))
+        if self._at_once or len(self._unseen) >= _UNSEEN:
+            self.settle()
+
+    def settle(self) -> None:
+        """Look at the losses that were not looked at.
+
+        Raises: DivergedError if one is not finite.
+        """
+        unseen = self._unseen
+        self._unseen = []
+        for step, loss, right in unseen:
+            value = float(loss)
+            if not math.isfinite(value):
+                epoch, number = divmod(step, self._steps_an_epoch)
+                raise DivergedError(f"the loss is {value} at epoch {epoch + 1}, step {number + 1}")
+            self._losses.append(value)
+            if right is not None:
+                self._right += int(right)
+                self._judged += self._batch
+
+    def end_step(self, seconds: float, data_seconds: float) -> None:
+        """Count a step that took so long, its data so much of it."""
+        self.steps += 1
+        self.train_seconds += seconds
+        self.data_seconds += data_seconds
+
+    def end_epoch(self, learning_rate: float, measured: Measured | None) -> None:
+        """Add the epoch to the history."""
+        self.history.append(
+            {
+                "epoch": len(self.history) + 1,
+                "steps": self.steps,
+                "train_loss": sum(self._losses) / len(self._losses),
+                "train_accuracy": self._right / self._judged if self._judged else None,
+                "learning_rate": learning_rate,
+                "val_loss": measured.loss if measured and math.isfinite(measured.loss) else None,
+                "val_accuracy": measured.accuracy if measured else None,
+                "seconds": self.train_seconds - self._before[0],
+                "data_seconds": self.data_seconds - self._before[1],
+            }
+        )
+        self._begin_epoch()
+
+    def to_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def from_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name in _KEPT:
+            setattr(self, name, state[name])
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._before = (self.train_seconds, self.data_seconds)
+        self._losses, self._unseen = [], []
+        self._right = self._judged = 0

@@ -1,0 +1,383 @@
+"""Finished training runs for LEMUR: as files of a checkout, and as rows of its database, the same trials in both.
+
+    ab/nn/nn/NN.py
+    ab/nn/stat/train/img-classification_cifar-10_acc_NN/EPOCH.json
+
+Each epoch with an accuracy is a trial; its file holds a list of one. A trial has `accuracy`, `duration` (nanoseconds
+since the training began), `uid`, and hyperparameters: those of the run with `batch` and `transform`. Four more say what
+LEMUR has no place for: `accuracy_on` (its own figures are all of the test images, which are read here after the last
+epoch only), `data`, `seed` and `recipe`, the digest of the recipe by which the network was trained; with the network's
+own `learn`, LEMUR's trainer comes to other figures. Our durations leave out evaluation, LEMUR's do not.
+
+A database has tables of codes (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value)
+and trials (`stat`). The id of a code is its digest, that of a trial the digest of all that the trial holds, so what is
+there already is recognised. The package declares foreign keys but cannot enforce them (`prm` is referred to by a column
+that is not unique), so they are looked after here: whatever a trial names is in its table. Where a database holds no
+code of the metric or a transform, it gets one of ours that does the same.
+
+Source: `train_n_eval` in `ab/nn/util/Train.py`, `ab/nn/util/db/Calc.py`, `Init.py` and `Write.py` of
+https://github.com/ABrain-One/nn-dataset, 2.1.0
+"""
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lemur_core.files.errors import UserError
+from manifests.folders.manifest import FILE_NAME
+from manifests.records import TrainingRecord
+from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
+from train.runs.job import EpochFigures, read_history
+from train.runs.run_folder import NET, read_record
+from train.runs.verify import verify
+
+#: Below the folder of a run: what a LEMUR checkout takes as it is.
+LEMUR = "lemur"
+_CODES = Path("ab", "nn", "nn")
+_TRIALS = Path("ab", "nn", "stat", "train")
+TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"
+
+#: What a trial's uid is not made of.
+_OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
+
+#: Images whose accuracies may stand under LEMUR's name of CIFAR-10.
+_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
+
+_CODE_TABLES = ("nn", "transform", "metric")
+_REFERENCES = (*_CODE_TABLES, "prm")
+_INDEXED = ("task", "dataset", "nn", "transform", "metric", "prm")
+_COLUMNS = {
+    **dict.fromkeys(_CODE_TABLES, ("name", "code", "id")),
+    "prm": ("uid", "name", "value"),
+    "stat": ("id", "accuracy", "epoch", "duration", *_INDEXED),
+}
+_WAIT_SECONDS = 30.0
+
+_ACCURACY = '''class Accuracy:
+    """Share of samples whose highest score is that of their class."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.correct, self.total = 0, 0
+
+    def update(self, outputs, targets):
+        if outputs.dim() == 3:
+            outputs = outputs.flatten(0, 1)
+        targets = targets.flatten()
+        self.correct += int((outputs.argmax(1) == targets).sum())
+        self.total += targets.numel()
+
+    def __call__(self, outputs, targets):
+        self.update(outputs, targets)
+        return self.correct, self.total
+
+    def result(self):
+        return self.correct / max(self.total, 1e-8)
+
+
+def create_metric(out_shape=None):
+    return Accuracy()
+'''
+
+
+Trial = dict[str, Any]
+
+
+def can_enter_from(data: str) -> bool:
+    """Whether runs on such data may: those of real CIFAR-10."""
+    return data in _IMAGES
+
+
+def check_storable(prm: Mapping[str, object]) -> None:
+    """Nothing, if LEMUR can store these hyperparameters.
+
+    Raises: UserError naming the first that it cannot.
+    """
+    if reason := _why_not_storable(prm):
+        raise UserError(reason)
+
+
+def _why_not_storable(prm: Mapping[str, object]) -> str:
+    wrong = next((name for name, value in prm.items() if not _storable(value)), None)
+    return "" if wrong is None else f"prm: {wrong} is {prm[wrong]!r}; LEMUR stores numbers and texts only"
+
+
+def _storable(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
+
+
+def trained_with(recipe: Mapping[str, Any]) -> Trial:
+    """What a recipe trains with, whatever a network's own hyperparameters say, under LEMUR's names."""
+    training, augmentation = recipe["training"], recipe["augmentation"]
+    used = {
+        "batch": training["batch_size"],
+        "lr": training["learning_rate"],
+        "transform": "norm_flip" if augmentation["flip"] else "norm",
+    }
+    return used if training["optimizer"] == "adamw" else used | {"momentum": training["momentum"]}
+
+
+def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigures]) -> str:
+    """Why LEMUR takes no such run; empty for one that came to its end, on real CIFAR-10."""
+    if record.status != "ok":
+        why = f": {record.error}" if record.error else ""
+        return f"the run ended with status {record.status}{why}; only whole runs go to LEMUR"
+    if not can_enter_from(record.data):
+        return f"trained on {record.data}; only runs on real CIFAR-10 go to LEMUR"
+    if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
+        return "the code is not the one of this run (its SHA-256 differs from the record's)"
+    if fault := check_contract(code):
+        return f"does not meet LEMUR's contract: {fault}"
+    if len(history) != record.epochs:
+        return f"the history has {len(history)} epochs, the record {record.epochs}"
+    if not trials_of(record, history):
+        return "the run has no accuracy, on held-out or test images"
+    return _why_not_storable(json.loads(record.prm))
+
+
+def trials_of(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[int, Trial]:
+    """The trial of each epoch that has an accuracy."""
+    prm: Trial = json.loads(record.prm) | trained_with(json.loads(record.recipe))
+    prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
+    prm = {name: value for name, value in prm.items() if name not in _OUTCOMES}
+    trials: dict[int, Trial] = {}
+    elapsed = 0.0
+    for figures in history:
+        elapsed += figures.seconds
+        accuracy, measured = figures.val_accuracy, "held-out training images"
+        if figures.epoch == record.epochs and record.test_accuracy is not None:
+            accuracy, measured = record.test_accuracy, "test images"
+        if accuracy is not None:
+            used = dict(sorted((prm | {"accuracy_on": measured}).items()))
+            outcome = {"uid": lemur_digest(used), "accuracy": accuracy, "duration": round(elapsed * 1e9)}
+            trials[figures.epoch] = dict(sorted((used | outcome).items()))
+    return trials
+
+
+def write_lemur_files(
+    folder: Path, record: TrainingRecord, code: str, history: Sequence[EpochFigures]
+) -> tuple[Path, ...]:
+    """Write the files of a run that LEMUR takes (see `why_refused`) below a folder.
+
+    Returns: the files, the network's code first.
+    """
+    name = lemur_name(code, record.name)
+    stats = folder / _TRIALS / "_".join((TASK, DATASET, METRIC, name))
+    texts = {folder / _CODES / f"{name}.py": code}
+    for epoch, trial in trials_of(record, history).items():
+        texts[stats / f"{epoch}.json"] = json.dumps([trial], indent=4)
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8", newline="")
+    return tuple(texts)
+
+
+# -- the database --------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Trials that were added, trials that were there already, and for each run that failed one line: why."""
+
+    added: int
+    present: int
+    failed: tuple[str, ...]
+
+
+def register(db: Path, runs: Sequence[Path]) -> Registered:
+    """Add the trials of runs, as `lemur train run` left their folders, to a LEMUR database; a new file is set up.
+
+    Each run is added whole or not at all. Doing it again adds nothing.
+
+    Raises: UserError if the database cannot be opened or written, or is not one of LEMUR's.
+    """
+    added = present = 0
+    found = [_read_run(run) for run in runs]
+    failed = [one for one in found if isinstance(one, str)]
+    if failed and len(failed) == len(runs):
+        return Registered(0, 0, tuple(failed))
+    with closing(_open(db)) as database:
+        with _transaction(database, db):
+            _prepare(database, db)
+        for one in found:
+            if isinstance(one, str):
+                continue
+            with _transaction(database, db):
+                if reason := _add_network(database, one):
+                    failed.append(reason)
+                    continue
+                new = [_add_trial(database, one.name, epoch, trial) for epoch, trial in one.trials.items()]
+            added, present = added + sum(new), present + len(new) - sum(new)
+    return Registered(added, present, tuple(failed))
+
+
+def check_enters(db: Path, data: str, prm: Mapping[str, object]) -> None:
+    """Nothing, if a check on such data with these hyperparameters may be archived.
+
+    Raises: UserError if not, or the database cannot be opened.
+    """
+    if not can_enter_from(data):
+        raise UserError(f"{db}: --data is {data}; only checks on real CIFAR-10 are archived")
+    check_storable(prm)
+    _open(db).close()
+
+
+def archive(
+    db: Path, code: str, name: str, prm: Mapping[str, Any], *, data: str, epoch: int, accuracy: float, duration: int
+) -> bool:
+    """Add a network that was checked (`train.lemur.check`) with its trial to a LEMUR database, as its own check does.
+
+    Of the epochs the last one alone is a trial, as there. Doing it again with the same outcome adds nothing.
+
+    Args:
+        name: of the network, by `train.model.contract.lemur_name`.
+        data: on what it was trained.
+        duration: nanoseconds.
+
+    Returns: whether the trial was new.
+    Raises: UserError if LEMUR takes no such trial, or as `register` does.
+    """
+    check_enters(db, data, prm)
+    used = dict(sorted((dict(prm) | {"accuracy_on": "test images", "data": data, "epoch": epoch}).items()))
+    uid = lemur_digest({name: value for name, value in used.items() if name not in _OUTCOMES})
+    trial = used | {"uid": uid, "accuracy": accuracy, "duration": duration}
+    run = _Run(db, name, code, {epoch: trial})
+    with closing(_open(db)) as database:
+        with _transaction(database, db):
+            _prepare(database, db)
+        with _transaction(database, db):
+            if reason := _add_network(database, run):
+                raise UserError(reason)
+            return _add_trial(database, name, epoch, trial)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    folder: Path
+    name: str
+    code: str
+    trials: dict[int, Trial]
+
+
+def _read_run(folder: Path) -> _Run | str:
+    """A run as LEMUR takes it, or why it does not: one whose files are not as they were written is none."""
+    if (folder / FILE_NAME).is_file():
+        wrong = next((check for check in verify(folder) if not check.ok), None)
+        if wrong is not None:
+            return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after the training: train it again"
+    try:
+        record, code = read_record(folder), (folder / NET).read_bytes().decode()
+    except (OSError, ValueError):  # ValidationError and UnicodeDecodeError are ValueErrors
+        return f"{folder}: is not the folder of a whole training run; give one that `lemur train run` wrote"
+    history = read_history(folder)
+    if reason := why_refused(record, code, history):
+        return f"{folder}: {reason}"
+    return _Run(folder, lemur_name(code, record.name), code, trials_of(record, history))
+
+
+def _open(db: Path) -> sqlite3.Connection:
+    if db.is_dir() or not db.parent.is_dir():
+        what = "is a folder" if db.is_dir() else f"there is no folder {db.parent}"
+        raise UserError(f"{db}: {what}; give the file of a LEMUR database, for example db/ab.nn.db")
+    try:
+        return sqlite3.connect(db, timeout=_WAIT_SECONDS, isolation_level=None)
+    except sqlite3.Error as error:
+        raise UserError(f"{db}: cannot be opened: {error}; give the file of a LEMUR database") from error
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection, db: Path) -> Iterator[None]:
+    """All that is done in here, or nothing of it."""
+    try:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        raise UserError(
+            f"{db}: {error}; give a LEMUR database that can be written and that nothing else uses"
+        ) from error
+    finally:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+
+
+def _prepare(database: sqlite3.Connection, db: Path) -> None:
+    """Make the tables of an empty database, look at those of any other."""
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        _create(database)
+        return
+    for table, columns in _COLUMNS.items():
+        if table not in tables:
+            raise UserError(f"{db}: has no table {table}; this is not the schema of nn-dataset 2.1.0")
+        known = {row[1]: row for row in database.execute(f"PRAGMA table_info({table})")}
+        missing = [column for column in columns if column not in known]
+        if missing:
+            raise UserError(
+                f"{db}: table {table} has no column {missing[0]}; this is not the schema of nn-dataset 2.1.0"
+            )
+        for name, (_, _, _, required, default, _) in known.items():
+            if required and default is None and name not in columns:
+                raise UserError(f"{db}: table {table} demands a column {name}, which nn-dataset 2.1.0 does not have")
+
+
+def _create(database: sqlite3.Connection) -> None:
+    for table in _CODE_TABLES:
+        database.execute(f"CREATE TABLE {table} (name TEXT PRIMARY KEY, code TEXT NOT NULL, id TEXT NOT NULL)")
+    database.execute("CREATE TABLE prm (uid TEXT NOT NULL, name TEXT NOT NULL, value OBJECT NOT NULL)")
+    database.execute("CREATE INDEX idx_prm_uid ON prm (uid, name, value)")
+    keys = ", ".join(f"FOREIGN KEY ({name}) REFERENCES {name} (name) ON DELETE CASCADE" for name in _REFERENCES)
+    columns = f"id TEXT PRIMARY KEY, accuracy REAL, epoch INTEGER, duration INTEGER, {', '.join(_INDEXED)}"
+    database.execute(f"CREATE TABLE stat ({columns}, {keys})")
+    database.execute("CREATE INDEX idx_accuracy_desc ON stat (accuracy DESC)")
+    for name in _INDEXED:
+        database.execute(f"CREATE INDEX idx_{name} ON stat ({name})")
+
+
+def _add_network(database: sqlite3.Connection, run: _Run) -> str:
+    """Why a network cannot be added; empty if it is there now."""
+    stored = _stored_code(database, "nn", run.name)
+    if stored is not None and stored != run.code:
+        return f"{run.folder / NET}: the database holds other code under the name {run.name}"
+    if stored is None:
+        _add_code(database, "nn", run.name, run.code)
+    return ""
+
+
+def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Trial) -> bool:
+    """Whether the trial was new; its id and its rows are those that the package would make."""
+    transform, uid = trial["transform"], trial["uid"]
+    for table, name, code in (("metric", METRIC, _ACCURACY), ("transform", transform, transform_module(transform))):
+        if _stored_code(database, table, name) is None:
+            _add_code(database, table, name, code)
+    values = [transform, uid, TASK, DATASET, METRIC, network, epoch, trial["duration"], trial["accuracy"]]
+    key = lemur_digest(values)
+    if database.execute("SELECT 1 FROM stat WHERE id = ?", (key,)).fetchone():
+        return False
+    for name, value in trial.items():
+        if name not in _OUTCOMES:
+            row = (uid, name, value)
+            if not database.execute("SELECT 1 FROM prm WHERE uid = ? AND name = ? AND value = ?", row).fetchone():
+                database.execute("INSERT INTO prm (uid, name, value) VALUES (?, ?, ?)", row)
+    columns = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
+    database.execute(f"INSERT INTO stat ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (key, *values))
+    return True
+
+
+def _stored_code(database: sqlite3.Connection, table: str, name: str) -> str | None:
+    row = database.execute(f"SELECT code FROM {table} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _add_code(database: sqlite3.Connection, table: str, name: str, code: str) -> None:
+    database.execute(f"INSERT INTO {table} (name, code, id) VALUES (?, ?, ?)", (name, code, lemur_digest(code)))

@@ -1,0 +1,270 @@
+"""The folder of a training run: `OUT.partial` while it runs, `OUT` when it is over; its manifest comes last."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lemur_core.files.atomic import own, write_text
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note
+from lemur_core.sandbox.server.processes import remove_folder
+from manifests.folders.frame import finish
+from manifests.folders.manifest import (
+    FILE_NAME,
+    Input,
+    Manifest,
+    Parent,
+    Stopwatch,
+    list_outputs,
+    package_versions,
+    parent_of,
+    read_manifest,
+    write_manifest,
+)
+from manifests.records import Ingredient, TrainingRecord
+from train.compose.library import open_library
+from train.data import Cifar10
+from train.runs.job import HISTORY, WEIGHTS, copy_plain, draw_curves, read_history
+from train.runs.page import run_page
+
+KIND = "run"
+RECORD, IDENTITY, RESULT, SCRATCH, NET = "record.json", "run.json", "result", "scratch", "net.py"
+_LOCK, _OLDER = "lock", "older"
+_FINAL = ("ok", "diverged")  # the same run again would end in the same way
+_MOST_WEIGHTS = 4 * 2**30
+_MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
+
+
+def read_record(folder: Path) -> TrainingRecord:
+    """The record in a run's folder. Raises: OSError, or ValueError if it is none."""
+    record: TrainingRecord = TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
+    return record
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """What the run in a folder is told apart by. Raises: OSError, or ValueError, KeyError, TypeError if it is none."""
+    identity: dict[str, Any] = json.loads((folder / IDENTITY).read_bytes())["identity"]
+    return identity
+
+
+def finished(out: Path, wanted: Mapping[str, Any], *, force: bool, keep_failed: bool = False) -> TrainingRecord | None:
+    """The record of the same run, if `out` holds it; another one that failed is as good as none.
+
+    Args: force: another run, or the same one that failed, is none either. keep_failed: the same one that failed counts.
+    Raises: UserError if it holds something else, unless `force` is given and it is a run.
+    """
+    if not out.exists() and not out.is_symlink():
+        return None
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file, not a folder; choose another --out")
+    if not any(out.iterdir()):
+        return None
+    try:
+        identity, record = read_identity(out), read_record(out)
+    except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
+        raise UserError(f"{out}: is not the folder of a whole training run; choose another --out") from error
+    same, final = identity == dict(wanted), record.status in _FINAL
+    if same and (keep_failed or final):
+        return record
+    if force or not (same or final):
+        return None
+    if same:
+        raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to train it again")
+    raise UserError(f"{out}: holds another run ({_difference(identity, wanted)}); choose another --out, or add --force")
+
+
+@contextlib.contextmanager
+def own_folder(out: Path) -> Iterator[Path]:
+    """`OUT.partial`, for this run alone.
+
+    Raises: UserError if another process trains there, it cannot be made or put in place, or it holds something else.
+    """
+    if out.is_mount():
+        raise UserError(f"{out}: is a mount point, which no folder can replace; choose a folder in it as --out")
+    partial = out.absolute().with_name(f"{out.absolute().name}.partial")
+    if partial.is_dir() and any(partial.iterdir()) and not (partial / _LOCK).exists():
+        raise UserError(f"{partial}: is not the folder of an unfinished training run; move it, or choose another --out")
+    with own(partial, _LOCK, "another run trains there"):
+        yield partial
+
+
+def open_scratch(partial: Path, wanted: Mapping[str, Any], *, quiet: bool) -> Path:
+    """The job's folder, with what the same run left there, and nothing of another."""
+    scratch = partial / SCRATCH
+    identity: object = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        identity = read_identity(partial)
+    if identity != dict(wanted):
+        if identity is not None and not quiet:
+            note(f"{partial}: is of another run ({_difference(identity, wanted)}); training starts anew")
+        remove_folder(scratch)
+        write_text(partial / IDENTITY, canonical_json({"identity": dict(wanted)}) + "\n")
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    return scratch
+
+
+def write_result(
+    partial: Path, code: str, record: TrainingRecord, identity: Mapping[str, Any], weights_sha256: str | None
+) -> Path:
+    """Write the files of a run that is over, all but the manifest, beside its scratch folder.
+
+    Returns: the folder that holds them, to be put in place.
+    """
+    result, scratch = partial / RESULT, partial / SCRATCH
+    remove_folder(result)
+    result.mkdir()
+    history = read_history(scratch)[: record.epochs]
+    if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
+        weights_sha256 = None
+    texts = {
+        NET: code,
+        "recipe.json": json.dumps(json.loads(record.recipe), indent=1, sort_keys=True) + "\n",
+        HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
+        IDENTITY: canonical_json({"identity": dict(identity), "weights_sha256": weights_sha256}) + "\n",
+        RECORD: record.model_dump_json(indent=1) + "\n",
+    }
+    for name, text in texts.items():
+        (result / name).write_text(text, encoding="utf-8", newline="\n")
+    if history:
+        draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", result / "curves.png")
+    return result
+
+
+def put_in_place(partial: Path, out: Path) -> None:
+    """Put the result in place of what `out` was, which goes only once the new folder is there; remove `partial`."""
+    older = partial / _OLDER
+    remove_folder(older)
+    if out.exists() or out.is_symlink():
+        out.rename(older)
+    (partial / RESULT).rename(out)
+    if older.is_symlink():
+        older.unlink()
+    remove_folder(partial)
+
+
+def write_run_manifest(
+    folder: Path,
+    record: TrainingRecord,
+    identity: Mapping[str, Any],
+    data: Cifar10,
+    library: Path | None,
+    watch: Stopwatch,
+    *,
+    page: bool = True,
+) -> None:
+    """Write the manifest of a run, last of all its files.
+
+    Args: library: the extraction folder that it was assembled from; one that lacks a block of it is not named. page:
+        write its page; a study shows its runs on its own.
+    """
+    asked = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
+    manifest = Manifest(
+        kind=KIND,
+        versions=package_versions() | torch_versions(record),
+        parameters={**asked, "prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
+        inputs=[
+            Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
+            Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
+            images_input(data),
+        ],
+        parents=_parents(library, record),
+        counts={name: getattr(record, name) for name in ("epochs", "steps", "train_images", "parameters")},
+        details={name: getattr(record, name) for name in ("name", "status", "val_accuracy", "test_accuracy")},
+        outputs=list_outputs(folder, {HISTORY: record.epochs}),
+        measured=watch.measured(),
+    )
+    if page:
+        finish(folder, manifest, run_page, watch)
+    else:
+        write_manifest(folder, manifest)
+
+
+def renew_parents(folder: Path, record: TrainingRecord, library: Path | None) -> None:
+    """Let the manifest of a finished run name the extraction folder as it is now, which may have been made again."""
+    parents = _parents(library, record)
+    if parents and (folder / FILE_NAME).is_file() and (manifest := read_manifest(folder)).parents != parents:
+        write_manifest(folder, manifest.model_copy(update={"parents": parents}))
+
+
+def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:
+    return parents_in(library) if record.ingredients and _holds(library, record.ingredients) else []
+
+
+def parents_in(library: Path | None) -> list[Parent]:
+    """An extraction folder as a parent; none, and a note, where it was not finished by `lemur extract`."""
+    if library is None:
+        return []
+    if not (library / FILE_NAME).is_file():
+        note(f"{library}: no {FILE_NAME}; what is made from it cannot be traced further back")
+        return []
+    return [parent_of(library)]
+
+
+def torch_versions(record: TrainingRecord) -> dict[str, str]:
+    """The releases that trained a run."""
+    return {"torch": record.torch, "torchvision": record.torchvision}
+
+
+def images_input(data: Cifar10) -> Input:
+    """The images as an input of a manifest."""
+    arrays = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+    return Input(name=data.label, sha256=data.sha256, bytes=sum(array.nbytes for array in arrays))
+
+
+def canonical_json(value: object) -> str:
+    """JSON with sorted keys."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _holds(library: Path | None, parts: Sequence[Ingredient]) -> bool:
+    """Whether an extraction folder has the very code of all these blocks."""
+    if library is None:
+        return False
+    known = open_library(library)
+    codes = {(block, row["code_sha256"]) for rows in (known.rows, known.full_facts) for block, row in rows.items()}
+    other = next((part.block for part in parts if (part.block, part.code_sha256) not in codes), None)
+    if other is not None:
+        note(f"{library}: holds no {other} with that code; the folder is not named as a parent")
+    return other is None
+
+
+def _difference(found: object, wanted: Mapping[str, Any]) -> str:
+    """The first thing that differs, in words."""
+    if not isinstance(found, dict):
+        return "it cannot be read"
+    words = {
+        "code_sha256": "another network",
+        "recipe_sha256": "another recipe",
+        "data_sha256": "other data",
+        "prm": "other hyperparameters",
+    }
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            return words.get(name) or f"{name.replace('_', ' ')} {found.get(name)}, not {value}"
+    return "the same"
+
+
+def run_text(record: TrainingRecord, out: Path) -> str:
+    """What a run came to, in a few lines."""
+    if record.status != "ok" and Path(f"{out}.partial").is_dir():
+        return f"{record.name}: {record.error}; run again, it goes on from {out}.partial"
+    if record.status != "ok":
+        more = _MORE.get(record.status, "")
+        return f"{record.name}: {record.status}: {record.error}{more}; see {out / RECORD}"
+    rows = [
+        ("data", f"{record.data}, {record.train_images:,} images to train on"),
+        (
+            "training",
+            f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s",
+        ),
+        ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
+        ("parameters", f"{record.parameters or 0:,}"),
+        ("held out", "–" if record.val_accuracy is None else f"{100 * record.val_accuracy:.2f} %"),
+        ("test", "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.2f} %"),
+        ("device", f"{record.device}, {record.precision}"),
+    ]
+    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
+    return "\n".join([*lines, f"-> {out}"])

@@ -1,0 +1,148 @@
+"""Checks of a finished training run or study: that its files, records and manifest say the same."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import article
+from manifests.folders.checks import Check, check_files, found_check
+from manifests.folders.manifest import Manifest, read_manifest
+from manifests.provenance import inlined_blocks
+from manifests.records import TrainingRecord
+from train.runs.job import HISTORY, read_history
+from train.runs.page import RUNS
+from train.runs.run_folder import IDENTITY, KIND, NET, RECORD, read_identity, read_record
+
+_TABLES = {"ablation": "records.jsonl", "search": "trials.jsonl"}
+
+
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:  # noqa: ARG001 (all verifiers are called so)
+    """All checks of a finished run or study, in a fixed order.
+
+    Raises: UserError if it holds no valid manifest of one.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind != KIND and manifest.kind not in _TABLES:
+        raise UserError(f"{folder}: holds {article(manifest.kind)}; give a folder that `lemur train` wrote")
+    files = check_files(folder, manifest)
+    return [files, *(_check_run(folder, manifest) if manifest.kind == KIND else _check_study(folder, manifest))]
+
+
+def _check_run(folder: Path, manifest: Manifest) -> list[Check]:
+    try:
+        record = read_record(folder)
+    except (OSError, ValueError) as error:  # ValidationError is a ValueError
+        wrong = [f"{RECORD}: {first_line(error)}"]
+        return [found_check("record", wrong, ""), Check("run", ok=False, detail="not checked: there is no record")]
+    stated = f"{record.name}, seed {record.seed}, {record.status}"
+    return [
+        found_check("record", [], stated),
+        found_check("network", list(_network_faults(folder, record)), "net.py and its blocks are those of the record"),
+        found_check("history", list(_history_faults(folder, record)), f"{record.epochs:,} epochs, ends as recorded"),
+        found_check("manifest", list(_manifest_faults(folder, record, manifest)), "states what the record states"),
+    ]
+
+
+def _network_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
+    """The network's digest is the recorded one, and its comments name the recorded blocks."""
+    try:
+        code = (folder / NET).read_bytes()
+    except OSError as error:
+        yield f"{NET}: {first_line(error)}"
+        return
+    if hashlib.sha256(code).hexdigest() != record.code_sha256:
+        yield f"{NET}: its SHA-256 is not that of the record, {record.code_sha256[:16]}…"
+    named = {(block.slot, block.block, block.code_sha256) for block in inlined_blocks(code.decode("utf-8", "replace"))}
+    for part in record.ingredients:
+        if (part.slot, part.block, part.code_sha256) not in named:
+            yield f"{NET}: has no comment of {part.block} in slot {part.slot}, which the record names"
+
+
+def _history_faults(folder: Path, record: TrainingRecord) -> Iterator[str]:
+    """As many epochs as recorded, and the last one's figures are the record's."""
+    try:
+        lines = (folder / HISTORY).read_bytes().splitlines()
+    except OSError as error:
+        yield f"{HISTORY}: {first_line(error)}"
+        return
+    epochs = read_history(folder)
+    if len(epochs) != len(lines):
+        yield f"{HISTORY}: line {len(epochs) + 1} is not epoch {len(epochs) + 1}"
+        return
+    if len(epochs) != record.epochs:
+        yield f"{HISTORY}: {len(epochs)} epochs, {record.epochs} recorded"
+        return
+    for last in epochs[-1:]:
+        for name in ("train_loss", "val_accuracy"):
+            if getattr(last, name) != getattr(record, name):
+                yield f"{HISTORY}: {name} is {getattr(last, name)} in the last epoch, {getattr(record, name)} recorded"
+        if last.steps > record.steps or (record.status == "ok" and last.steps != record.steps):
+            yield f"{HISTORY}: {last.steps:,} steps up to the last epoch, {record.steps:,} recorded"
+
+
+def _manifest_faults(folder: Path, record: TrainingRecord, manifest: Manifest) -> Iterator[str]:
+    """What the manifest states of the run is what the record states, and so is recipe.json."""
+    inputs = {item.name: item.sha256 for item in manifest.inputs}
+    digests = {NET: record.code_sha256, "recipe": record.recipe_sha256, record.data: record.data_sha256}
+    for name, digest in digests.items():
+        if inputs.get(name) != digest:
+            yield f"input {name}: SHA-256 {str(inputs.get(name))[:16]}… stated, {digest[:16]}… recorded"
+    if hashlib.sha256(record.recipe.encode()).hexdigest() != record.recipe_sha256:
+        yield f"{RECORD}: recipe_sha256 is not the SHA-256 of the recipe in it"
+    stated = {**manifest.counts, **{name: manifest.details.get(name) for name in ("name", "status", "test_accuracy")}}
+    for name, value in stated.items():
+        if getattr(record, name, None) != value:
+            yield f"{name}: {value} stated, {getattr(record, name, None)} recorded"
+    if _read_json(folder / "recipe.json") != json.loads(record.recipe):
+        yield "recipe.json: is not the recipe of the record"
+    try:
+        other = read_identity(folder)["code_sha256"] != record.code_sha256
+    except (OSError, ValueError, KeyError, TypeError):
+        other = True
+    if other:
+        yield f"{IDENTITY}: is of another network than the record"
+
+
+def _check_study(folder: Path, manifest: Manifest) -> list[Check]:
+    """Every run below `runs` by itself, and the table names only records that lie there."""
+    runs, wrong, records = sorted((folder / RUNS).glob("*")), [], []
+    for run in runs:
+        try:
+            checks = _check_run(run, read_manifest(run))
+        except UserError as error:
+            wrong.append(str(error))
+            continue
+        wrong += [f"{run.name}: {check.name}: {check.detail}" for check in checks if not check.ok]
+        records.append(_read_json(run / RECORD))
+    table, missing, rows = _TABLES[manifest.kind], [], 0
+    lines = (folder / table).read_bytes().splitlines() if (folder / table).is_file() else []
+    for number, line in enumerate(lines, 1):
+        row = _loads(line)
+        named = row.get("records", []) if manifest.kind == "search" and isinstance(row, dict) else [row]
+        rows += len(named)
+        missing += [f"{table}, line {number}: no run has this record" for record in named if record not in records]
+    if rows != manifest.counts.get("runs"):
+        missing.append(f"{table}: {rows} records, {manifest.counts.get('runs')} runs stated")
+    return [
+        found_check("runs", wrong, f"{len(runs):,} runs as their records and manifests state"),
+        found_check("records", missing, f"{rows:,} records of {table} are those of the runs"),
+    ]
+
+
+def _read_json(path: Path) -> Any:
+    return _loads(path.read_bytes() if path.is_file() else b"")
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return str(error).splitlines()[0]

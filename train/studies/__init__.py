@@ -1,0 +1,1 @@
+"""Many runs: ablations and searches."""
