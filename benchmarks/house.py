@@ -137,7 +137,7 @@ def measure_words(root: Path, sources: Sequence[Source]) -> Iterator[Row]:
     columns = read_columns(root)
     counts: dict[str, Counter[str]] = {"names": Counter(), "docstrings and comments": Counter(), "strings": Counter()}
     for source in sources:
-        local = MIGRATION_ONLY if "migration" not in source.path.parts else set()
+        local = MIGRATION_ONLY if "migrate" not in source.path.parts else set()
         docstrings, strings = split_strings(source)
         for name in defined_names(source):
             # Names on disk are contract. One of a single word is a column only where the records are declared.
