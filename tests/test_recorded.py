@@ -70,3 +70,20 @@ def test_the_line_of_a_queue(
     assert done.returncode == 0
     (line,) = re.findall("^queued: .*\n", done.stderr, re.MULTILINE)
     examples.shown.assert_shown(line, shown[1])
+
+
+def test_pages_state_the_figures_that_were_recorded() -> None:
+    """What tables and sentences say of LEMUR's snapshot is what `make run` printed in a fresh clone."""
+    printed = (FOLDER / "snapshot.txt").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^  (\w+) +([\d,]+)  ", printed, re.MULTILINE))
+    kept, lexical, graph, traced = (rows[name] for name in ("kept", "lexical", "graph", "graphs"))
+    stated = {
+        "README.md": [f"| kept | 1,061 | {kept} |", f"| 0 of {lexical} |", f"| {traced} of {traced} |"],
+        "docs/measured.md": [f"| {kept} |\n", f"| 0 of {lexical} |\n", f"| {traced} of {traced} |\n"],
+        "docs/comparison.md": [f"that {graph} of LEMUR's networks compute what another one does"],
+        "docs/page.md": [f"| LEMUR, {kept} records kept"],
+        "docs/graphs.md": [f"where the default keeps {kept};"],
+    }
+    for page, sentences in stated.items():
+        text = (HERE.parent / page).read_text(encoding="utf-8")
+        assert [sentence for sentence in sentences if sentence not in text] == [], page

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lemur_core.sandbox import Limits, Outcome, Status
+from lemur_core.sandbox import Job, Limits, Outcome, Sandbox, Status
 
 Run = Callable[..., Outcome]
 
@@ -136,3 +136,9 @@ def test_value_too_deep_to_read(run: Run) -> None:
     outcome = run("nested_value")
     assert (outcome.status, outcome.value) in {(Status.CRASHED, None), (Status.ERROR, None)}
     assert run("double", x=2).value == {"doubled": 4}
+
+
+def test_the_kernel_ends_jobs_before_anything_else(box: Sandbox) -> None:
+    code = "answer = open('/proc/self/oom_score_adj').read().strip()"
+    (outcome,) = box.run([Job("one", "lemur_core.sandbox.server.foreign:run_text", {"code": code})])
+    assert outcome.value == "1000", outcome.error
