@@ -1,1 +1,1 @@
-"""Work in tasks: the executors that run them, and the folder through which they exchange files."""
+"""Distributed work: the executors that run tasks, and the folder through which tasks exchange files."""

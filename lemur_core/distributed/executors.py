@@ -1,12 +1,12 @@
-"""Work divided into steps and tasks, run by datatrove's executors: here, by Slurm, or by Ray.
+"""Work divided into steps and tasks, run by datatrove's executors: locally, with Slurm, or with Ray.
 
-A step is a function of a task's number and the number of tasks; the next step begins when all tasks of the one before
-are done. A task that is done leaves a marker, so that a run that was cut short goes on where it was. Steps exchange
-files in a folder that all machines see, or at an address; nothing else passes between them.
+A step is a function of a task's rank and the number of tasks; a step begins when all tasks of the previous one are
+done. A finished task leaves a marker, so that an interrupted run resumes. Steps exchange files in a folder that all
+machines see, or at an address; nothing else passes between them.
 
-Here each task runs in a process that is watched: one that is killed ends the run at once with one line, where
-datatrove's own pool would wait for it for ever. On Slurm all jobs are queued at once, each step after the one before,
-and no process of ours stays; a failed step takes those after it out of the queue.
+Locally, each task runs in a monitored process: if one is killed, the run ends at once with a one-line message, where
+datatrove's own pool would wait forever. With Slurm, all jobs are queued at once, each step depending on the previous
+one, and no process of ours keeps running; if a step fails, the steps after it leave the queue.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ Executor = Literal["local", "slurm", "ray"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the work: `run(rank, tasks)` is called once for each rank; it can be pickled."""
+    """One step of the work: `run(rank, tasks)` is called once for each rank. Picklable."""
 
     name: str
     tasks: int
@@ -50,7 +50,7 @@ class Step:
 
 
 class _Pipeline(PipelineStep):  # type: ignore[misc]  # datatrove has no types
-    """A step as datatrove takes it."""
+    """A step in the form that datatrove takes."""
 
     type = "lemur"
 
@@ -60,18 +60,18 @@ class _Pipeline(PipelineStep):  # type: ignore[misc]  # datatrove has no types
         self._run = step.run
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> tuple[()]:  # noqa: ARG002
-        """Do the work of one task."""
+        """Run one task."""
         self._run(rank, world_size)
         return ()
 
 
 class _Local(LocalPipelineExecutor):  # type: ignore[misc]
-    """datatrove's tasks, markers and logs on this machine, each task in a watched process."""
+    """datatrove's tasks, markers and logs on this machine, each task in a monitored process."""
 
     def run_watched(self, pool: ProcessPoolExecutor) -> None:
-        """Run the tasks that are not done.
+        """Run the tasks that are not done yet.
 
-        Raises: BrokenProcessPool if a process was killed; whatever a task raised.
+        Raises: BrokenProcessPool if a process was killed, or whatever a task raised.
         """
         running: set[Future[None]] = {pool.submit(_run_rank, self, rank) for rank in self.get_incomplete_ranks()}
         while running:
@@ -81,21 +81,21 @@ class _Local(LocalPipelineExecutor):  # type: ignore[misc]
 
 
 def _run_rank(executor: Any, rank: int) -> None:
-    executor._run_for_rank(rank, 1)  # 1: what it logs goes to its file alone
+    executor._run_for_rank(rank, 1)  # 1: log to its file only
 
 
 def _start_task_process() -> None:
     start_worker()
-    sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (tracebacks are in the logs; the line is the parent's)
+    sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (tracebacks go to the logs; the parent prints the message)
 
 
-def begin(work: Exchange, asked: dict[str, Any]) -> None:
-    """Say in the work folder what a run asks for, or go on with it.
+def begin(work: Exchange, parameters: dict[str, Any]) -> None:
+    """Record the parameters of a run in the work folder, or check that it is the same run to resume.
 
-    Args: asked: what the run depends on; it can be written as JSON.
-    Raises: UserError if the folder belongs to a run that asked for something else.
+    Args: parameters: everything that the run depends on, serializable as JSON.
+    Raises: UserError if the folder belongs to a run with other parameters.
     """
-    text = json.dumps(asked, indent=2)
+    text = json.dumps(parameters, indent=2)
     if not work.has("plan.json"):
         work.write_text("plan.json", text)
     elif (older := json.loads(work.read_text("plan.json"))) != (wanted := json.loads(text)):
@@ -106,10 +106,10 @@ def begin(work: Exchange, asked: dict[str, Any]) -> None:
 def run_steps(
     executor: Executor, steps: Callable[[bool], Iterable[Step]], work: Exchange, workers: int
 ) -> list[str] | None:
-    """Run steps on an executor. `steps` gives them: with True, each is asked for once the one before is done.
+    """Run steps on an executor. `steps(True)` yields them lazily: each is requested once the previous one is done.
 
-    Returns: the numbers of the jobs that were queued; None where everything is done.
-    Raises: UserError if a task fails or is killed; the next run goes on from what is done.
+    Returns: the IDs of the queued jobs; None if everything was run.
+    Raises: UserError if a task fails or is killed; the next run resumes.
     """
     if executor == "slurm":
         return queue_on_slurm(steps(False), work, workers)
@@ -118,13 +118,13 @@ def run_steps(
 
 
 def run_here(steps: Iterable[Step], work: Exchange, workers: int) -> None:
-    """Run steps one after the other on this machine, `workers` tasks at a time.
+    """Run steps one after the other on this machine, with up to `workers` tasks in parallel.
 
     Args:
-        steps: asked for the next one when the one before is done.
-        work: markers and logs go into its folder `steps`.
+        steps: advanced to the next step when the previous one is done.
+        work: its folder `steps` receives markers and logs.
 
-    Raises: UserError if a task fails or is killed; the next run goes on from what is done.
+    Raises: UserError if a task fails or is killed; the next run resumes.
     """
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
     context = multiprocessing.get_context("spawn")
@@ -140,8 +140,8 @@ def run_here(steps: Iterable[Step], work: Exchange, workers: int) -> None:
             except UserError:
                 raise
             except Exception as error:
-                raise _cut_short(step, executor, _named(error), work) from error
-            _tell(step, before)
+                raise _cut_short(step, executor, _describe_error(error), work) from error
+            _report_done(step, before)
     finally:
         for process in multiprocessing.active_children():
             process.kill()
@@ -150,10 +150,10 @@ def run_here(steps: Iterable[Step], work: Exchange, workers: int) -> None:
 
 
 class _Ray(RayPipelineExecutor):  # type: ignore[misc]
-    """datatrove's tasks, markers and logs on a Ray cluster, each task one of Ray's: it ends when its process does."""
+    """datatrove's tasks, markers and logs on a Ray cluster; each is one Ray task and ends when its process does."""
 
     def run_watched(self) -> None:
-        """Run the tasks that are not done.
+        """Run the tasks that are not done yet.
 
         Raises: WorkerCrashedError if a process was killed, RayTaskError with what a task raised.
         """
@@ -170,9 +170,9 @@ class _Ray(RayPipelineExecutor):  # type: ignore[misc]
 
 
 def run_on_ray(steps: Iterable[Step], work: Exchange, workers: int) -> None:
-    """Run steps one after the other on the Ray cluster that `RAY_ADDRESS` names, or the one started here.
+    """Run steps one after the other on the Ray cluster at `RAY_ADDRESS`, or the one started on this machine.
 
-    Raises: UserError as `run_here` does, or if there is no cluster.
+    Raises: UserError as in `run_here`, or if there is no cluster.
     """
     try:
         import ray
@@ -183,7 +183,7 @@ def run_on_ray(steps: Iterable[Step], work: Exchange, workers: int) -> None:
         ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
     except ConnectionError as error:
         raise UserError(
-            "--executor ray: no cluster is found; start one (ray start --head), or set RAY_ADDRESS"
+            "--executor ray: there is no cluster; start one (ray start --head), or set RAY_ADDRESS"
         ) from error
     try:
         for step in steps:
@@ -194,33 +194,35 @@ def run_on_ray(steps: Iterable[Step], work: Exchange, workers: int) -> None:
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, UserError):
                     raise error.cause from error
-                raise _cut_short(step, executor, _named(error.cause), work) from error
+                raise _cut_short(step, executor, _describe_error(error.cause), work) from error
             except ray.exceptions.RayError as error:
                 raise _cut_short(step, executor, "a task was killed", work) from error
-            _tell(step, before)
+            _report_done(step, before)
     finally:
         ray.shutdown()
 
 
 class _Slurm(SlurmPipelineExecutor):  # type: ignore[misc]
-    """Jobs for which Slurm's own defaults and `SBATCH_...` variables say partition, time, memory and account."""
+    """Jobs whose partition, time, memory and account come from Slurm's defaults and `SBATCH_...` variables."""
 
     def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
-        """The directives, without those that would hide the user's."""
-        given: dict[str, Any] = super().get_sbatch_args(max_array)
-        return {name: value for name, value in given.items() if name not in ("partition", "time", "mem-per-cpu", "qos")}
+        """Return the directives, without those that would override the user's settings."""
+        arguments: dict[str, Any] = super().get_sbatch_args(max_array)
+        return {
+            name: value for name, value in arguments.items() if name not in ("partition", "time", "mem-per-cpu", "qos")
+        }
 
     def launch_merge_stats(self) -> None:
-        """Nothing: no statistics are kept."""
+        """Do nothing: no statistics are kept."""
 
 
 def queue_on_slurm(steps: Iterable[Step], work: Exchange, workers: int) -> list[str]:
-    """Queue all steps, each after the one before. Returns: the numbers of the jobs; none where all is done.
+    """Queue all steps, each depending on the previous one. Returns: the job IDs; empty if everything is done.
 
-    Raises: UserError if Slurm is not there, refuses a job, or has jobs of an earlier call.
+    Raises: UserError if Slurm is missing, refuses a job, or still has jobs of an earlier call.
     """
     if shutil.which("sbatch") is None:
-        raise UserError("--executor slurm: sbatch is not found; start this where jobs can be queued")
+        raise UserError("--executor slurm: there is no sbatch command; start this where jobs can be queued")
     earlier = work.read_text("jobs.txt").strip() if work.has("jobs.txt") else ""
     if earlier and (left := _run(["squeue", "--noheader", "--format=%A", f"--jobs={earlier}"]).split()):
         raise UserError(f"{work}: its jobs are still queued: {', '.join(dict.fromkeys(left))}; wait, or scancel them")
@@ -260,7 +262,7 @@ def _run(command: list[str]) -> str:
 
 
 def forget(work: Exchange, name: str) -> None:
-    """Let a step be run again."""
+    """Mark a step to be run again."""
     work.remove(f"steps/{name}")
 
 
@@ -268,7 +270,7 @@ def _folder(work: Exchange, step: Step) -> Any:
     return work.logs(f"steps/{step.name}")
 
 
-def _tell(step: Step, before: int) -> None:
+def _report_done(step: Step, before: int) -> None:
     earlier = f", {step.tasks - before} before" if before < step.tasks else ""
     note(f"{step.name}: {before} of {step.tasks} tasks done{earlier}" if before else f"{step.name}: done before")
 
@@ -276,15 +278,15 @@ def _tell(step: Step, before: int) -> None:
 def _cut_short(step: Step, executor: Any, why: str, work: Exchange) -> UserError:
     left = ", ".join(str(rank) for rank in executor.get_incomplete_ranks())
     logs = f"logs: {work}/steps/{step.name}/logs"
-    return UserError(f"{step.name}: {why}; not done of {step.tasks} tasks: {left}; {logs}; start again to go on")
+    return UserError(f"{step.name}: {why}; not done of {step.tasks} tasks: {left}; {logs}; start again to resume")
 
 
-def _named(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _quiet() -> None:
-    """datatrove tells its progress on stderr; the logs have it too."""
+    """Silence datatrove's progress on stderr; the logs have it too."""
     from loguru import logger
 
     logger.remove()

@@ -1,1 +1,1 @@
-"""What has nothing to do with networks: files, processes, progress, errors."""
+"""Utilities that know nothing of networks: files, processes, progress, errors."""

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent, whatever happens in between, and for one process alone."""
+"""Files and folders that are either complete or absent, whatever happens in between, and owned by one process."""
 
 import contextlib
 import errno
@@ -18,12 +18,12 @@ from lemur_core.files.errors import UserError
 
 @contextlib.contextmanager
 def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
-    """The folder, made when missing, for this process until the end of the block, however the process ends.
+    """Create a folder if needed, and lock it for this process until the block or the process ends.
 
     Args:
-        lock: the name of a file in it.
-        at_work: what to say of another process that has it, such as `another run works there`.
-    Raises: UserError if it cannot be made, or another process has it.
+        lock: the name of the lock file in the folder.
+        at_work: the message if another process holds the lock, such as `another run works there`.
+    Raises: UserError if the folder cannot be created, or another process holds the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,9 @@ def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
 
 
 def claim(handle: int) -> bool:
-    """Whether a file or folder is now this process's, for as long as it lives and has it open."""
+    """Lock an open file or folder for this process while it has it open. Returns: False if another process has the
+    lock.
+    """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -47,11 +49,11 @@ def claim(handle: int) -> bool:
 
 _CHUNK = 1 << 20
 _PART = ".part"
-_BEING_MADE = 10.0  # seconds from a folder's making to its claim, at most
+_CLAIM_SECONDS = 10.0  # seconds between creating a folder and claiming it, at most
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -61,7 +63,7 @@ def sha256_file(path: Path) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary sibling of `path` to write to; renamed to `path` on success, removed on failure."""
+    """Yield a temporary sibling of `path` to write to; rename it to `path` on success, remove it on failure."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
     os.close(handle)
     part = Path(name)
@@ -75,15 +77,15 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put a text into a file, in UTF-8 with `\\n` line ends: the whole of it, or the older file stays."""
+    """Write a text file in UTF-8 with `\\n` line ends; on failure, an older file is kept."""
     with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_together(files: Mapping[Path, bytes]) -> None:
-    """Put several files in place, or none: all are written beside their places first, and then take them.
+    """Write several files, or none: each is written next to its target first, then all are renamed.
 
-    Where one cannot, those that did are put back as they were. Folders are made, and taken away again, as needed.
+    If one rename fails, the earlier ones are undone. Folders are created as needed, and removed again on failure.
 
     Raises: UserError naming the file that cannot be written.
     """
@@ -91,7 +93,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
         parts: dict[Path, Path] = {}
         try:
             for path, data in files.items():
-                for folder in reversed([one for one in path.parents if not one.exists()]):
+                for folder in reversed([parent for parent in path.parents if not parent.exists()]):
                     folder.mkdir()
                     undo.callback(_remove_empty, folder)
                 handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
@@ -125,13 +127,13 @@ def _remove_empty(folder: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
-    """A temporary sibling folder of `out` to fill; renamed to `out` on success, removed on failure.
+    """Yield a temporary sibling folder of `out` to fill; rename it to `out` on success, remove it on failure.
 
-    An older `out` is replaced only with `force`, only once the new one is whole, and is put back if the last rename
-    fails. Two runs with the same `out` never mix: each fills a folder of its own, and the later one to finish finds
-    `out` taken.
+    An existing `out` is replaced only with `force`, only once the new one is complete, and is restored if the last
+    rename fails. Two runs with the same `out` never mix: each fills its own folder, and the later one to finish gets an
+    error.
 
-    Raises: UserError if `out` exists and `force` is not given, or the folder above it cannot be written.
+    Raises: UserError if `out` exists and `force` is False, or its parent folder cannot be written.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
     check_free(out, force=force)
@@ -156,9 +158,9 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def check_writable(out: Path) -> None:
-    """Refuse early, before minutes of work, an output that could not be made at the end.
+    """Check, before minutes of work, that `out` can be created at the end.
 
-    Raises: UserError if of the folders above the nearest that exists is a file, or may not be written.
+    Raises: UserError if the nearest existing parent is a file, or is not writable.
     """
     above = next((folder for folder in out.absolute().parents if folder.exists()), out)
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -167,10 +169,10 @@ def check_writable(out: Path) -> None:
 
 
 def check_free(out: Path, *, force: bool) -> None:
-    """Refuse early, before hours of work, an output that could not be put in place at the end.
+    """Check, before hours of work, that the output can be put in place at the end.
 
-    Raises: UserError if `out` exists and is not an empty folder, unless `force` is given and it is a folder; or if it
-        could not be made.
+    Raises: UserError if `out` cannot be created, or exists and is not an empty folder; with `force`, any folder with a
+        manifest may be replaced.
     """
     check_writable(out)
     if not out.exists() and not out.is_symlink():
@@ -180,18 +182,18 @@ def check_free(out: Path, *, force: bool) -> None:
     if any(out.iterdir()) and not force:
         raise UserError(f"{out}: exists already; choose another --out, or add --force to replace it")
     if force and any(out.iterdir()) and not (out / "manifest.json").is_file():
-        raise UserError(f"{out}: holds no manifest.json, so it was not made by lemur; choose another --out")
+        raise UserError(f"{out}: has no manifest.json, so lemur did not write it; choose another --out")
 
 
 def _remove_abandoned(out: Path) -> None:
-    """Remove what runs with the same `out` left that were killed: folders that no process has claimed."""
+    """Remove the folders of killed runs with the same `out`: those that no process has claimed."""
     for part in out.parent.glob(f"{glob.escape(f'.{out.name}.')}*{_PART}"):
-        with contextlib.suppress(OSError):  # another user's, or gone meanwhile
-            if part.is_symlink() or not part.is_dir() or time.time() - part.stat().st_mtime < _BEING_MADE:
+        with contextlib.suppress(OSError):  # owned by another user, or already removed
+            if part.is_symlink() or not part.is_dir() or time.time() - part.stat().st_mtime < _CLAIM_SECONDS:
                 continue
             handle = os.open(part, os.O_RDONLY)
             try:
-                if claim(handle):  # never where the file system has no locks
+                if claim(handle):  # always False on a file system without locks
                     shutil.rmtree(part, ignore_errors=True)
             finally:
                 os.close(handle)
@@ -200,7 +202,7 @@ def _remove_abandoned(out: Path) -> None:
 def _swap(part: Path, out: Path, *, force: bool) -> None:
     check_free(out, force=force)
     older = part.with_suffix(".old")
-    aside = force and (out.exists() or out.is_symlink())  # without --force, only an empty folder may be in the way
+    aside = force and (out.exists() or out.is_symlink())  # without --force, `out` is at most an empty folder
     if aside:
         out.rename(older)
     try:
@@ -219,7 +221,7 @@ def _swap(part: Path, out: Path, *, force: bool) -> None:
 
 
 def _umask() -> int:
-    """The permissions that this process withholds from new files; it can only be read by setting it."""
+    """Return the process's umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

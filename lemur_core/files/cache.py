@@ -1,4 +1,4 @@
-"""Where downloads and features are kept between runs, what is there, and how it is removed."""
+"""The cache folder for downloads and features: where it is, what it holds, and how it is pruned."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ from lemur_core.files.errors import UsageError, UserError
 
 
 def cache_folder(*parts: str) -> Path:
-    """The user's cache folder of this tool (made when missing), or a folder below it.
+    """Return the user's cache folder of this tool, or a folder below it; create it if needed.
 
-    `LEMUR_CURATOR_CACHE` names it outright; else it lies in the platform's cache folder.
+    The variable `LEMUR_CURATOR_CACHE` sets it; by default it is in the platform's cache folder.
 
-    Raises: UserError if it cannot be made.
+    Raises: UserError if it cannot be created.
     Source: https://specifications.freedesktop.org/basedir-spec/latest/
     """
     named = os.environ.get("LEMUR_CURATOR_CACHE")
@@ -41,7 +41,7 @@ def cache_folder(*parts: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """One folder of the cache: `size` in bytes, `files`, and when the last one was written, seconds since the epoch."""
+    """One folder of the cache: `size` in bytes, number of `files`, and last write in seconds since the epoch."""
 
     name: str
     size: int
@@ -50,24 +50,29 @@ class Room:
 
 
 def rooms(names: Sequence[str] = ()) -> list[Room]:
-    """What the cache holds, by name; all of it, or these rooms. Raises: UsageError if there is no such room."""
+    """Return the rooms of the cache, sorted; all, or those in `names`. Raises: UsageError if a name is unknown."""
     folders = sorted(folder for folder in cache_folder().iterdir() if folder.is_dir() and not folder.is_symlink())
     known = [folder.name for folder in folders]
     unknown = sorted(set(names) - set(known))
     if unknown:
         raise UsageError(f"{unknown[0]}: no room of the cache; there are {', '.join(known) or 'none'}")
-    return [_room(folder) for folder in folders if not names or folder.name in names]
+    return [_measure_room(folder) for folder in folders if not names or folder.name in names]
 
 
-def _room(folder: Path) -> Room:
-    found = [path.lstat() for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
-    return Room(folder.name, sum(s.st_size for s in found), len(found), max((s.st_mtime for s in found), default=0.0))
+def _measure_room(folder: Path) -> Room:
+    stats = [path.lstat() for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
+    return Room(
+        folder.name,
+        sum(stat.st_size for stat in stats),
+        len(stats),
+        max((stat.st_mtime for stat in stats), default=0.0),
+    )
 
 
 def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> int:
-    """Remove rooms of the cache, or what in them was not written in so many seconds. Returns: bytes that were freed.
+    """Remove rooms of the cache, or only their files older than `older_than` seconds. Returns: the bytes freed.
 
-    What is removed is worked out or fetched again when it is needed; a run that uses it meanwhile may fail.
+    Removed entries are computed or downloaded again when needed; a run that is using them may fail.
     """
     freed = 0
     for room in chosen:
@@ -76,11 +81,11 @@ def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> int:
             freed += room.size
             shutil.rmtree(folder, ignore_errors=True)
             continue
-        for path in sorted(folder.rglob("*"), reverse=True):  # what lies in a folder before the folder
+        for path in sorted(folder.rglob("*"), reverse=True):  # the contents of a folder before the folder
             if path.is_dir() and not path.is_symlink():
                 with contextlib.suppress(OSError):  # not empty
                     path.rmdir()
-            elif time.time() - (told := path.lstat()).st_mtime > older_than:
-                freed += told.st_size
+            elif time.time() - (stat := path.lstat()).st_mtime > older_than:
+                freed += stat.st_size
                 path.unlink(missing_ok=True)
     return freed

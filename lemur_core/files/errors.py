@@ -1,17 +1,17 @@
-"""Errors, named by what the caller does with them."""
+"""Exceptions, named by how the caller handles them."""
 
 
 class UserError(Exception):
-    """What the user can mend: printed as one line (what, where, what to do), exit code 1."""
+    """An error that the user can fix: printed as one line (what, where, what to do), exit code 1."""
 
 
 class UsageError(UserError):
-    """A value of the command line that no run could use: exit code 2."""
+    """A command-line value that is never valid: exit code 2."""
 
 
 class NoSandboxError(UserError):
-    """Foreign code cannot be confined on this machine, so none is run."""
+    """No sandbox works on this machine, so foreign code is not run."""
 
 
 class RetryableError(UserError):
-    """A failure of a resource (network, index): the same call may succeed later."""
+    """A resource (network, index) failed: the same call may succeed later."""

@@ -1,4 +1,4 @@
-"""Figures of one look, as PNG or SVG files whose bytes depend on the data alone.
+"""Figures in one style, as PNG or SVG files whose bytes depend only on the data.
 
 Colours: Okabe and Ito 2008, "Color Universal Design".
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
-#: Of labels that lie on grid lines.
+#: Background of labels on grid lines.
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
 _BAR_INCHES = 0.34
 _DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
@@ -38,16 +38,16 @@ _STYLE: dict[str, Any] = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "legend.frameon": False,
-    "svg.hashsalt": "lemur",  # else the names inside of an SVG file are drawn at random
+    "svg.hashsalt": "lemur",  # otherwise the IDs in an SVG file are random
 }
 
 
 def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI) -> None:
-    """Draw one figure into a PNG file, or an SVG file if the name ends so; its folder is made if missing.
+    """Draw one figure into a PNG file, or an SVG file if the name ends in `.svg`; create its folder if needed.
 
-    It is in our style whatever the user's settings are.
+    The style does not depend on the user's Matplotlib settings.
     """
-    import matplotlib  # here, because it takes longer than everything else in a report
+    import matplotlib  # imported here: slower than the rest of a report
     from matplotlib.figure import Figure
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams  # its keys are typed as literals
         settings.update(_STYLE)
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in a script the font lacks
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in a script that the font lacks
         figure = Figure(layout="constrained")
         draw(figure)
         with atomic_file(path) as part:
@@ -66,9 +66,9 @@ def save_figure(path: Path, draw: Callable[["Figure"], None], *, dpi: int = _DPI
 
 
 def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: float = 8.0) -> "Axes":
-    """Axes for horizontal bars, one below the other: bar `n` lies at `n`, the first at the top, named at the left.
+    """Return axes for horizontal bars: bar `n` is at y = `n`, the first at the top, with its label on the left.
 
-    Args: height: inches of all but the bars.
+    Args: height: inches of everything except the bars.
     """
     figure.set_size_inches(inches, height + _BAR_INCHES * len(labels))
     axes = figure.subplots()
@@ -81,8 +81,8 @@ def bar_axes(figure: "Figure", labels: Sequence[str], height: float, *, inches: 
 
 
 def label_bars(axes: "Axes", texts: Sequence[str], ends: Sequence[float], gap: int = 5) -> None:
-    """Write a text behind the end of each bar."""
-    for place, (text, end) in enumerate(zip(texts, ends, strict=True)):
+    """Write a text after the end of each bar."""
+    for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
         axes.annotate(
-            text, (end, place), (gap, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=BEHIND
+            text, (end, index), (gap, 0), textcoords="offset points", va="center_baseline", fontsize=9.5, bbox=BEHIND
         )

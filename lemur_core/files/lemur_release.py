@@ -1,4 +1,4 @@
-"""The released `nn-dataset` package as a wheel in the cache: fetched once, its digest checked, never installed."""
+"""The released `nn-dataset` package as a wheel in the cache: downloaded once, checksum verified, never installed."""
 
 import json
 import shutil
@@ -11,47 +11,49 @@ from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note
 
-#: The last release that carries both codes and statistics.
+#: The last release that contains both codes and statistics.
 DEFAULT_VERSION = "2.1.0"
 
 _RELEASES = Path(__file__).with_name("lemur_releases.json")
 
 
 def fetch_release(version: str = DEFAULT_VERSION) -> tuple[Path, str]:
-    """The wheel of a release that carries network codes, and its SHA-256.
+    """Return the wheel of a release that contains network codes, and its SHA-256.
 
-    It is fetched once with `pip download` (the user's own index settings apply); its digest is checked against the one
-    shipped here or, for a release that is newer than this tool, against the one seen first.
+    It is downloaded once with `pip download` (the user's index settings apply). Its checksum is compared with the one
+    shipped here or, for a release newer than this tool, with the one recorded at the first download.
 
-    Raises: UserError if the release does not exist, carries no codes, or its digest is wrong; RetryableError if it
-        cannot be fetched.
+    Raises: UserError if the release does not exist, contains no codes, or its checksum is wrong; RetryableError if it
+        cannot be downloaded.
     Source: https://github.com/ABrain-One/nn-dataset
     """
     folder = cache_folder("lemur", version)
-    found = sorted(folder.glob("*.whl"))
-    wheel = found[0] if found else _download(version, folder)
+    wheels = sorted(folder.glob("*.whl"))
+    wheel = wheels[0] if wheels else _download(version, folder)
     return wheel, _check_digest(wheel, version)
 
 
-def _known() -> dict[str, dict[str, str | int]]:
+def _read_releases() -> dict[str, dict[str, str | int]]:
     loaded: dict[str, dict[str, str | int]] = json.loads(_RELEASES.read_text(encoding="utf-8"))
     return loaded
 
 
 def with_codes() -> list[str]:
-    """The releases that carry network codes."""
-    return [version for version, facts in _known().items() if facts["codes"]]
+    """Return the releases that contain network codes."""
+    return [version for version, facts in _read_releases().items() if facts["codes"]]
 
 
 def _check_digest(wheel: Path, version: str) -> str:
     digest = sha256_file(wheel)
     seen = wheel.with_suffix(".sha256")
-    expected = _known().get(version, {}).get("sha256") or (seen.read_text().strip() if seen.is_file() else digest)
+    expected = _read_releases().get(version, {}).get("sha256") or (
+        seen.read_text().strip() if seen.is_file() else digest
+    )
     if digest != expected:
         wheel.unlink()
         raise UserError(
             f"{wheel.name}: SHA-256 is {digest[:16]}…, expected {str(expected)[:16]}…; the damaged file was removed "
-            "from the cache: run again to fetch it anew"
+            "from the cache: run again to download it"
         )
     if not seen.is_file():
         write_text(seen, digest + "\n")
@@ -59,7 +61,7 @@ def _check_digest(wheel: Path, version: str) -> str:
 
 
 def _download(version: str, folder: Path) -> Path:
-    facts = _known().get(version)
+    facts = _read_releases().get(version)
     if facts is not None and not facts["codes"]:
         raise UserError(f"nn-dataset {version} carries no network codes; releases that do: {', '.join(with_codes())}")
     size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""

@@ -1,20 +1,20 @@
-"""Markdown, safely: whatever a name or a line of code contains, it is shown as it is and breaks nothing around it."""
+"""Markdown in which any name or line of code is shown literally and breaks nothing around it."""
 
 import math
 import re
 from collections.abc import Sequence
 
 _TICKS = re.compile("`+")
-_ODD = re.compile(r"[`|\\]")  # these cannot stand in inline code everywhere, least of all in a table
+_ODD = re.compile(r"[`|\\]")  # not safe in inline code everywhere, least of all in a table
 
 
 def count(number: int) -> str:
-    """`1234` as `1,234`."""
+    """Format `1234` as `1,234`."""
     return f"{number:,}"
 
 
 def percent(part: float, whole: float) -> str:
-    """`part / whole` with one decimal; a dash when there is no whole, and never 0 or 100 unless it is exactly so."""
+    """Format `part / whole` with one decimal; a dash if `whole` is 0; 0 and 100 only for exact values."""
     if not whole:
         return "–"
     value = 100 * part / whole
@@ -26,28 +26,28 @@ def percent(part: float, whole: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """A similarity with three decimals, rounded down, so that 1.000 means equal."""
+    """Format a similarity with three decimals, rounded down, so that 1.000 means equal."""
     return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
-    """`1 record`, `2 records`, `1 family`, `2 families`."""
+    """Format `1 record`, `2 records`, `1 family`, `2 families`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def article(noun: str) -> str:
-    """`a snapshot`, `an extraction`."""
+    """Prefix the article: `a snapshot`, `an extraction`."""
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
 def shown(text: str, limit: int = 0) -> str:
-    """The text with what cannot be seen spelled out, cut at `limit` characters when one is given."""
+    """Return the text with unprintable characters escaped, cut to `limit` characters unless it is 0."""
     visible = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text)
     return visible if not limit or len(visible) <= limit else f"{visible[:limit]} …"
 
 
 def code_span(text: str, limit: int = 80) -> str:
-    """The text as inline code, in a table or out of it, whatever it holds."""
+    """Format any text as inline code that is safe inside and outside of tables."""
     text = shown(text, limit).replace("\t", " ")
     if not text.strip():
         return "(no name)"
@@ -58,19 +58,19 @@ def code_span(text: str, limit: int = 80) -> str:
 
 
 def plain(text: str) -> str:
-    """The text as running text, in a table or out of it, without meaning to Markdown or HTML."""
+    """Escape any text as plain text that is safe inside and outside of tables."""
     text = re.sub(r"([\\`*_\[\]<>#~$&])", r"\\\1", shown(text).replace("\t", " "))
     return text.replace("|", "&#124;")
 
 
 def block(lines: Sequence[str], language: str) -> list[str]:
-    """Lines as a fenced block that none of them can close."""
+    """Format lines as a fenced block that none of them can close."""
     longest = max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}{language}", *lines, fence, ""]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """A table; the first `left` columns are flush left, the others right. Cells are Markdown already."""
-    rule = [":--" if place < left else "--:" for place in range(len(head))]
+    """Format a table; the first `left` columns are left-aligned, the others right. Cells are Markdown already."""
+    rule = [":--" if index < left else "--:" for index in range(len(head))]
     return [*(f"| {' | '.join(line)} |" for line in (head, rule, *rows)), ""]

@@ -1,4 +1,4 @@
-"""Released packages, fetched by pip with the user's own index settings; none of their code is run."""
+"""Released packages, downloaded by pip with the user's own index settings; none of their code is run."""
 
 import os
 import re
@@ -17,9 +17,9 @@ _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
 
 class AbsentError(UserError):
-    """The index offers nothing that may be taken here; asking again soon would not help.
+    """The index has no release or file that can be used here; retrying soon would not help.
 
-    Attributes: versions: the releases that it has, when none of them is what was asked for.
+    Attributes: versions: the releases that do exist, if none of them matches the request.
     """
 
     def __init__(self, message: str, versions: tuple[str, ...] = ()) -> None:
@@ -37,20 +37,20 @@ def download(
     max_seconds: float | None = None,
     retries: int | None = None,
 ) -> Path:
-    """The archive of the release that pip takes for a requirement, below an empty folder.
+    """Return the archive of the release that pip chooses for a requirement, below the empty `folder`.
 
     Args:
-        specifier: of versions, as in PEP 440: `==1.0`; "" is the newest release.
-        sdists: take an sdist where there is no wheel for this interpreter. It is fetched, never built.
-        max_bytes: of the archive; 0 is any size.
-        retries: of a connection; as the user's settings say when None.
+        specifier: a version specifier of PEP 440, such as `==1.0`; "" is the newest release.
+        sdists: download an sdist if there is no wheel for this interpreter. It is never built.
+        max_bytes: size limit of the archive; 0 for none.
+        retries: connection retries; None for the user's setting.
 
     Raises: AbsentError if there is no such package, version or wheel, or it is too large; RetryableError if the index
-        cannot be reached or takes too long; UserError with pip's own words otherwise. No message repeats the name.
+        cannot be reached or takes too long; UserError with pip's message otherwise. No message repeats the name.
     """
     archives, scratch, result = folder / "archives", folder / "scratch", folder / "result"
-    for each in (archives, scratch):
-        each.mkdir(exist_ok=True)
+    for subfolder in (archives, scratch):
+        subfolder.mkdir(exist_ok=True)
     options = ["--quiet", "--no-deps", "--no-cache-dir", "--no-input", "--progress-bar", "off"]
     options += [] if sdists else ["--only-binary", ":all:"]
     options += [] if retries is None else ["--retries", str(retries)]
@@ -69,7 +69,7 @@ def download(
 
 
 def latest_version(name: str, scratch: Path) -> str | None:
-    """The newest release that pip would take; None if it cannot tell."""
+    """Return the newest release that pip would choose; None if it is unknown."""
     done = _run(["-m", "pip", "index", "versions", "--disable-pip-version-check", name], scratch)
     match = re.match(r"\S+ \(([^)]+)\)", done.stdout)
     return match[1] if done.returncode == 0 and match else None
@@ -97,5 +97,5 @@ def _explain(stderr: str, sdists: bool, max_bytes: int) -> UserError:
         hint = "" if sdists else ", and an sdist is not built: that runs its code"
         return AbsentError(f"{what} for this Python and platform{hint}", versions)
     errors = [line for line in stderr.splitlines() if line.startswith("ERROR")] or stderr.splitlines()[-1:]
-    detail = errors[-1].removeprefix("ERROR:").strip() if errors else "it said nothing"
+    detail = errors[-1].removeprefix("ERROR:").strip() if errors else "no error message"
     return UserError(f"pip could not fetch it: {detail}; `pip download` may tell more")

@@ -1,12 +1,12 @@
-"""Run as a script: pip, unable to start any program, so that fetching an sdist cannot run the sdist's build code.
+"""Run as a script: run pip unable to start any program, so that downloading an sdist cannot run its build code.
 
     python -P pip_guarded.py STEM RESULT MAX_BYTES PIP-ARGUMENT...
 
-`pip download` of an sdist always asks its build backend for metadata, in a process of its own. Here that process is
-refused by an audit hook, which code of the same interpreter cannot take away. The archive is on disk by then: if one
-whose file name starts with STEM was opened, its path is written to the file RESULT and pip ends at once with exit code
-77, before it cleans up. A wheel needs no other process. `keyring` may run: pip asks it for the user's password.
-No file of more than MAX_BYTES can be written (0: any size).
+`pip download` of an sdist always starts its build backend in a subprocess to get metadata. Here an audit hook, which
+code in the same interpreter cannot remove, refuses that subprocess. The archive is on disk by then: if one whose file
+name starts with STEM was opened, its path is written to the file RESULT and pip ends at once with exit code 77, before
+it cleans up. A wheel needs no other process. `keyring` may run: pip asks it for the user's password. No file of more
+than MAX_BYTES can be written (0: no limit).
 
 Source: https://docs.python.org/3/library/audit_events.html
 """
@@ -38,7 +38,7 @@ def main() -> None:
         if event == "open":
             path = arguments[0]
             if isinstance(path, str) and path.endswith(_SUFFIXES) and _normal(os.path.basename(path)).startswith(stem):  # noqa: PTH119
-                opened = os.path.abspath(path)  # noqa: PTH100 (nothing but os: each import here would raise events)
+                opened = os.path.abspath(path)  # noqa: PTH100 (only os: each import here would raise events)
         elif event in _STARTS or event == "pty.spawn":
             if event == "subprocess.Popen" and os.path.basename(str(arguments[0])) == "keyring":  # noqa: PTH119
                 return

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, plain lines elsewhere. Nothing here reaches an output file."""
+"""Progress on stderr: a bar on a terminal, plain lines elsewhere. Nothing here is written to an output file."""
 
 import contextlib
 import os
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 
 _LINE_EVERY_SECONDS = 5.0
 
-#: Set, nothing is told of progress, in worker processes neither.
+#: The variable that hides progress, in worker processes too.
 QUIET = "LEMUR_QUIET"
 
 
 def quiet() -> bool:
-    """Whether nothing is to be told of progress."""
+    """Return whether progress is hidden."""
     return os.environ.get(QUIET, "") not in ("", "0")
 
 
 @contextlib.contextmanager
 def quieted() -> Iterator[None]:
-    """Tell nothing of progress inside; what the environment said before stands again after it."""
+    """Hide progress until the end of the block, then restore the setting."""
     before = os.environ.get(QUIET)
     os.environ[QUIET] = "1"
     try:
@@ -32,14 +32,14 @@ def quieted() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """One plain line."""
+    """Print one plain line."""
     if not quiet():
         print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    """A function to call with the count done since its last call; `total` is None when it is not known."""
+    """Yield a function to call with the number of items done since its last call; `total` is None if it is unknown."""
     if quiet():
         yield lambda _count: None
     elif sys.stderr.isatty():

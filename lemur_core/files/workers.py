@@ -1,6 +1,6 @@
-"""Worker processes: started clean (spawn), with a safe path, deaf to the terminal so that the parent alone decides.
+"""Worker processes: spawned, with a safe path, ignoring the terminal's signals so that only the parent decides.
 
-A worker that dies costs the one task that it had: pebble tells of it, and starts another worker.
+A worker that dies costs only the task that it was running: pebble reports it, and starts another worker.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-#: What a terminal sends to all processes at once: Ctrl-C, and that it was closed.
+#: Signals that a terminal sends to all processes at once: Ctrl-C, and when it is closed.
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)
-_AHEAD = 4  # chunks handed out, for each worker
+_AHEAD = 4  # chunks submitted ahead, for each worker
 _DEATHS = (ProcessExpired, BrokenProcessPool)
 
-CONSTS.term_timeout = 0.5  # seconds that a worker has to end by itself before it is killed
+CONSTS.term_timeout = 0.5  # seconds for a worker to exit before it is killed
 
 
 @contextlib.contextmanager
 def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
-    """A pool of `jobs` processes (default: the cores this process may use); ended at once when the body fails."""
+    """Yield a pool of `jobs` processes (default: the cores this process may use); stop it at once if the body fails."""
     os.environ["PYTHONSAFEPATH"] = "1"  # a stray train.py or curate.py in the working folder must not be imported
     context = multiprocessing.get_context("spawn")
     pool = ProcessPool(jobs or available_cores(), initializer=start_worker, context=context)
@@ -49,14 +49,14 @@ def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
 
 
 def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """The result to come; workers and the pool's threads, which start with the first task, are deaf from the outset."""
-    with _deaf():
+    """Submit a call and return its future; workers and pool threads start with the terminal's signals blocked."""
+    with _block_terminal_signals():
         result: Future[T] = pool.schedule(work, args, kwargs)
     return result
 
 
 def map_items(work: Callable[[Item], T], items: Iterable[Item], jobs: int | None = None) -> Iterator[T]:
-    """What `work` gives for each item, in order; reads ahead only a little.
+    """Yield `work(item)` for each item, in order; reads ahead only a little.
 
     Raises: UserError if no worker can be started; ProcessExpired if one dies.
     """
@@ -70,9 +70,9 @@ def map_chunks(
     died: Callable[[Item], T] | None,
     jobs: int | None = None,
 ) -> Iterator[list[T]]:
-    """What `work` gives for the items of each chunk, in order; reads ahead only a little.
+    """Yield the results of `work` for the items of each chunk, in order; reads ahead only a little.
 
-    An item on which a worker dies gets what `died` gives for it in place of its result.
+    If a worker dies on an item, the result of that item is `died(item)`.
 
     Raises: UserError if no worker can be started; ProcessExpired if one dies and there is no `died`.
     """
@@ -81,30 +81,30 @@ def map_chunks(
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(process_pool(workers))
 
-        def finished() -> list[T]:
+        def take_next() -> list[T]:
             nonlocal pool
             chunk, future = running.popleft()
             try:
                 return future.result()
-            except BrokenProcessPool:  # a worker died before it had told what it was at
+            except BrokenProcessPool:  # a worker died before it reported its task
                 check_workers()
                 pool = stack.enter_context(process_pool(workers))
-                return _divide(work, chunk, died)
+                return _bisect(work, chunk, died)
             except ProcessExpired:
-                return _divide(work, chunk, died)
+                return _bisect(work, chunk, died)
 
         for chunk in chunks:
             running.append((chunk, _submit(pool, work, chunk)))
             if len(running) >= _AHEAD * workers:
-                yield finished()
+                yield take_next()
         while running:
-            yield finished()
+            yield take_next()
 
 
 def _submit(pool: ProcessPool, work: Callable[[Item], T], chunk: Sequence[Item]) -> Future[list[T]]:
     try:
         return submit(pool, _work_on, work, chunk)
-    except RuntimeError as error:  # the pool broke meanwhile: told where the result is awaited
+    except RuntimeError as error:  # the pool broke in between: raised where the result is awaited
         failed: Future[list[T]] = Future()
         failed.set_exception(BrokenProcessPool(str(error)))
         return failed
@@ -114,8 +114,8 @@ def _work_on(work: Callable[[Item], T], chunk: Sequence[Item]) -> list[T]:
     return [work(item) for item in chunk]
 
 
-def _divide(work: Callable[[Item], T], chunk: Sequence[Item], died: Callable[[Item], T] | None) -> list[T]:
-    """The results of a chunk whose worker died; it is halved until the item that kills is alone."""
+def _bisect(work: Callable[[Item], T], chunk: Sequence[Item], died: Callable[[Item], T] | None) -> list[T]:
+    """Return the results of a chunk whose worker died; halve it until the item that kills is isolated."""
     try:
         with process_pool(1) as pool:
             return submit(pool, _work_on, work, chunk).result()
@@ -125,13 +125,13 @@ def _divide(work: Callable[[Item], T], chunk: Sequence[Item], died: Callable[[It
         if len(chunk) == 1:
             return [died(chunk[0])]
     middle = len(chunk) // 2
-    return [*_divide(work, chunk[:middle], died), *_divide(work, chunk[middle:], died)]
+    return [*_bisect(work, chunk[:middle], died), *_bisect(work, chunk[middle:], died)]
 
 
 def check_workers() -> None:
-    """Make sure that a worker can start at all, before a death is blamed on what it worked on.
+    """Check that a worker can start at all, before a death is blamed on its item.
 
-    Raises: UserError if none can.
+    Raises: UserError if no worker can start.
     """
     try:
         with process_pool(1) as pool:
@@ -144,8 +144,8 @@ def check_workers() -> None:
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """What the terminal sends is held back for the moment; what is started inherits the blocked signals."""
+def _block_terminal_signals() -> Iterator[None]:
+    """Block the terminal's signals for the moment; threads and processes started meanwhile inherit that."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINAL)
     try:
         yield
@@ -154,21 +154,21 @@ def _deaf() -> Iterator[None]:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start_worker() -> None:
-    """What each worker does first: it is deaf to the terminal, and ends with its parent."""
+    """Initialize a worker: ignore the terminal's signals, and exit with the parent."""
     for number in _FROM_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.set_threshold(100_000, 10, 10)  # syntax trees are many small objects and hold no cycles
-    warnings.simplefilter("ignore")  # parsing foreign code: an invalid escape in it is not our warning
+    warnings.simplefilter("ignore")  # an invalid escape in foreign code is not our warning
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed tells its workers nothing."""
+    """Exit when the parent ends: a killed parent cannot notify its workers."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""Running foreign code: jobs in, outcomes out; each job a confined process forked from a preloaded worker."""
+"""Sandbox for foreign code: jobs in, outcomes out; each job is a confined process forked from a preloaded server."""
 
 from lemur_core.sandbox.client import META_PRELOAD, PRELOAD, Sandbox
 from lemur_core.sandbox.server.jobs import Job, Limits, Outcome, Status

@@ -1,8 +1,9 @@
-"""A sandbox that remembers: what is known is not run again, and what a busy machine may have ended is.
+"""A sandbox with a cache: known outcomes are not computed again, and jobs that a busy machine may have ended are
+retried.
 
-Outcomes are kept by everything that they depend on: the job's entry, payload and limits, the code of ours that runs in
-it, and the libraries. A run that is interrupted goes on from what it kept; one whose outcomes are all known starts no
-sandbox.
+Each outcome is stored under everything that it depends on: the job's entry, payload and limits, our code that runs in
+it, and the libraries. An interrupted run resumes from the stored outcomes; if all of them are known, no sandbox is
+started.
 """
 
 import ast
@@ -28,35 +29,35 @@ from lemur_core.sandbox.runtime import declared_runtime
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Job, Limits, Outcome, Status
 
-_WIDER = 4  # times the seconds, the second time, where limits decide
-ATTEMPTS = 3  # in all, where passing trouble ends a job; anything else fails the same way again
+_WIDER = 4  # factor for the seconds of the second attempt, where limits decide
+ATTEMPTS = 3  # in all, if a transient failure ends a job; other failures would repeat
 
-#: Ends that a busy machine may be the reason of.
+#: Statuses that a busy machine may cause.
 PASSING = frozenset({Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY})
 
-_ROOT = Path(__file__).parents[2]  # where our packages lie
+_ROOT = Path(__file__).parents[2]  # the folder of our packages
 
 
 class Store(Protocol):
-    """Where outcomes are kept, each under a key that names all it depends on."""
+    """A store of outcomes, each under a key that covers everything it depends on."""
 
     def remembered(self, key: str) -> bytes | None:
-        """What was stored under a key, if anything."""
+        """Return the value stored under a key, or None."""
 
     def remember(self, key: str, value: bytes) -> None:
-        """Store it at once."""
+        """Store a value at once."""
 
 
 class CachedSandbox:
-    """A sandbox that starts with the first job whose outcome is not known. A context manager.
+    """A sandbox that starts at the first job whose outcome is not known. A context manager.
 
     Args:
-        store: None: the user's cache folder.
-        limits: for jobs that bring none of their own.
-        passing: statuses that are no answer yet: such a job is run again, `attempts` times in all.
-        back_off: seconds; the pause before the second attempt is twice as long, and doubles with each further one.
-        usable: whether a stored outcome still answers its job.
-        options: further ones of `Sandbox`.
+        store: None for the user's cache folder.
+        limits: the default limits of a job.
+        passing: transient statuses: a job that ends with one is run again, up to `attempts` times in all.
+        back_off: seconds; the pause is twice as long before the second attempt, and doubles with each further one.
+        usable: returns whether a stored outcome is still valid for its job.
+        options: further options of `Sandbox`.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class CachedSandbox:
         self._open.close()
 
     def run(self, jobs: Iterable[Job], *, attempts: int | None = None) -> Iterator[Outcome]:
-        """The outcomes, in the order of the jobs, but last those of jobs that passing trouble ended.
+        """Yield the outcomes in the order of the jobs, except that jobs with a transient failure come last.
 
-        These are run again when all else is done, one at a time, after growing pauses.
+        These are run again when everything else is done, one at a time, after increasing pauses.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
         known: deque[Outcome] = deque()
         running: deque[tuple[Job, str]] = deque()
@@ -97,7 +98,7 @@ class CachedSandbox:
         def new() -> Iterator[Job]:
             for job in jobs:
                 key = self.key_of(job)
-                outcome = self._recall(job, key)
+                outcome = self._look_up(job, key)
                 if outcome is not None:
                     known.append(outcome)
                 else:
@@ -118,24 +119,24 @@ class CachedSandbox:
             yield self._keep(key, self._run_again(job, attempts))
 
     def run_within(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """The same where limits decide: a job that was ended for its time, or crashed, runs once more, alone, with four
-        times the CPU and wall seconds. One that needs more memory than its limit does not: the limit is the same on
-        every machine, however much memory that has.
+        """Run jobs whose limits decide: one that ran out of time, or crashed, runs once more, alone, with four times
+        the CPU and wall seconds. One that ran out of memory does not: that limit is the same on every machine, however
+        much memory it has.
 
-        Raises: UserError if no sandbox can be had.
+        Raises: UserError if no sandbox is available.
         """
-        given: dict[str, Job] = {}
+        pending: dict[str, Job] = {}
         again = []
 
-        def remembered() -> Iterator[Job]:
+        def track() -> Iterator[Job]:
             for job in jobs:
-                given[job.key] = job
+                pending[job.key] = job
                 yield job
 
-        for outcome in self.run(remembered(), attempts=1):
-            job = given.pop(outcome.key)
+        for outcome in self.run(track(), attempts=1):
+            job = pending.pop(outcome.key)
             if outcome.status in (Status.TIMEOUT, Status.CRASHED):
-                again.append(replace(job, limits=_widened(job.limits or self.limits)))
+                again.append(replace(job, limits=_widen(job.limits or self.limits)))
             else:
                 yield outcome
         for job in again:
@@ -163,13 +164,13 @@ class CachedSandbox:
         yield from self._box.run(all_jobs())
 
     def key_of(self, job: Job) -> str:
-        """Names everything that the outcome of a job depends on; the job's own key does not count."""
+        """Return a key that covers everything the outcome depends on, but not the job's own key."""
         limits = asdict(job.limits or self.limits)
         versions = run_versions(self._options.get("runtime", ()))
         about = [job.entry, job.payload, limits, versions, sys.version_info[:2], code_digest(job.entry)]
         return "outcome:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
-    def _recall(self, job: Job, key: str) -> Outcome | None:
+    def _look_up(self, job: Job, key: str) -> Outcome | None:
         stored = self._store.remembered(key)
         if stored is None:
             return None
@@ -182,7 +183,7 @@ class CachedSandbox:
         return outcome
 
 
-def _widened(limits: Limits) -> Limits:
+def _widen(limits: Limits) -> Limits:
     return replace(
         limits,
         wall_seconds=limits.wall_seconds * _WIDER,
@@ -191,7 +192,7 @@ def _widened(limits: Limits) -> Limits:
 
 
 class OutcomeStore:
-    """Outcomes in one SQLite database of a room of the user's cache folder, which runs side by side may share."""
+    """Outcomes in one SQLite database in a room of the user's cache folder, which concurrent runs may share."""
 
     def __init__(self, room: str = "sandbox") -> None:
         path = cache_folder(room) / "outcomes.sqlite"
@@ -200,7 +201,7 @@ class OutcomeStore:
         except sqlite3.OperationalError as error:
             raise UserError(f"cache {path}: {error}; set LEMUR_CURATOR_CACHE to a writable folder") from error
         except sqlite3.DatabaseError:
-            note(f"run cache: {path.name} is damaged and was dropped; what it held is run anew")
+            note(f"run cache: {path.name} is damaged and was dropped; its jobs run again")
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{path}{suffix}").unlink(missing_ok=True)
             self._database = _connect(path)
@@ -212,12 +213,12 @@ class OutcomeStore:
         self._database.close()
 
     def remembered(self, key: str) -> bytes | None:
-        """What was stored under a key, if anything."""
+        """Return the value stored under a key, or None."""
         row = self._database.execute("SELECT outcome FROM outcomes WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
     def remember(self, key: str, value: bytes) -> None:
-        """Store it at once."""
+        """Store a value at once."""
         with self._database:
             self._database.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", (key, value))
 
@@ -235,44 +236,44 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
-    """What foreign code can import, with versions: the declared runtime and what it needs, and `runtime`."""
+    """Return the versions of what foreign code can import: the declared runtime, `runtime`, and their dependencies."""
     return dict(declared_runtime(tuple(runtime)).versions)
 
 
 @cache
 def code_digest(entry: str) -> str:
-    """SHA-256 of the file in which an entry stands, and of all of ours that it imports, directly or not."""
-    found: dict[str, bytes] = {}
+    """Return the SHA-256 of an entry's file and of all our files that it imports, directly or indirectly."""
+    sources: dict[str, bytes] = {}
     waiting = [entry.partition(":")[0]]
     while waiting:
         name = waiting.pop()
-        places = [_ROOT.joinpath(*name.split(".")).with_suffix(".py"), _ROOT.joinpath(*name.split("."), "__init__.py")]
-        file = next((place for place in places if place.is_file()), None)
-        if name in found or name.partition(".")[0] not in OWN_PACKAGES or file is None:
+        paths = [_ROOT.joinpath(*name.split(".")).with_suffix(".py"), _ROOT.joinpath(*name.split("."), "__init__.py")]
+        file = next((path for path in paths if path.is_file()), None)
+        if name in sources or name.partition(".")[0] not in OWN_PACKAGES or file is None:
             continue
-        found[name] = file.read_bytes()
-        for node in ast.walk(ast.parse(found[name])):
+        sources[name] = file.read_bytes()
+        for node in ast.walk(ast.parse(sources[name])):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    text = "".join(f"{name} {hashlib.sha256(code).hexdigest()}\n" for name, code in sorted(found.items()))
+    text = "".join(f"{name} {hashlib.sha256(code).hexdigest()}\n" for name, code in sorted(sources.items()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def reason_of(outcome: Outcome, limit: int = 400) -> str:
-    """Why a job gave no answer, in one short line."""
+    """Return why a job gave no answer, in one short line."""
     return one_line((outcome.error or "the sandbox gave no reason").splitlines()[0], limit)
 
 
 def answer_of(outcome: Outcome, limit: int = 400) -> dict[str, Any]:
-    """What a job answered; `error`, its status and the reason in one line, where that is nothing."""
+    """Return the answer of a job; if it has none, `{"error": ...}` with its status and the reason in one line."""
     if outcome.status is Status.OK and isinstance(outcome.value, dict):
         return outcome.value
     return {"error": f"{outcome.status.value}: {reason_of(outcome, limit)}"}
 
 
 def workers_within_memory(jobs: int, limits: Limits) -> int:
-    """Jobs at a time: no more than memory has room for, should each take all that it may."""
+    """Return how many jobs may run in parallel: as many as fit in memory if each uses all that it may."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(jobs, memory // limits.memory_bytes))

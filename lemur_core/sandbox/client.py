@@ -1,6 +1,6 @@
-"""The caller's side: a `Sandbox` takes jobs and gives their outcomes, in order, whatever the jobs do.
+"""The caller's side: a `Sandbox` takes jobs and yields their outcomes, in order, whatever the jobs do.
 
-Jobs are handed to servers, which are started again when they die.
+Jobs are sent to servers, which are restarted when they die.
 """
 
 import contextlib
@@ -18,56 +18,56 @@ from typing import Self
 
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.sandbox.link import (
+    BackendError,
     Link,
     Setup,
     StartError,
-    WallError,
+    build_environment,
     find_package,
     prepare_interpreter,
-    scrubbed_environment,
     start_all,
 )
 from lemur_core.sandbox.server.jobs import Job, Limits, Message, Outcome, Status, read_report
 from lemur_core.sandbox.server.processes import remove_folder
 
-#: The walls, the preferred ones first.
+#: Sandbox back ends, the preferred ones first.
 BACKENDS = ("sandlock", "bubblewrap")
 
-#: What nearly every job would import by itself.
+#: Modules that nearly every job would import itself.
 PRELOAD = ("torch", "torchvision", "numpy.random", "torch.nested._internal.nested_tensor")
 
-#: With what jobs on the meta device import: SymPy above all, a quarter of a second.
+#: `PRELOAD` and the imports of jobs on the meta device: mainly SymPy, a quarter of a second.
 META_PRELOAD = (*PRELOAD, "torch.fx.experimental.symbolic_shapes", "torch.utils._device")
 
 _LOG = logging.getLogger(__name__)
-_AHEAD = 64  # jobs handed out beyond the oldest one that is not done, for each slot
-_QUEUED = 2  # jobs at a server for each slot: one that runs and one that waits, so that no slot is ever idle
+_AHEAD = 64  # jobs sent beyond the oldest unfinished one, per slot
+_QUEUED = 2  # jobs at a server per slot: one running and one waiting, so that no slot is idle
 
 
 class Flow:
-    """One run: jobs in, outcomes out."""
+    """One run: takes jobs, yields outcomes."""
 
     def __init__(self, links: Sequence[Link], slots: int, limits: Limits) -> None:
         self._links, self._slots, self._limits = links, slots, limits
         self._done: dict[int, Outcome] = {}
-        self._suspects: deque[tuple[int, Job]] = deque()  # were in the hands of a server that died
+        self._suspects: deque[tuple[int, Job]] = deque()  # held by a server that died
         self._tried: set[int] = set()
-        self._taken: tuple[int, Job] | None = None  # from the iterable, but no server is free for it yet
-        self._alone = False  # a suspect is running, and nothing else
+        self._taken: tuple[int, Job] | None = None  # taken from the iterable, waiting for a free server
+        self._alone = False  # only a suspect is running
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """The outcomes, in the order of the jobs.
+        """Yield the outcomes, in the order of the jobs.
 
-        Raises: UserError if a server that died cannot be started again.
+        Raises: UserError if a dead server cannot be restarted.
         """
         source = enumerate(jobs)
-        handed, given, exhausted = 0, 0, False
+        sent, yielded, exhausted = 0, 0, False
         ahead = _AHEAD * self._slots * len(self._links)
         while True:
-            with _starting("the sandbox's server died and cannot be started again"):
+            with _convert_start_error("the sandbox's server died and cannot be started again"):
                 start_all(self._links)
-            while not exhausted and not self._suspects and not self._alone and handed - given < ahead:
-                link = min(self._links, key=lambda each: len(each.held))
+            while not exhausted and not self._suspects and not self._alone and sent - yielded < ahead:
+                link = min(self._links, key=lambda candidate: len(candidate.held))
                 if len(link.held) >= _QUEUED * self._slots:
                     break
                 self._taken = self._taken or next(source, None)
@@ -77,16 +77,16 @@ class Flow:
                     break
                 else:
                     pair, self._taken = self._taken, None
-                    handed += 1
-                    self._hand(link, *pair)
+                    sent += 1
+                    self._send(link, *pair)
             if not self._holding:
                 self._alone = bool(self._suspects)
                 if self._suspects:
-                    self._hand(self._links[0], *self._suspects.popleft())
-            while given in self._done:
-                yield self._done.pop(given)
-                given += 1
-            if exhausted and given == handed:
+                    self._send(self._links[0], *self._suspects.popleft())
+            while yielded in self._done:
+                yield self._done.pop(yielded)
+                yielded += 1
+            if exhausted and yielded == sent:
                 return
             if self._holding:
                 self._listen()
@@ -95,12 +95,12 @@ class Flow:
     def _holding(self) -> bool:
         return any(link.held for link in self._links)
 
-    def _hand(self, link: Link, number: int, job: Job) -> None:
-        fault = _scratch_fault(job.scratch)
+    def _send(self, link: Link, number: int, job: Job) -> None:
+        fault = _check_scratch(job.scratch)
         if fault:
             self._done[number] = Outcome(job.key, Status.ERROR, error=fault)
             return
-        with _starting(f"{job.scratch}: the sandbox's server cannot be started with this folder"):
+        with _convert_start_error(f"{job.scratch}: the sandbox's server cannot be started with this folder"):
             link.rebind(job.scratch)
         message = {"number": number, "entry": job.entry, "payload": job.payload, "scratch": job.scratch}
         try:
@@ -111,7 +111,7 @@ class Flow:
         link.held[number] = job
 
     def _listen(self) -> None:
-        """Wait until a server says something or dies."""
+        """Wait until a server sends a message or dies."""
         with selectors.DefaultSelector() as selector:
             for link in self._links:
                 pending = selectors.EVENT_WRITE if link.channel.pending else 0
@@ -121,14 +121,14 @@ class Flow:
                 link.channel.flush()
                 for message in link.channel.receive():
                     number = message["number"]
-                    self._file(link.held.pop(number), number, message)
+                    self._record(link.held.pop(number), number, message)
                 if link.channel.closed:
-                    self._bury(link)
+                    self._retry_jobs(link)
 
-    def _file(self, job: Job, number: int, message: Message) -> None:
+    def _record(self, job: Job, number: int, message: Message) -> None:
         status, text = message["status"], message["text"]
         ended, value, error = (Status(status), None, text) if status else read_report(text)
-        if ended is Status.OUT_OF_MEMORY:  # which allocation met the limit differs from machine to machine
+        if ended is Status.OUT_OF_MEMORY:  # which allocation hits the limit depends on the machine
             error = f"needs more memory than {(job.limits or self._limits).memory_bytes / 2**30:g} GiB"
         self._done[number] = Outcome(
             key=job.key,
@@ -141,8 +141,8 @@ class Flow:
             peak_bytes=message.get("peak_bytes", 0),
         )
 
-    def _bury(self, link: Link) -> None:
-        """Note what a dead server held: to be run again alone, or, the second time, as crashed."""
+    def _retry_jobs(self, link: Link) -> None:
+        """Schedule the jobs of a dead server to run again, alone; the second time, mark them as crashed."""
         words = link.last_words()
         for number, job in link.held.items():
             if number in self._tried:
@@ -156,18 +156,18 @@ class Flow:
 
 
 @contextlib.contextmanager
-def _starting(trouble: str) -> Iterator[None]:
-    """A server is started in here. Raises: UserError that tells of this trouble if it cannot be."""
+def _convert_start_error(trouble: str) -> Iterator[None]:
+    """Convert a StartError in the block to a UserError that begins with `trouble`."""
     try:
         yield
     except StartError as error:
         raise UserError(f"{trouble}: {error}") from error
 
 
-def _scratch_fault(scratch: str | None) -> str:
-    """Why a folder of the caller's cannot be a job's scratch folder; empty if it can.
+def _check_scratch(scratch: str | None) -> str:
+    """Return why a caller's folder cannot be a scratch folder; empty if it can.
 
-    A link is refused: an earlier job may have put it in the place of a folder that it could write to.
+    A link is refused: an earlier job may have put it in place of a folder that it could write to.
     """
     if scratch is None:
         return ""
@@ -178,22 +178,22 @@ def _scratch_fault(scratch: str | None) -> str:
 
 @dataclass(eq=False, kw_only=True)
 class Sandbox:
-    """Runs jobs in confined processes forked from a server that has the heavy libraries imported. A context manager.
+    """Run jobs in confined processes, forked from a server that has imported the heavy libraries. A context manager.
 
-    The environment holds nothing of the caller's; the network, other processes, and all files but the interpreter's,
-    the system's libraries, `readable` and a scratch folder (the working folder, HOME and TMPDIR of a job) are out of
-    reach. `docs/sandbox.md` says what each back end covers, and what none does.
+    The environment contains nothing of the caller's. A job cannot reach the network, other processes, or files other
+    than the interpreter's, the system's libraries, `readable` and a scratch folder (its working folder, HOME and
+    TMPDIR). `docs/sandbox.md` says what each back end covers, and what none does.
 
     Args:
         preload: modules that the server imports before it forks.
-        entries: entries (as in `Job.entry`) to import with them; one that is not listed is imported at its first job.
-        runtime: distributions that jobs can import besides the declared runtime, by name or named set.
-        sys_path: folders appended to its `sys.path`, for the modules of the entries. Jobs may not read them.
+        entries: entries (as in `Job.entry`) to import as well; any other entry is imported at its first job.
+        runtime: further distributions that jobs can import, by name or named set.
+        sys_path: folders appended to the server's `sys.path`, for the modules of entries. Jobs cannot read them.
         readable: further files and folders that jobs may read.
-        workers: jobs at the same time.
-        limits: for jobs that bring none of their own.
-        environment: variables of the jobs' environment, beside those that it has in any case.
-        unsafe: no walls at all: still a process, limits of memory and time, and a scratch folder for each job.
+        workers: the number of parallel jobs.
+        limits: the default limits of a job.
+        environment: additional environment variables of the jobs.
+        unsafe: no confinement: each job still has its own process, memory and time limits, and scratch folder.
     """
 
     preload: Sequence[str] = PRELOAD
@@ -217,11 +217,11 @@ class Sandbox:
 
     @property
     def is_open(self) -> bool:
-        """Whether its server has been started, and not ended."""
+        """Return whether the server is running."""
         return bool(self._links)
 
     def __enter__(self) -> Self:
-        """Start the server behind the first back end that passes its self-test.
+        """Start the server with the first back end that passes its self-test.
 
         Raises: UserError if none does, or a library cannot be imported.
         """
@@ -239,7 +239,7 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """End every process and remove every folder. Harmless when done twice."""
+        """End every process and remove every folder. Safe to call twice."""
         links, self._links = self._links, []
         try:
             for link in links:
@@ -250,10 +250,10 @@ class Sandbox:
             self._folder = None
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """The outcomes of the jobs, in the jobs' order; jobs are taken from the iterable as workers get free.
+        """Yield the outcomes in the order of the jobs; jobs are taken from the iterable as workers become free.
 
-        A job that was running when the server itself died is run once more, alone; if it dies again, it has CRASHED.
-        Closing the iterator ends the jobs that still run.
+        A job that was running when the server itself died is run once more, alone; if the server dies again, its status
+        is CRASHED. Closing the iterator ends the jobs that still run.
         """
         if not self._links:
             raise UserError("the sandbox is not open; use it as a context manager: with Sandbox() as sandbox")
@@ -265,12 +265,12 @@ class Sandbox:
         finally:
             self._busy = False
             for link in self._links:
-                if link.held:  # the next run starts it again
+                if link.held:  # the next run restarts it
                     link.stop()
 
     def _choose_backend(self, folder: Path) -> None:
         home = Path.home()
-        environment = scrubbed_environment(folder) | dict(self.environment)
+        environment = build_environment(folder) | dict(self.environment)
         interpreter = prepare_interpreter(self.runtime, self.readable, home)
         canary = folder / "canary"
         canary.write_bytes(b"not for jobs to read")
@@ -291,25 +291,25 @@ class Sandbox:
             return
         refusals = []
         for backend in BACKENDS:
-            alone = backend == "bubblewrap"  # jobs of one server share its view of the scratch folders there
+            alone = backend == "bubblewrap"  # there, all jobs of a server see the same scratch folders
             chosen = dataclasses.replace(setup, backend=backend, slots=1 if alone else self.workers)
             try:
                 self._start(chosen, self.workers if alone else 1)
-            except WallError as refusal:
+            except BackendError as refusal:
                 refusals.append(f"{backend}: {refusal}")
             else:
                 return
         raise NoSandboxError(
             "foreign code cannot be confined on this machine, so it is not run "
             f"({'; '.join(refusals)}). Use Linux 6.2 or later with Landlock, or install bubblewrap; "
-            "--unsafe-no-sandbox runs it without walls"
+            "--unsafe-no-sandbox runs it unconfined"
         )
 
     def _start(self, setup: Setup, servers: int) -> None:
         if setup.backend == "sandlock" and not find_package("sandlock"):
-            raise WallError("the package is not installed")
+            raise BackendError("the package is not installed")
         if setup.backend == "bubblewrap" and shutil.which("bwrap") is None:
-            raise WallError("bwrap is not on the PATH")
+            raise BackendError("bwrap is not on the PATH")
         roots = [setup.root.with_name(f"{setup.root.name}-{number}") for number in range(servers)]
         self._links = [Link(dataclasses.replace(setup, root=root)) for root in roots]
         self.backend, self._slots = setup.backend, setup.slots
@@ -318,6 +318,6 @@ class Sandbox:
         except BaseException as error:
             for link in self._links:
                 link.stop()
-            if isinstance(error, StartError) and not isinstance(error, WallError):
+            if isinstance(error, StartError) and not isinstance(error, BackendError):
                 raise UserError(f"the sandbox's server cannot start: {error}") from error
             raise

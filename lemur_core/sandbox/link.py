@@ -1,4 +1,4 @@
-"""One server: its interpreter, what that must be able to read, its process, and the caller's end of its socket."""
+"""One sandbox server: its interpreter, the files it can read, its process, and the caller's end of its socket."""
 
 import contextlib
 import importlib.util
@@ -20,11 +20,11 @@ from lemur_core.sandbox.server.confine import MACHINE_FILES
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES, Channel, Job, Message
 from lemur_core.sandbox.server.processes import remove_folder
 
-_START_SECONDS = 600.0  # importing PyTorch from a cold disk takes a while
+_START_SECONDS = 600.0  # PyTorch imports slowly from a cold disk
 _STOP_SECONDS = 1.0
 _LOG_BYTES = 2000
 
-#: System folders and files with libraries and their data: no user's files, no settings of the machine.
+#: System folders and files with libraries and their data: no user files, no machine settings.
 _SYSTEM = (
     *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/local/lib", "/usr/share"),
     *("/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"),
@@ -33,18 +33,18 @@ _SYSTEM = (
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Where the interpreter of jobs finds packages, and what it must be able to read.
+    """The interpreter of the jobs: where it finds packages, and the files that it must be able to read.
 
-    It is started without its `site` module, which would run the `.pth` files of whatever is installed there, before
-    there are any walls. Of what is installed there, it sees the declared runtime alone: `site_folder`, full of links.
+    It is started without the `site` module, which would run the `.pth` files of installed packages before any
+    confinement. Of the installed packages it sees only the declared runtime: `site_folder`, a folder of links.
     """
 
     site_folder: str
     readable: tuple[str, ...]
 
 
-def scrubbed_environment(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The whole environment of the server and its jobs: nothing of the caller's but where libraries lie."""
+def build_environment(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the full environment of the server and its jobs: from the caller's, only the path of libraries."""
     clean = {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
@@ -57,7 +57,7 @@ def scrubbed_environment(home: Path, environment: Mapping[str, str] = os.environ
         "PYTHONUNBUFFERED": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
-        "MALLOC_ARENA_MAX": "2",  # each arena reserves 128 MiB of the address space that a job may take
+        "MALLOC_ARENA_MAX": "2",  # each arena reserves 128 MiB of a job's address space
     }
     clean |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     if "LD_LIBRARY_PATH" in environment:
@@ -66,42 +66,42 @@ def scrubbed_environment(home: Path, environment: Mapping[str, str] = os.environ
 
 
 def prepare_interpreter(runtime: Sequence[str], extra: Sequence[Path], home: Path) -> Interpreter:
-    """This interpreter, as jobs get it.
+    """Return this interpreter in the form that jobs use.
 
     Readable are its standard library, the system's libraries, the declared runtime with `runtime`, and `extra`. A
-    prefix that holds the user's home folder (or is it) does not open that folder: only the library folders in it.
+    prefix that is or contains the user's home folder does not expose that folder: only its library folders.
 
     Raises: UserError if a distribution of the runtime is not installed, or a path of `extra` does not exist.
     """
-    for given in extra:
-        if not given.exists():
-            raise UserError(f"{given}: does not exist, so jobs cannot be let read it")
+    for extra_path in extra:
+        if not extra_path.exists():
+            raise UserError(f"{extra_path}: does not exist, so jobs cannot be let read it")
     visible = declared_runtime(tuple(runtime))
     links = str(visible.folder())
     own = [sys.base_prefix, sys.base_exec_prefix, str(Path(os.__file__).parent)]
     real_home = home.resolve()
-    found: dict[str, None] = dict.fromkeys((*MACHINE_FILES, *_SYSTEM))
+    paths: dict[str, None] = dict.fromkeys((*MACHINE_FILES, *_SYSTEM))
     for path in [*own, links, *visible.readable()]:
         if path and not real_home.is_relative_to(Path(path).resolve()):
-            found |= dict.fromkeys((path, str(Path(path).resolve())))
-    found |= dict.fromkeys(str(given.resolve()) for given in extra)
-    return Interpreter(links, tuple(path for path in found if Path(path).exists()))
+            paths |= dict.fromkeys((path, str(Path(path).resolve())))
+    paths |= dict.fromkeys(str(extra_path.resolve()) for extra_path in extra)
+    return Interpreter(links, tuple(path for path in paths if Path(path).exists()))
 
 
 class StartError(Exception):
-    """The server is gone, or could not import what it has to."""
+    """The server ended, or could not import its modules."""
 
 
-class WallError(StartError):
-    """This back end does not keep jobs in, on this machine."""
+class BackendError(StartError):
+    """This back end cannot confine jobs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a server is started with.
+    """The settings that a server is started with.
 
-    `root` is the folder that its jobs get their scratch folders in, `scratch` the caller's own one of its next jobs:
-    bubblewrap shows a server nothing that is not known when it starts.
+    `root` is the folder for the scratch folders of its jobs, `scratch` the caller's own scratch folder for its next
+    jobs: under bubblewrap, a server sees only folders that are known when it starts.
     """
 
     interpreter: Interpreter
@@ -117,37 +117,42 @@ class Setup:
     scratch: str | None = None
 
     def message(self) -> Message:
-        """The first message to the server."""
+        """Return the first message to the server."""
         return {
             **{name: getattr(self, name) for name in ("backend", "slots", "preload", "entries")},
             **{name: str(getattr(self, name)) for name in ("root", "canary", "home")},
             "readable": self.interpreter.readable,
             "sys_path": [self.interpreter.site_folder, *self.sys_path],
-            "modules": self.modules({*OWN_PACKAGES, *self.needed()}),
+            "modules": self.modules({*OWN_PACKAGES, *self.own_packages()}),
             "sandlock": find_package("sandlock"),
         }
 
-    def needed(self) -> set[str]:
-        """Our own top-level packages that the entries need."""
+    def own_packages(self) -> set[str]:
+        """Return our top-level packages that the entries need."""
         return {"manifests", "lemur_core", *(entry.partition(":")[0].partition(".")[0] for entry in self.entries)}
 
     def modules(self, names: Iterable[str]) -> dict[str, str]:
-        """Where packages of ours lie: the server's interpreter may not know them, or know others."""
+        """Return the folders of our packages: the server's interpreter may not know them, or know other versions."""
         return {name: folder for name in sorted(names) if (folder := find_package(name))}
 
     def command(self) -> list[str]:
-        """The command line of the server."""
+        """Return the command line of the server."""
         start = [sys.executable, "-P", "-S", str(Path(__file__).parent / "server" / "start.py")]
         return start if self.backend != "bubblewrap" else [*self._bubblewrap(), *start]
 
     def _bubblewrap(self) -> list[str]:
-        """A view of the file system with nothing in it but what is readable, and the scratch root to write to."""
-        shown = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
-        shown += [str(Path(__file__).parent / "server"), *self.sys_path, *self.modules(self.needed()).values()]
+        """Return the bwrap command: a file system with only the readable paths, and the writable scratch root."""
+        visible = [path for path in self.interpreter.readable if not path.startswith(("/proc", "/dev"))]
+        visible += [str(Path(__file__).parent / "server"), *self.sys_path, *self.modules(self.own_packages()).values()]
         command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--cap-drop", "ALL"]
         command += ["--proc", "/proc", "--dev", "/dev"]
-        command += ["--perms", "0111", "--dir", str(self.home)]  # an interpreter may lie in it: not to be listed
-        for path in dict.fromkeys(shown):
+        command += [
+            "--perms",
+            "0111",
+            "--dir",
+            str(self.home),
+        ]  # an interpreter may be in it, but it must not be listed
+        for path in dict.fromkeys(visible):
             command += ["--ro-bind", path, path]
         for path in (str(self.root), *([self.scratch] if self.scratch else [])):
             command += ["--bind", path, path]
@@ -156,7 +161,7 @@ class Setup:
 
 
 class Link:
-    """One server, the jobs that are in its hands, and the channel to its process, which can be started again."""
+    """One server, the jobs that it holds, and the channel to its process, which can be restarted."""
 
     channel: Channel
     _process: subprocess.Popen[bytes]
@@ -181,7 +186,7 @@ class Link:
                     stderr=log,
                     env=self._setup.environment,
                     cwd=self._setup.root,
-                    start_new_session=True,  # Ctrl-C reaches the caller alone, which then closes the socket
+                    start_new_session=True,  # Ctrl-C reaches only the caller, which then closes the socket
                 )
         except BaseException:
             self.channel.close()
@@ -192,9 +197,9 @@ class Link:
         self.channel.send(self._setup.message())
 
     def wait_ready(self) -> None:
-        """Return once the server has proved its walls and imported everything.
+        """Return once the server has passed its self-test and imported everything.
 
-        Raises: WallError if a job could get out; StartError if an import fails, or it ended.
+        Raises: BackendError if a job could escape; StartError if an import fails, or the server ends.
         """
         deadline = time.monotonic() + _START_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -204,19 +209,19 @@ class Link:
                 for message in self.channel.receive():
                     if message["kind"] == "ready":
                         return
-                    raise (WallError if message["kind"] == "breached" else StartError)(message["error"])
+                    raise (BackendError if message["kind"] == "breached" else StartError)(message["error"])
                 if self.channel.closed:
-                    raise (WallError if self._setup.backend == "bubblewrap" else StartError)(self.last_words())
+                    raise (BackendError if self._setup.backend == "bubblewrap" else StartError)(self.last_words())
         raise StartError(f"not ready within {_START_SECONDS:g} seconds")
 
     def suits(self, scratch: str | None) -> bool:
-        """Whether it can be handed a job with that scratch folder, if need be by starting it anew."""
+        """Return whether the server can take a job with that scratch folder, restarting if necessary."""
         return not self.held or not self._must_rebind(scratch)
 
     def rebind(self, scratch: str | None) -> None:
-        """Show it that scratch folder, and no other one of the caller's; it must be idle.
+        """Give the server access to that scratch folder instead of the previous one; it must be idle.
 
-        Raises: StartError if it does not start again.
+        Raises: StartError if it does not restart.
         """
         if self._must_rebind(scratch):
             self.stop()
@@ -227,7 +232,7 @@ class Link:
         return self._setup.backend == "bubblewrap" and self._setup.scratch != scratch
 
     def last_words(self) -> str:
-        """How the server ended, and the end of its log."""
+        """Return how the server ended, and the last line of its log."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
         log = self._log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
@@ -235,11 +240,11 @@ class Link:
 
     @property
     def process_id(self) -> int:
-        """The server's process (bubblewrap's, where that runs it)."""
+        """The process ID of the server (or of bubblewrap, if that runs it)."""
         return int(self._process.pid)
 
     def stop(self) -> None:
-        """Close the socket, at which the server ends its jobs and itself; kill it if it does not; clean up."""
+        """Close the socket, which tells the server to end its jobs and itself; kill it if it does not; clean up."""
         self.held.clear()
         if not self.running:
             return
@@ -260,9 +265,9 @@ class Link:
 
 
 def start_all(links: Iterable[Link]) -> None:
-    """Start the servers that do not run, side by side.
+    """Start the servers that are not running, in parallel.
 
-    Raises: StartError if one cannot.
+    Raises: StartError if one does not start.
     """
     fresh = [link for link in links if not link.running]
     for link in fresh:
@@ -272,7 +277,7 @@ def start_all(links: Iterable[Link]) -> None:
 
 
 def find_package(name: str) -> str:
-    """The folder of an importable package, or an empty string."""
+    """Return the folder of an importable package, or an empty string."""
     spec = importlib.util.find_spec(name)
     folders = list(spec.submodule_search_locations or []) if spec else []
     return str(folders[0]) if folders else ""

@@ -1,7 +1,7 @@
-"""Inside the sandbox: a LEMUR network is built and run as LEMUR's trainer does it, and what fails is told in one line.
+"""Inside the sandbox: build and run a LEMUR network as LEMUR's trainer does, and report any failure in one line.
 
 The trainer executes the file, constructs `Net(in_shape, out_shape, prm, device)`, moves it to the device, calls
-`train_setup(prm)`, once an epoch `learn(train_data)`, and evaluates `net(inputs)` in eval mode without gradients.
+`train_setup(prm)`, then `learn(train_data)` once per epoch, and evaluates `net(inputs)` in eval mode without gradients.
 
 Source: `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
@@ -24,18 +24,18 @@ import torchvision
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
-from lemur_core.sandbox.server.foreign import NETWORK, causes_of, load, message_of, one_line
+from lemur_core.sandbox.server.foreign import NETWORK, list_causes, load, message_of, one_line
 
 _MESSAGE_CHARACTERS = 240
 _LINE_CHARACTERS = 100
 
 
 class NetError(Exception):
-    """What a network does not do.
+    """A failure of a network.
 
-    `category` is the step that failed, or why it did; `what` the type and message of the error. Of a foreign exception
-    also: `step`; `tried`, what was done with the network then; `line` and `source`, the last line of the network's own
-    file that was being executed; `missing`, the module that could not be found, if that was why.
+    `category` is the step that failed, or the reason; `what` the type and message of the error. For a foreign exception
+    also: `step`; `tried`, the call in progress; `line` and `source`, the last executed line of the network's
+    own file; `missing`, the module that could not be imported, if that was the reason.
     """
 
     def __init__(self, category: str, what: str) -> None:
@@ -45,30 +45,30 @@ class NetError(Exception):
 
     @classmethod
     def of(cls, error: BaseException, category: str, tried: str) -> "NetError":
-        """What a foreign exception tells."""
-        told = one_line(message_of(error), _MESSAGE_CHARACTERS)
-        made = cls(category, f"{type(error).__name__}: {told}")
-        made.step, made.tried = category, tried
+        """Return a NetError with the facts of a foreign exception."""
+        message = one_line(message_of(error), _MESSAGE_CHARACTERS)
+        failure = cls(category, f"{type(error).__name__}: {message}")
+        failure.step, failure.tried = category, tried
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_FILE)]
         if frames:
-            made.line = frames[-1].lineno or 0
-            made.source = one_line(frames[-1].line or "", _LINE_CHARACTERS)
-        made.missing = _missing_module(error)
-        if made.missing:
-            made.category = "missing_dependency"
+            failure.line = frames[-1].lineno or 0
+            failure.source = one_line(frames[-1].line or "", _LINE_CHARACTERS)
+        failure.missing = _missing_module(error)
+        if failure.missing:
+            failure.category = "missing_dependency"
         elif isinstance(error, PermissionError):
-            made.category = "denied"
-        return made
+            failure.category = "denied"
+        return failure
 
     @property
     def detail(self) -> str:
-        """All of it in one line, the same on every machine."""
+        """All facts in one line, the same on every machine."""
         where = [f"line {self.line}: {self.source}"] if self.line else []
         context = "; ".join([*where, *([self.tried] if self.tried else [])])
         return f"{self.what} ({context})" if context else self.what
 
     def answer(self) -> dict[str, Any]:
-        """It as the answer of a job."""
+        """Return the failure as the answer of a job."""
         return {"runs": False, "category": self.category, "error": self.detail, "missing": self.missing}
 
 
@@ -76,13 +76,15 @@ _FILE = f"{NETWORK}.py"
 
 
 def _missing_module(error: BaseException) -> str:
-    """The name of the module whose absence led to this error, or nothing."""
-    return next((cause.name for cause in causes_of(error) if isinstance(cause, ModuleNotFoundError) and cause.name), "")
+    """Return the name of the missing module that led to this error, or an empty string."""
+    return next(
+        (cause.name for cause in list_causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name), ""
+    )
 
 
 @contextmanager
 def step(category: str, tried: str = "") -> Iterator[None]:
-    """What foreign code raises in here, as a NetError of that category; the sandbox tells of a lack of memory."""
+    """Convert exceptions of foreign code in the block to a NetError; the sandbox itself reports a lack of memory."""
     try:
         yield
     except (NetError, MemoryError):
@@ -94,7 +96,7 @@ def step(category: str, tried: str = "") -> Iterator[None]:
 
 
 def seed_all(seed: int) -> None:
-    """Set every generator that a network may draw from, and keep its warnings to itself."""
+    """Seed every generator that a network may use, and silence its warnings."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -102,7 +104,7 @@ def seed_all(seed: int) -> None:
 
 
 def execute(code: str) -> ModuleType:
-    """A network's file as a module. Raises: NetError."""
+    """Execute a network's file and return the module. Raises: NetError."""
     with step("import_failed"):
         return load(code, NETWORK)
 
@@ -114,7 +116,7 @@ def construct(
     prm: dict[str, Any],
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
 ) -> Any:
-    """The network of a module, on this device. Raises: NetError."""
+    """Construct the network of a module, on this device. Raises: NetError."""
     build = getattr(module, "Net", None)
     if not callable(build):
         raise NetError("no_net", "the file defines no class Net")
@@ -122,7 +124,7 @@ def construct(
     with step("construct_failed", tried):
         net = build(in_shape, out_shape, prm, device)
         if not isinstance(net, torch.nn.Module):
-            raise NetError("no_net", f"Net gives {type(net).__name__}, which is no torch.nn.Module")
+            raise NetError("no_net", f"Net gives {type(net).__name__}, which is not a torch.nn.Module")
         return net.to(device)
 
 
@@ -130,13 +132,13 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
     """Construct a network and run it forward once, in eval mode.
 
     Args:
-        payload: `code`; `prm`; `seed`, 0 where it is left out; `case`: `in_shape` and `out_shape` as LEMUR gives them,
-            `dtype` and `values`, the range, of the inputs, `output`, the shape that must come out, or null, and
+        payload: `code`; `prm`; `seed`, default 0; `case`: `in_shape` and `out_shape` as LEMUR passes them,
+            `dtype` and `values`, the range, of the inputs, `output`, the expected output shape, or null, and
             `words`, the size of the vocabulary of LEMUR's caption loader, or 0.
 
-    Returns: `{"runs": true}`, or `{"runs": false, "category": …, "error": …, "missing": …}`: the error in one line, and
-        the module that could not be found, if that was why.
-    Raises: MemoryError and the like, which the sandbox tells.
+    Returns: `{"runs": true}`, or `{"runs": false, "category": …, "error": …, "missing": …}`: the error in one line,
+        and the missing module, if that was the reason.
+    Raises: MemoryError and the like, which the sandbox reports.
     """
     seed_all(int(payload.get("seed", 0)))
     stub_weights()
@@ -146,7 +148,7 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
         module = execute(payload["code"])
         net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), payload["prm"]).eval()
         inputs = inputs_of(case)
-        with step("forward_failed", f"input {_told(inputs)}"), torch.no_grad():
+        with step("forward_failed", f"input {_describe_tensor(inputs)}"), torch.no_grad():
             output = net(inputs)
         _check(output, case["output"])
     except NetError as error:
@@ -155,7 +157,7 @@ def run_network(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def inputs_of(case: dict[str, Any]) -> Tensor:
-    """What a network of this case is given, at random."""
+    """Return random inputs for a network of this case."""
     low, high = (float(bound) for bound in case["values"])
     shape = [int(size) for size in case["in_shape"]]
     if case["dtype"] == "int64":
@@ -165,19 +167,21 @@ def inputs_of(case: dict[str, Any]) -> Tensor:
 
 
 def _check(output: object, expected: list[int] | None) -> None:
-    """Classification alone fixes the output: a row of class scores for each sample."""
+    """Check the output. Only classification fixes its shape: a row of class scores per sample."""
     if expected is None:
         return
     if not isinstance(output, Tensor):
         raise NetError("wrong_output", f"forward gives {type(output).__name__}, not a tensor of {sizes(expected)}")
     if list(output.shape) != expected:
-        raise NetError("wrong_output", f"forward gives {_told(output)}, not {sizes(expected)}: samples x classes")
+        raise NetError(
+            "wrong_output", f"forward gives {_describe_tensor(output)}, not {sizes(expected)}: samples x classes"
+        )
     if not bool(torch.isfinite(output).all()):
-        raise NetError("not_finite", f"forward gives {_told(output)} with infinite values or NaN")
+        raise NetError("not_finite", f"forward gives {_describe_tensor(output)} with infinite values or NaN")
 
 
 def hand_over_vocabulary(words: int) -> None:
-    """Put a vocabulary where LEMUR's caption loader puts it, in a global of its own module that networks import."""
+    """Set the vocabulary where networks import it: a global in the module of LEMUR's caption loader."""
     if not words:
         return
     names = ["<PAD>", "<SOS>", "<EOS>", "<UNK>", *(f"word{number}" for number in range(words - 4))]
@@ -188,27 +192,27 @@ def hand_over_vocabulary(words: int) -> None:
 
 
 def tuples(value: object) -> Any:
-    """Lists, which JSON made of tuples, as tuples again."""
+    """Convert lists back to tuples, which JSON does not have."""
     return tuple(tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _told(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {sizes(tensor.shape)}"
 
 
 def sizes(shape: Sequence[int], nothing: str = "scalar") -> str:
-    """A shape to print."""
+    """Format a shape."""
     return "x".join(str(size) for size in shape) or nothing
 
 
 def stub_weights() -> None:
-    """Make the loading of trained weights do nothing: they cannot be had in the sandbox, and are not what is checked.
+    """Disable the loading of trained weights: they are unavailable in the sandbox, and not the object of the check.
 
-    Every way in which torch and torchvision fetch a state gives an empty one, and a module that is given an empty state
-    keeps the values that it was made with. The architecture stays the one that goes with the weights, which it would
-    not if `weights=` were dropped: builders derive the number of classes and auxiliary heads from them.
+    Every function by which torch and torchvision download a state returns an empty one, and loading an empty state
+    keeps the initial values. The architecture is still the one that matches the weights; dropping `weights=` would
+    change it, since builders derive the number of classes and auxiliary heads from them.
 
-    For the sandbox alone: it changes torch for the rest of the process.
+    Call it only in the sandbox: it changes torch for the rest of the process.
     """
     torch.hub.load_state_dict_from_url = _no_state
     torch.utils.model_zoo.load_url = _no_state  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""The declared runtime: the distributions that foreign code can import, whatever else is installed beside them.
+"""The declared runtime: the distributions that foreign code can import, whatever else is installed.
 
 Jobs see a folder of links to the files of these distributions, and no `site-packages`. A network that imports einops
-fails alike on a machine that has einops and on one that has not, until einops is asked for: `--runtime einops`.
+fails in the same way with and without einops on the machine, until the user allows it: `--runtime einops`.
 """
 
 import contextlib
@@ -20,13 +20,12 @@ from pathlib import Path
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 
-# `packaging` is imported where it is used: inside the sandbox, where this package is imported too, there is none.
+# `packaging` is imported in functions: this module is also imported inside the sandbox, which lacks it.
 
-#: What every network and block can import, with what these need.
+#: Distributions that every network and block can import, with their dependencies.
 DECLARED = ("numpy", "torch", "torchvision")
 
-#: Further distributions that can be asked for under one name, by what they are imported as. LEMUR's: what its networks
-#: import besides.
+#: Named sets of further distributions, by import name. `lemur-nets`: what LEMUR's networks import besides `DECLARED`.
 NAMED_SETS: Mapping[str, Mapping[str, str]] = {
     "lemur-nets": {
         "datasets": "datasets",
@@ -41,35 +40,35 @@ NAMED_SETS: Mapping[str, Mapping[str, str]] = {
     }
 }
 
-#: Libraries of GPU builds of torch: found by their path and not imported, and without part in any result on a CPU.
+#: Libraries of GPU builds of torch: loaded by path, never imported, and irrelevant for results on a CPU.
 _LIBRARIES = ("cuda-", "nvidia-")
 _LIBRARY_FOLDERS = ("cuda", "nvidia")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The distributions of a runtime, as they are installed.
+    """The installed distributions of a runtime.
 
     Attributes:
-        versions: of each distribution, by its normalised name, in order.
-        folders: of the same distributions' metadata; what is installed lies beside them.
+        versions: the version of each distribution, by normalized name, sorted.
+        folders: their metadata folders; the installed files are in the same parent folder.
     """
 
     versions: Mapping[str, str]
     folders: Mapping[str, Path]
 
     def readable(self) -> list[str]:
-        """The real files and folders that jobs must be able to read."""
+        """Return the real files and folders that jobs must be able to read."""
         sites = dict.fromkeys(folder.parent for folder in self.folders.values())
         libraries = [str(site / name) for site in sites for name in _LIBRARY_FOLDERS if (site / name).is_dir()]
         return [*self.links().values(), *libraries]
 
     def links(self) -> dict[str, str]:
-        """What each entry of the folder for `sys.path` leads to."""
-        return {name: str(target) for folder in self.folders.values() for name, target in _installed_files(folder)}
+        """Return the target of each entry of the folder for `sys.path`."""
+        return {name: str(target) for folder in self.folders.values() for name, target in _list_installed(folder)}
 
     def folder(self) -> Path:
-        """The folder of links, kept in the cache under the digest of what it holds.
+        """Create the folder of links in the cache, named by the digest of its contents, and return it.
 
         Raises: UserError if it cannot be written.
         """
@@ -85,17 +84,17 @@ class Runtime:
             for name, real in links.items():
                 (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).symlink_to(real)
-            with contextlib.suppress(OSError):  # another process was faster
+            with contextlib.suppress(OSError):  # another process created it first
                 folder.rename(target)
         return target
 
 
 @functools.cache
 def declared_runtime(further: tuple[str, ...] = ()) -> Runtime:
-    """The declared runtime as it is installed here, with what its distributions require.
+    """Return the declared runtime as installed here, with its dependencies.
 
-    Args: further: names of distributions, or of `NAMED_SETS`, beside `DECLARED`.
-    Raises: UserError if one that is named is not installed.
+    Args: further: names of distributions, or of `NAMED_SETS`, in addition to `DECLARED`.
+    Raises: UserError if a named one is not installed.
     """
     from packaging.utils import canonicalize_name
 
@@ -114,21 +113,21 @@ def declared_runtime(further: tuple[str, ...] = ()) -> Runtime:
         if distribution is None:
             if key in named:
                 raise UserError(_absence(key, further))
-            continue  # an optional part of its parent's platform; the import fails where it is needed
+            continue  # optional on its parent's platform; an import of it fails
         versions[key], folders[key] = distribution.version, _metadata_folder(distribution)
         waiting += _requirements(distribution, extras)
     return Runtime(dict(sorted(versions.items())), dict(sorted(folders.items())))
 
 
 def expand_sets(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of distributions, those of named sets in the place of the sets' names; sorted, each once."""
+    """Return the sorted distinct distributions of `names`, with named sets expanded."""
     from packaging.utils import canonicalize_name
 
-    return tuple(sorted({canonicalize_name(each) for name in names for each in _members(name)}))
+    return tuple(sorted({canonicalize_name(member) for name in names for member in _members(name)}))
 
 
 def option_for(package: str) -> str:
-    """How to ask for a package that code could not import, by the name that it imports it by."""
+    """Return the command-line option that allows a package, by its import name; empty if there is none."""
     return next((f"--runtime {name}" for name, members in NAMED_SETS.items() if package in members), "")
 
 
@@ -162,16 +161,16 @@ def _metadata_folder(distribution: Distribution) -> Path:
 
 
 @functools.cache
-def _installed_files(metadata: Path) -> tuple[tuple[str, Path], ...]:
-    """The entries of `site-packages` that belong to a distribution: files, packages, parts of namespace packages."""
-    site, found = metadata.parent, {metadata.name: metadata}
+def _list_installed(metadata: Path) -> tuple[tuple[str, Path], ...]:
+    """Return the entries of `site-packages` of a distribution: files, packages, parts of namespace packages."""
+    site, entries = metadata.parent, {metadata.name: metadata}
     record = metadata / "RECORD"
     rows = csv.reader(record.read_text(encoding="utf-8").splitlines()) if record.is_file() else ()
     for first, *rest in (row[0].split("/") for row in rows if row):
-        if first in ("..", "", "__pycache__") or first in found:
+        if first in ("..", "", "__pycache__") or first in entries:
             continue
         whole = not rest or "." in first or (site / first / "__init__.py").is_file()
         name = first if whole else f"{first}/{rest[0]}"
         if (site / name).exists():
-            found[name] = site / name
-    return tuple(sorted(found.items()))
+            entries[name] = site / name
+    return tuple(sorted(entries.items()))

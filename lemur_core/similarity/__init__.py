@@ -1,1 +1,1 @@
-"""Shingles, fingerprints and near pairs."""
+"""Similarity of codes: shingles, fingerprints, and near-duplicate pairs."""

@@ -1,4 +1,4 @@
-"""How many of some codes are distinct, by the stages of curation: text, near text, near structure, computation."""
+"""Number of distinct codes after each stage of curation: text, similar text, similar structure, computation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from lemur_core.similarity.selection import Standing, Verdict, select
 
 #: The thresholds of profile `strict`: Jaccard of shingles, and of fingerprints' elements.
 LEXICAL, STRUCTURAL = 0.90, 0.95
-_FEW = 32  # are done at once, without worker processes
+_FEW = 32  # codes processed without worker processes
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """How many of some codes stay after each stage, each after those before it.
+    """The number of codes that remain after each stage, each following the previous one.
 
     Attributes:
-        codes: that can be compared.
-        exact: but for comments, docstrings and layout.
-        lexical: and no text near to one that stays.
-        structural: and no structure near to one that stays.
-        graph: and no computation that one that stays has, as far as that is known.
+        codes: comparable codes.
+        exact: distinct except for comments, docstrings and layout.
+        lexical: also without text similar to an earlier remaining code.
+        structural: also without similar structure.
+        graph: also without the same computation, where it is known.
     """
 
     codes: int
@@ -38,66 +38,68 @@ class Distinct:
 
 
 def count_distinct(codes: Sequence[str], graphs: Sequence[str | None], *, jobs: int | None = None) -> Distinct:
-    """Count distinct codes as `lemur curate` decides by default, in their order: the first of several stays.
+    """Count distinct codes by the default rules of `lemur curate`, in order: the first of several duplicates is kept.
 
-    Args: graphs: what each code computes (G0); None where that is not known.
+    Args: graphs: the identity of each code's computation graph (G0); None where it is unknown.
     """
-    known = {place: graph for place, graph in enumerate(graphs) if graph is not None}
-    left = [verdict.stage for verdict in decide(codes, known, jobs=jobs).values()]
-    counts = [len(left)]
+    known = {index: graph for index, graph in enumerate(graphs) if graph is not None}
+    stages = [verdict.stage for verdict in decide(codes, known, jobs=jobs).values()]
+    counts = [len(stages)]
     for stage in ("exact", "lexical", "structural", "graph"):
-        counts.append(counts[-1] - left.count(stage))
+        counts.append(counts[-1] - stages.count(stage))
     return Distinct(*counts)
 
 
 def decide(codes: Sequence[str], graphs: Mapping[int, str], *, jobs: int | None = None) -> dict[int, Verdict]:
-    """What becomes of each code by its place, best first; those that cannot be compared are left out.
+    """Return a verdict for each code by index, best first; codes that cannot be compared are left out.
 
-    Args: graphs: what codes compute (G0), by place, as far as that is known.
+    Args: graphs: known identities of computation graphs (G0), by the index of the code.
     """
-    views = {place: found for place, found in enumerate(_views(codes, jobs)) if isinstance(found, Views)}
+    views = {index: view for index, view in enumerate(_compute_views(codes, jobs)) if isinstance(view, Views)}
     table = _Table(len(codes), views)
     lexical = LexicalIndex(table, LEXICAL, banding_for(LEXICAL))
     return select(list(views), Standing(table, lexical, StructuralIndex(table.elements, STRUCTURAL), graphs))
 
 
 class _Table:
-    """Views by the place of their code: equal ones have equal numbers, -1 where there are none."""
+    """Class numbers of the codes by index: equal views have equal numbers, -1 without views."""
 
     def __init__(self, count: int, views: Mapping[int, Views]) -> None:
-        self.tree, _ = _numbered(count, {place: one.tree for place, one in views.items()})
-        self.shingle_set, sets = _numbered(count, {place: one.shingle_set for place, one in views.items()})
-        self.fingerprint, structures = _numbered(count, {place: one.fingerprint for place, one in views.items()})
-        self._shingles = [views[place].shingles for place in sets]
-        self.elements = [views[place].elements for place in structures]
-        signatures = [views[place].signature for place in sets]
+        self.tree, _ = _number_digests(count, {index: view.tree for index, view in views.items()})
+        self.shingle_set, sets = _number_digests(count, {index: view.shingle_set for index, view in views.items()})
+        self.fingerprint, structures = _number_digests(
+            count, {index: view.fingerprint for index, view in views.items()}
+        )
+        self._shingles = [views[index].shingles for index in sets]
+        self.elements = [views[index].elements for index in structures]
+        signatures = [views[index].signature for index in sets]
         self.signatures = np.array(signatures, np.uint32).reshape(-1, PERMUTATIONS)
-        self.set_sizes: IntArray = np.array([len(one) for one in self._shingles], np.int64)
+        self.set_sizes: IntArray = np.array([len(view) for view in self._shingles], np.int64)
 
     def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
-        """The sorted distinct shingle hashes of one set."""
+        """Return the sorted distinct shingle hashes of one set."""
         return self._shingles[shingle_set]
 
 
-def _numbered(count: int, digests: Mapping[int, bytes]) -> tuple[IntArray, list[int]]:
-    """A number for each digest by place, and of each number the first place."""
+def _number_digests(count: int, digests: Mapping[int, bytes]) -> tuple[IntArray, list[int]]:
+    """Number the distinct digests. Returns: the numbers by index, and the first index of each number."""
     numbers: IntArray = np.full(count, -1, np.int64)
     known: dict[bytes, int] = {}
     first: list[int] = []
-    for place, digest in digests.items():
-        numbers[place] = known.setdefault(digest, len(known))
+    for index, digest in digests.items():
+        numbers[index] = known.setdefault(digest, len(known))
         if len(first) < len(known):
-            first.append(place)
+            first.append(index)
     return numbers, first
 
 
-def _views(codes: Sequence[str], jobs: int | None) -> list[Views | str]:
+def _compute_views(codes: Sequence[str], jobs: int | None) -> list[Views | str]:
     if len(codes) <= _FEW:
-        return [_view(code) for code in codes]
-    given = ((str(place).encode(), code) for place, code in enumerate(codes))
-    return [found for chunk in map_codes(_view, given, jobs) for _, found in chunk]
+        return [_compute_view(code) for code in codes]
+    pairs = ((str(index).encode(), code) for index, code in enumerate(codes))
+    return [view for chunk in map_codes(_compute_view, pairs, jobs) for _, view in chunk]
 
 
-def _view(code: str) -> Views | str:
+def _compute_view(code: str) -> Views | str:
     outline = outline_code(code)
     return outline if isinstance(outline, str) else views_of(code, outline)

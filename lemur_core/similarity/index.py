@@ -1,17 +1,17 @@
-"""Indexes of kept items that are asked for the nearest one: what every near-duplicate stage looks like to its caller.
+"""Indexes of kept items that return the nearest one: the interface of every near-duplicate stage.
 
-A stage compares items (shingle sets, fingerprints, one day traced graphs) by number. It only finds verified pairs; the
-caller alone decides what is kept.
+A stage compares items (shingle sets, fingerprints) by number. It only returns verified pairs; the caller alone decides
+which items are kept.
 
 Lexical near-duplicates: MinHash-LSH proposes pairs of shingle sets, the exact Jaccard decides.
 
-The chance that a pair at the threshold is not proposed is stated by `Banding.miss_chance` (below 1e-7 by default) plus
-that of the estimate filter, below 1e-7 for thresholds of 0.7 and more (Chernoff bound for 256 values, margin 0.15).
+`Banding.miss_chance` states the chance that a pair at the threshold is not proposed (below 1e-7 by default); the
+estimate filter adds less than 1e-7 for thresholds of 0.7 and more (Chernoff bound for 256 values, margin 0.15).
 
-Structural near-duplicates: the Jaccard of fingerprints' elements, every pair at the threshold found by construction.
+Structural near-duplicates: the Jaccard of fingerprints' elements; by construction no pair at the threshold is missed.
 
 Two sets whose Jaccard is at least t share an element among the first `n - ceil(t * n) + 1` of each, in any fixed order
-of elements; with the rarest first, few others share one (prefix filtering).
+of elements; with the rarest first, few other sets share one (prefix filtering).
 
 Source: Chaudhuri, Ganti, Kaushik 2006, "A primitive operator for similarity joins in data cleaning"; Bayardo, Ma,
 Srikant 2007, "Scaling up all pairs similarity search".
@@ -29,53 +29,57 @@ from datasketch import MinHashLSH
 
 from lemur_core.similarity.features.minhash import ESTIMATE_MARGIN, PERMUTATIONS, Banding, ShingleSets, buckets, jaccard
 
-#: Items up to which datasketch holds the hash tables.
+#: The largest number of items for which datasketch holds the hash tables.
 MAX_HASHED = 100_000
 
 
 class Neighbour(NamedTuple):
-    """The nearest kept item: its place in the order in which items were kept, and the exact similarity, 0 to 1."""
+    """The nearest kept item: its position in the order of keeping, and the exact similarity, 0 to 1."""
 
     place: int
     similarity: float
 
 
 class NeighbourIndex(ABC):
-    """Kept items of one kind. A stage says which of them may be near an item, and how near they are."""
+    """Kept items of one kind. A stage yields the kept items that may be near an item, with their similarity."""
 
     stage: str
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
-        self.verified = 0  # exact similarities worked out
+        self.verified = 0  # number of exact similarities computed
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was kept."""
-        self._kept: list[int] = []  # items, by their number
-        self._places: list[list[int]] = []  # of those, each first to last
-        self._number: dict[int, int] = {}  # item -> its number among those kept
-        self._seen: dict[int, tuple[int, Neighbour | None]] = {}  # item -> numbers looked at, the nearest of them
+        """Forget the kept items."""
+        self._kept: list[int] = []  # items by number
+        self._places: list[list[int]] = []  # their positions, first to last
+        self._number: dict[int, int] = {}  # item -> its number among the kept ones
+        self._seen: dict[int, tuple[int, Neighbour | None]] = {}  # item -> count of numbers compared, nearest of them
 
     def nearest(self, item: int) -> Neighbour | None:
-        """The kept item most similar to this one, if any is at or above the threshold; the first kept of equals.
+        """Return the kept item most similar to this one at or above the threshold, if any; the first kept of equals.
 
-        Asked again, it only looks at what was kept since.
+        A repeated call compares only with items kept since the last one.
         """
         if item in self._number:
             return Neighbour(self._places[self._number[item]][0], 1.0)
-        looked, best = self._seen.get(item, (0, None))
-        if looked < len(self._kept):
-            for number, similarity in self._likely(item, looked):
+        compared, best = self._seen.get(item, (0, None))
+        if compared < len(self._kept):
+            for number, similarity in self._likely(item, compared):
                 self.verified += 1
                 if similarity >= self.threshold:
-                    found = Neighbour(self._places[number][0], similarity)
-                    best = found if best is None else max(best, found, key=lambda one: (one.similarity, -one.place))
+                    neighbour = Neighbour(self._places[number][0], similarity)
+                    best = (
+                        neighbour
+                        if best is None
+                        else max(best, neighbour, key=lambda candidate: (candidate.similarity, -candidate.place))
+                    )
             self._seen[item] = (len(self._kept), best)
         return best
 
     def keep(self, item: int, place: int) -> None:
-        """Add an item under its place; places grow."""
+        """Add an item at a position; positions increase."""
         if item in self._number:
             self._places[self._number[item]].append(place)
             return
@@ -85,28 +89,28 @@ class NeighbourIndex(ABC):
         self._add(item, len(self._kept) - 1)
 
     def any_near(self, item: int) -> Neighbour | None:
-        """A kept item at or above the threshold, the first that is found."""
+        """Return any kept item at or above the threshold."""
         if item in self._number:
             return Neighbour(self._places[self._number[item]][0], 1.0)
         return next(self.near(item), None)
 
     def near(self, item: int) -> Iterator[Neighbour]:
-        """All kept items at or above the threshold, each place of an item that was kept more than once."""
+        """Yield all kept items at or above the threshold, once per position at which an item was kept."""
         for number, similarity in self._likely(item, 0):
             if similarity >= self.threshold:
                 yield from (Neighbour(place, similarity) for place in self._places[number])
 
     @abstractmethod
     def _likely(self, item: int, looked: int) -> Iterable[tuple[int, float]]:
-        """Numbers, from `looked` on, of kept items that may be near this one, with their exact similarity to it."""
+        """Yield numbers, from `looked` on, of kept items that may be near this one, with their exact similarity."""
 
     @abstractmethod
     def _add(self, item: int, number: int) -> None:
-        """Take in an item that is kept under this number."""
+        """Add an item that is kept under this number."""
 
 
 class HashTables:
-    """Kept items by band of their signatures, in datasketch's LSH: for corpora that fit in memory with it."""
+    """Kept items by signature band, in datasketch's LSH: for corpora that fit in memory this way."""
 
     def __init__(self, signatures: npt.NDArray[np.uint32], banding: Banding) -> None:
         self._signatures, self._banding = signatures, banding
@@ -121,13 +125,13 @@ class HashTables:
         self._lsh.insert(number, _Sketch(self._signatures[item]), check_duplication=False)
 
     def query(self, item: int) -> list[int]:
-        """The numbers of the items that share a band with this one."""
-        found: list[int] = self._lsh.query(_Sketch(self._signatures[item]))
-        return found
+        """Return the numbers of the items that share a band with this one."""
+        numbers: list[int] = self._lsh.query(_Sketch(self._signatures[item]))
+        return numbers
 
 
 class _Sketch:
-    """A signature of ours as datasketch's LSH takes it; it is never compared with a signature of datasketch's."""
+    """Our signature in the form that datasketch's LSH takes; never compared with a signature of datasketch."""
 
     seed, scheme = 0, "legacy"
 
@@ -139,10 +143,10 @@ class _Sketch:
 
 
 class BandTables:
-    """The same for larger corpora, of which datasketch would hold 11 MiB for each thousand items."""
+    """The same for larger corpora, for which datasketch would take 11 MiB per thousand items."""
 
-    def __init__(self, buckets_of: npt.NDArray[np.int32]) -> None:
-        self._buckets_of = buckets_of
+    def __init__(self, buckets: npt.NDArray[np.int32]) -> None:
+        self._buckets = buckets
         self.clear()
 
     def clear(self) -> None:
@@ -151,17 +155,17 @@ class BandTables:
 
     def insert(self, item: int, number: int) -> None:
         """Add an item under a number."""
-        for bucket in self._buckets_of[item].tolist():
+        for bucket in self._buckets[item].tolist():
             if bucket >= 0:
                 self._kept_in.setdefault(bucket, []).append(number)
 
     def query(self, item: int) -> set[int]:
-        """The numbers of the items that share a band with this one."""
-        return {number for bucket in self._buckets_of[item].tolist() for number in self._kept_in.get(bucket, ())}
+        """Return the numbers of the items that share a band with this one."""
+        return {number for bucket in self._buckets[item].tolist() for number in self._kept_in.get(bucket, ())}
 
 
 class LexicalIndex(NeighbourIndex):
-    """Kept shingle sets, asked for the most similar one."""
+    """Kept shingle sets, queried for the most similar one."""
 
     stage = "lexical"
 
@@ -176,7 +180,7 @@ class LexicalIndex(NeighbourIndex):
         super().__init__(threshold)
 
     def clear(self) -> None:
-        """Forget what was kept."""
+        """Forget the kept items."""
         super().clear()
         self._tables.clear()
 
@@ -184,11 +188,11 @@ class LexicalIndex(NeighbourIndex):
         self._tables.insert(item, number)
 
     def _likely(self, item: int, looked: int) -> Iterator[tuple[int, float]]:
-        """Those that share a bucket, and whose sizes and estimate allow a match."""
-        found = [number for number in self._tables.query(item) if number >= looked]
-        if not found:
+        """Yield those that share a bucket, and whose sizes and estimate allow a match."""
+        candidates = [number for number in self._tables.query(item) if number >= looked]
+        if not candidates:
             return
-        numbers = np.array(sorted(found), np.int64)
+        numbers = np.array(sorted(candidates), np.int64)
         sets = np.array([self._kept[number] for number in numbers.tolist()], np.int64)
         sizes, own = self._sets.set_sizes[sets], self._sets.set_sizes[item]
         fits = (np.minimum(sizes, own) / np.maximum(sizes, own)) >= self.threshold
@@ -200,7 +204,7 @@ class LexicalIndex(NeighbourIndex):
 
 
 class StructuralIndex(NeighbourIndex):
-    """Kept fingerprints, asked for the most similar one. A network that calls nothing is near to nothing."""
+    """Kept fingerprints, queried for the most similar one. A network that calls nothing has no neighbours."""
 
     stage = "structural"
 
@@ -209,12 +213,12 @@ class StructuralIndex(NeighbourIndex):
         super().__init__(threshold)
 
     def clear(self) -> None:
-        """Forget what was kept."""
+        """Forget the kept items."""
         super().clear()
         self._kept_with: dict[int, list[int]] = {}
 
     def keep(self, item: int, place: int) -> None:
-        """Add a fingerprint under its place."""
+        """Add a fingerprint at a position."""
         if len(self._fingerprints[item]):
             super().keep(item, place)
 
@@ -235,12 +239,12 @@ class StructuralIndex(NeighbourIndex):
         return prefix(rarest_first(self._fingerprints[item], self._frequency), self.threshold)
 
 
-#: Elements in the order that `rarest_first` gives them.
+#: Elements in the order of `rarest_first`.
 Ordered = TypeVar("Ordered", Sequence[int], npt.NDArray[np.uint64])
 
 
 def element_frequency(fingerprints: Iterable[npt.NDArray[np.uint64]]) -> Counter[int]:
-    """In how many fingerprints each element is."""
+    """Return the number of fingerprints that contain each element."""
     frequency: Counter[int] = Counter()
     for elements in fingerprints:
         frequency.update(elements.tolist())
@@ -248,18 +252,18 @@ def element_frequency(fingerprints: Iterable[npt.NDArray[np.uint64]]) -> Counter
 
 
 def rarest_first(elements: npt.NDArray[np.uint64], frequency: Mapping[int, int]) -> list[int]:
-    """The elements of a fingerprint in the order that all fingerprints of these frequencies share."""
+    """Return the elements of a fingerprint, rarest first, in an order that is the same for all fingerprints."""
     return sorted(elements.tolist(), key=lambda element: (frequency[element], element))
 
 
 def prefix(elements: Ordered, threshold: float) -> Ordered:
-    """The first of a fingerprint's elements, of which two that reach the threshold share one."""
+    """Return the first elements, of which any two fingerprints that reach the threshold share one."""
     size = len(elements)
     return elements[: size - math.ceil(threshold * size - 1e-9) + 1] if size else elements
 
 
 def set_jaccard(a: frozenset[int], b: frozenset[int]) -> float:
-    """Exact Jaccard similarity; 0 when either set is empty."""
+    """Return the exact Jaccard similarity; 0 if either set is empty."""
     if not a or not b:
         return 0.0
     shared = len(a & b)

@@ -1,4 +1,4 @@
-"""Joins of shingle sets: all near pairs exactly, the recall of LSH against them, and links by LSH alone."""
+"""Joins of shingle sets: all near pairs exactly, the recall of LSH measured on them, and links by LSH alone."""
 
 from dataclasses import asdict, dataclass
 
@@ -18,10 +18,10 @@ from lemur_core.similarity.features.minhash import (
     jaccard,
 )
 
-#: Multiply-adds that a join may take; a corpus that needs more is measured on a sample of its sets.
+#: The maximum multiply-adds of a join; a larger corpus is measured on a sample of its sets.
 BUDGET = 2_000_000_000
 
-#: Sets whose shingles may be in memory at once; of a larger corpus a random sample of this many is joined.
+#: The maximum sets in memory at once; a random sample of this size is joined for a larger corpus.
 MAX_SETS = 20_000
 
 _BLOCK = 512
@@ -36,32 +36,33 @@ class ExactPairs:
     a: IntArray
     b: IntArray
     jaccard: npt.NDArray[np.float64]
-    asked: int  # sets whose pairs with `against` others were worked out
+    asked: int  # sets that were joined with `against` others
     against: int
-    sets: int  # sets there are; the join is complete when all three are equal
+    sets: int  # total number of sets; the join is complete if all three are equal
 
     @property
     def complete(self) -> bool:
-        """Whether these are all pairs, not those of a sample."""
+        """Return whether these are all pairs, not those of a sample."""
         return self.asked == self.sets
 
     def at_least(self, threshold: float) -> "ExactPairs":
-        """Those of the pairs that reach a higher threshold."""
+        """Return the pairs that reach a higher threshold."""
         at = self.jaccard >= threshold
         return ExactPairs(self.a[at], self.b[at], self.jaccard[at], self.asked, self.against, self.sets)
 
 
 def in_order(sets: IntArray) -> IntArray:
-    """The distinct numbers among these, in the order in which they first occur."""
+    """Return the distinct numbers in order of first occurrence."""
     return sets[np.sort(np.unique(sets, return_index=True)[1])]
 
 
 def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, seed: int = 0) -> ExactPairs:
     """Join `sets` (numbers of shingle sets) with themselves by sparse matrix products.
 
-    Shingles that occur in exactly the same sets become one weighted column, which leaves about an eighth of them.
-    Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (`complete` says so), drawn
-    by their places: sets in an order of what they stand for (`in_order`) give one sample, however they are numbered.
+    Shingles that occur in exactly the same sets become one weighted column, which reduces their number to about an
+    eighth. Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (see `complete`). The
+    sample is drawn by position: sets in order of first occurrence (`in_order`) give the same sample, however they are
+    numbered.
     """
     total = len(sets)
     if not total:
@@ -74,30 +75,31 @@ def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float, see
     count = len(sets)
     frequency = np.diff(incidence.tocsc().indptr).astype(np.float64)
     cost = float((frequency**2).sum())
-    asked = count if cost <= BUDGET else max(1, int(count * BUDGET / cost))
-    rows = np.arange(count) if asked == count else np.sort(np.random.default_rng(seed).permutation(count)[:asked])
+    joined = count if cost <= BUDGET else max(1, int(count * BUDGET / cost))
+    rows = np.arange(count) if joined == count else np.sort(np.random.default_rng(seed).permutation(count)[:joined])
     weighted = incidence @ sp.diags_array(weights)
     transposed = incidence.T.tocsr()
-    found: list[tuple[IntArray, IntArray, npt.NDArray[np.float64]]] = []
-    for start in range(0, asked, _BLOCK):
+    blocks: list[tuple[IntArray, IntArray, npt.NDArray[np.float64]]] = []
+    for start in range(0, joined, _BLOCK):
         block = rows[start : start + _BLOCK]
         shared = (weighted[block] @ transposed).tocoo()
         a, b = block[shared.row], shared.col.astype(np.int64)
         similarity = shared.data / (sizes[a] + sizes[b] - shared.data)
-        once = (a < b) | ~np.isin(b, rows) if asked < count else a < b
+        once = (a < b) | ~np.isin(b, rows) if joined < count else a < b
         chosen = once & (a != b) & (similarity >= threshold)
         one, other = sets[a[chosen]], sets[b[chosen]]
-        found.append((np.minimum(one, other), np.maximum(one, other), similarity[chosen]))
-    a, b, similarity = (np.concatenate(column) for column in zip(*found, strict=True))
-    return ExactPairs(a, b, similarity, asked, count, total)
+        blocks.append((np.minimum(one, other), np.maximum(one, other), similarity[chosen]))
+    a, b, similarity = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    return ExactPairs(a, b, similarity, joined, count, total)
 
 
 def pairs_between(shingle_sets: ShingleSets, new: IntArray, there: IntArray, threshold: float) -> ExactPairs:
-    """Join sets (numbers of shingle sets) with others: all pairs of a new one (a) and another (b), by blocks of both.
+    """Join new sets (numbers of shingle sets) with others, by blocks of both: all pairs of a new one (a) and another
+    (b).
 
-    A set that is on both sides is a pair of Jaccard 1.
+    A set that is on both sides gives a pair of Jaccard 1.
     """
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+    blocks = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for first in range(0, len(new), MAX_SETS):
         for start in range(0, len(there), MAX_SETS):
             ones, others = new[first : first + MAX_SETS], there[start : start + MAX_SETS]
@@ -109,19 +111,19 @@ def pairs_between(shingle_sets: ShingleSets, new: IntArray, there: IntArray, thr
                 a, b = ones[at + shared.row], others[shared.col]
                 similarity = shared.data / (shingle_sets.set_sizes[a] + shingle_sets.set_sizes[b] - shared.data)
                 chosen = similarity >= threshold
-                found.append((a[chosen], b[chosen], similarity[chosen]))
-    a, b, similarity = (np.concatenate(column) for column in zip(*found, strict=True))
+                blocks.append((a[chosen], b[chosen], similarity[chosen]))
+    a, b, similarity = (np.concatenate(column) for column in zip(*blocks, strict=True))
     return ExactPairs(a, b, similarity, len(new), len(there), len(new))
 
 
 def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[np.float64], npt.NDArray[np.float64]]:
-    """Sets by column groups, and the number of shingles that each group stands for."""
+    """Return the matrix of sets by column groups, and the number of shingles in each group."""
     values = np.concatenate([shingle_sets.shingles(int(item)) for item in sets])
     owners = np.repeat(np.arange(len(sets)), shingle_sets.set_sizes[sets])
     shingles, column = np.unique(values, return_inverse=True)
     marks = np.random.default_rng(0).integers(0, 2**63, len(sets), dtype=np.uint64)
     mark = np.zeros(len(shingles), np.uint64)
-    np.add.at(mark, column, marks[owners])  # equal sums: the same sets, but for a chance of 2**-63
+    np.add.at(mark, column, marks[owners])  # equal sums mean the same sets, except with a chance of 2**-63
     _, first, group, size = np.unique(mark, return_index=True, return_inverse=True, return_counts=True)
     representative = np.zeros(len(shingles), bool)
     representative[first] = True
@@ -132,9 +134,10 @@ def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Recall of the proposals: `found` of `pairs` pairs of distinct shingle sets at or above the threshold.
+    """Recall of the LSH proposals on the pairs of distinct shingle sets at or above the threshold.
 
-    `sets_asked` of `sets` were joined with `sets_against` (fewer than all only where the join would take too long).
+    Of `pairs` pairs, LSH proposes `found`. `sets_asked` of `sets` were joined with `sets_against` (fewer than all only
+    if the join would take too long).
     """
 
     bands: int
@@ -148,29 +151,29 @@ class Recall:
 
     @property
     def recall(self) -> float:
-        """found / pairs; 1.0 when there is nothing to find."""
+        """The proposed share of the pairs; 1.0 if there are no pairs."""
         return self.found / self.pairs if self.pairs else 1.0
 
     def facts(self) -> dict[str, object]:
-        """For the manifest."""
+        """Return the fields and the recall, for the manifest."""
         return {**asdict(self), "recall": self.recall}
 
 
 def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Banding, threshold: float) -> Recall:
     """Count the true pairs that share a band and pass the estimate filter."""
-    signatures, found = shingle_sets.signatures, 0
+    signatures, proposed = shingle_sets.signatures, 0
     for start in range(0, len(truth.a), _PAIRS):
         a, b = truth.a[start : start + _PAIRS], truth.b[start : start + _PAIRS]
         equal = signatures[a] == signatures[b]
         bands = equal[:, : banding.bands * banding.rows].reshape(len(a), banding.bands, banding.rows)
         likely = np.count_nonzero(equal, axis=1) / PERMUTATIONS >= threshold - ESTIMATE_MARGIN
-        found += int(np.count_nonzero(bands.all(axis=2).any(axis=1) & likely))
+        proposed += int(np.count_nonzero(bands.all(axis=2).any(axis=1) & likely))
     return Recall(
         bands=banding.bands,
         rows=banding.rows,
         miss_chance=banding.miss_chance(threshold),
         pairs=len(truth.a),
-        found=found,
+        found=proposed,
         sets_asked=truth.asked,
         sets_against=truth.against,
         sets=truth.sets,
@@ -178,10 +181,10 @@ def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Bandin
 
 
 def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float) -> Recall:
-    """LSH's recall on the true pairs, with the least effort that misses none of them.
+    """Return LSH's recall on the true pairs, with the least effort that misses none of them.
 
     Args:
-        truth: all pairs at or above this threshold, perhaps with others below it.
+        truth: all pairs at or above this threshold, possibly with others below it.
     """
     truth = truth.at_least(threshold)
     effort = 0
@@ -194,10 +197,10 @@ def enough_effort(shingle_sets: ShingleSets, truth: ExactPairs, threshold: float
 
 
 def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> tuple[IntArray, IntArray]:
-    """Pairs of places in `sets`, each of Jaccard >= threshold, whose components are those of all such pairs.
+    """Return index pairs in `sets` with Jaccard >= threshold that have the same components as all such pairs.
 
     LSH proposes (a pair at the threshold is missed at most once in ten million), the exact Jaccard decides; pairs that
-    are connected already are not worked out, and the likeliest come first.
+    are already connected are not computed, and the likeliest come first.
     """
     signatures = shingle_sets.signatures[sets]
     table = buckets(signatures, banding_for(threshold))
@@ -205,14 +208,14 @@ def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -
     shape = (len(sets), int(table.max(initial=-1)) + 1)
     incidence = sp.csr_array((np.ones(len(owners), np.int32), (owners, table[owners, bands])), shape=shape)
     transposed = incidence.T.tocsr()
-    places = range(len(sets))
-    group = DisjointSet(places)
+    indices = range(len(sets))
+    group = DisjointSet(indices)
     left: list[int] = []
     right: list[int] = []
     for start in range(0, len(sets), _LINK_BLOCK):
         shared = (incidence[start : start + _LINK_BLOCK] @ transposed).tocoo()
         a, b = shared.row + start, shared.col
-        roots = np.array([group[place] for place in places], np.int64)
+        roots = np.array([group[index] for index in indices], np.int64)
         apart = (a > b) & (roots[a] != roots[b])
         a, b = a[apart], b[apart]
         estimate = np.concatenate(
@@ -223,8 +226,8 @@ def linked_by_lsh(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -
             or [np.empty(0, np.int64)]
         )
         likely = np.flatnonzero(estimate >= (threshold - ESTIMATE_MARGIN) * PERMUTATIONS)
-        for place in likely[np.argsort(-estimate[likely], kind="stable")].tolist():
-            first, second = int(a[place]), int(b[place])
+        for index in likely[np.argsort(-estimate[likely], kind="stable")].tolist():
+            first, second = int(a[index]), int(b[index])
             if group.connected(first, second):
                 continue
             if jaccard(shingle_sets.shingles(int(sets[first])), shingle_sets.shingles(int(sets[second]))) >= threshold:

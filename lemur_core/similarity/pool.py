@@ -1,4 +1,4 @@
-"""Work on codes done by worker processes; a code that kills its worker becomes a reason, not a crash."""
+"""Work on codes in worker processes; if a code kills its worker, the result is a reason, not a crash."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,18 +15,18 @@ T = TypeVar("T")
 def map_codes(
     work: Callable[[str], T], codes: Iterable[tuple[bytes, str]], jobs: int | None
 ) -> Iterator[list[tuple[bytes, T | str]]]:
-    """`work` on every (digest, code) pair, in order, some at a time; reads ahead only a little.
+    """Yield `work` of every (digest, code) pair, in order, in chunks; reads ahead only a little.
 
-    A code on which a worker dies gets a text that says so in place of its result.
+    If a worker dies on a code, the result is a text that says so.
     """
     rest = iter(codes)
     chunks = iter(lambda: list(islice(rest, _CHUNK_CODES)), [])
-    return map_chunks(partial(_with_digest, work), chunks, _died, jobs)
+    return map_chunks(partial(_with_digest, work), chunks, _report_crash, jobs)
 
 
 def _with_digest(work: Callable[[str], T], item: tuple[bytes, str]) -> tuple[bytes, T | str]:
     return item[0], work(item[1])
 
 
-def _died(item: tuple[bytes, str]) -> tuple[bytes, str]:
+def _report_crash(item: tuple[bytes, str]) -> tuple[bytes, str]:
     return item[0], "Python's parser crashed on it"

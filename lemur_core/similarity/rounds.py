@@ -1,12 +1,12 @@
-"""The same decision in rounds, in which all codes of a round are decided at once: for many machines.
+"""The same selection in rounds, each of which decides all its codes at once: for many machines.
 
-A round keeps every open code that is near no better open one, and removes the open codes that are near one just kept;
-so the kept set is that of the sequential choice, and few rounds are needed unless near-duplicates form long chains.
-Only "near a better one or not" is asked: no list of all near pairs is made. A code that is not kept remembers the first
-better one that was found, and looks again only when that one has fallen.
+A round keeps every open code that is not near a better open one, and removes the open codes near a code just kept; so
+the kept set equals that of the sequential selection, and few rounds are needed unless near-duplicates form long chains.
+The only query is "is this near a better one": no list of all near pairs is built. A code that is not kept stores the
+first better code near it as its blocker, and searches again only when the blocker was removed.
 
-Each step decides some codes from what stood before it, so that the codes can be divided among processes; a process
-needs the others' verdicts of the step before, and only of codes that may be near its own.
+Each step decides some codes from the state before it, so that the codes can be divided among processes; a process needs
+the others' verdicts of the previous step, and only of codes that may be near its own.
 
 Source: Blelloch, Fineman, Shun 2012, "Greedy sequential maximal independent set and matching are parallel on average",
 arXiv:1202.3205.
@@ -18,52 +18,52 @@ from lemur_core.similarity.selection import Standing, Verdict
 
 
 def keepers(order: Sequence[int], own: Collection[int], blockers: dict[int, int], stand: Standing) -> list[int]:
-    """Those of `own` that are near no better open code: they are kept.
+    """Return those of `own` that are not near a better open code: they are kept.
 
     Args:
-        order: open codes, best first: all that may be near one of `own`, and those themselves.
+        order: open codes, best first: those of `own`, and all that may be near one of them.
         own: the codes to decide.
-        blockers: for some of `own` a better code near it, perhaps no longer open; brought up to date.
-        stand: cleared first.
+        blockers: for some of `own`, a better code near it, possibly no longer open; updated in place.
+        stand: is cleared first.
     """
     stand.clear()
     still_open = set(order)
-    found = []
+    kept = []
     for code in order:
         if code in own and blockers.get(code) not in still_open:
             near = stand.near(code)
             if near is None:
-                found.append(code)
+                kept.append(code)
             else:
                 blockers[code] = near
         stand.add(code)
-    return found
+    return kept
 
 
 def fallen(order: Sequence[int], fresh: Collection[int], stand: Standing) -> list[int]:
-    """The open codes that are near a better one which was just kept: they are removed.
+    """Return the open codes that are near a better one just kept: they are removed.
 
     Args:
-        order: best first, the codes just kept (all that may be near one of the others) and the open ones to decide.
-        fresh: those just kept.
-        stand: cleared first.
+        order: best first: the codes just kept (all that may be near one of the others), and the open ones to decide.
+        fresh: the codes just kept.
+        stand: is cleared first.
     """
     stand.clear()
-    found = []
+    removed = []
     for code in order:
         if code in fresh:
             stand.add(code)
         elif stand.near(code) is not None:
-            found.append(code)
-    return found
+            removed.append(code)
+    return removed
 
 
 def witnesses(order: Sequence[int], kept: Collection[int], stand: Standing) -> dict[int, Verdict]:
-    """The verdicts of all codes of `order`, once it is known which are kept.
+    """Return the verdicts of all codes of `order`, once the kept ones are known.
 
     Args:
-        order: best first, the kept codes (all that may be near one of the others) and any of the removed ones.
-        stand: cleared first.
+        order: best first: the kept codes (all that may be near one of the others), and any of the removed ones.
+        stand: is cleared first.
     """
     stand.clear()
     verdicts: dict[int, Verdict] = {}
@@ -84,7 +84,7 @@ def select_in_rounds(order: Sequence[int], stand: Standing, rounds: list[int] | 
 
     Args:
         order: code numbers, each once, best first.
-        rounds: how many codes each round decided is appended to it.
+        rounds: the number of codes that each round decided is appended to it.
     """
     kept: set[int] = set()
     blockers: dict[int, int] = {}

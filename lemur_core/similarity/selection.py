@@ -1,9 +1,9 @@
-"""The one place that decides what is kept: a maximal independent set of the similarity graph, chosen best-first.
+"""The one selection of kept records: a maximal independent set of the similarity graph, chosen best-first.
 
-Records are taken in order of preference. One that a kept record already stands for (same tree, or a similarity at or
-above a threshold) is removed with that record as its witness; any other is kept. So no two kept records are
-near-duplicates, every removed one has a kept witness that outranks it, nothing is removed through a chain, and the
-order of the input plays no part.
+Records are taken in order of preference. A record that duplicates a kept one (same tree, or a similarity at or above a
+threshold) is removed, with the kept one as its canonical record; any other is kept. So no two kept records are
+near-duplicates, every removed one has a kept canonical record that outranks it, nothing is removed through a chain, and
+the order of the input does not matter.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from lemur_core.similarity.index import Neighbour, NeighbourIndex
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one record or input row: `stage` removed it, None when it is kept.
+    """The outcome of one record or input row: the stage that removed it, or None if it is kept.
 
-    `canonical` is the kept code that stands for it, its own when kept; None where none does. Profile nn-dup, which
+    `canonical` is the kept code that it duplicates, or itself if kept; None if there is none. Profile nn-dup, which
     decides on rows, has a row there until its verdicts are translated.
     """
 
@@ -30,7 +30,7 @@ class Verdict:
 
     @property
     def kept(self) -> bool:
-        """Whether it is kept."""
+        """Return whether it is kept."""
         return self.stage is None
 
     @property
@@ -40,27 +40,27 @@ class Verdict:
 
 
 class Classes(Protocol):
-    """Codes 0..n-1 by number: equal numbers for equal ones, int64 of shape (n,)."""
+    """Class numbers of the codes 0..n-1, equal for equal ones, int64 of shape (n,)."""
 
     tree: IntArray
     shingle_set: IntArray
     fingerprint: IntArray
 
 
-#: Whether two codes are no near-duplicates, whatever their texts say.
+#: Returns whether two codes are not near-duplicates, despite similar texts.
 Differ = Callable[[int, int], bool]
 
-#: Takes in a record that would be kept, or gives the verdict that keeps it out.
+#: Admits a record that would be kept (None), or returns the verdict that removes it.
 Admit = Callable[[int], Verdict | None]
 
 
 class Standing:
-    """Codes that stand, best first, asked which of them is near another one.
+    """The kept codes, best first, queried for those near another code.
 
     Args:
-        lexical, structural: empty indexes over `features`.
-        graphs: what codes compute, as far as that is known: of two with one graph, one is kept.
-        differ: pairs whose similarity does not count.
+        lexical, structural: empty indexes of `features`.
+        graphs: known identities of computation graphs: of two codes with the same one, one is kept.
+        differ: excludes pairs whose similarity does not count.
     """
 
     def __init__(
@@ -74,55 +74,57 @@ class Standing:
         self._features, self.graphs, self.differ = features, graphs, differ
         self._indexes = (lexical, structural)
         self._codes: list[int] = []
-        self._tree: dict[int, int] = {}  # and of graphs: the place of the first that has it
+        self._tree: dict[int, int] = {}  # tree (below: graph) -> position of the first code that has it
         self._graph: dict[str, int] = {}
 
     def clear(self) -> None:
-        """Let none stand."""
+        """Remove all codes."""
         for index in self._indexes:
             index.clear()
         self._codes, self._tree, self._graph = [], {}, {}
 
     def add(self, code: int) -> None:
-        """Let a code stand, the worst so far."""
-        place = len(self._codes)
+        """Keep a code, which ranks below those kept so far."""
+        position = len(self._codes)
         self._codes.append(code)
-        self._tree.setdefault(int(self._features.tree[code]), place)
+        self._tree.setdefault(int(self._features.tree[code]), position)
         if code in self.graphs:
-            self._graph.setdefault(self.graphs[code], place)
+            self._graph.setdefault(self.graphs[code], position)
         for index, item in zip(self._indexes, self._items(code), strict=True):
-            index.keep(item, place)
+            index.keep(item, position)
 
     def witness(self, code: int) -> Verdict | None:
-        """The verdict by which a standing code removes this one: the first stage that has one, there the nearest."""
+        """Return the verdict that removes a code, with the nearest kept one of the first stage that has one; None to
+        keep it.
+        """
         tree = int(self._features.tree[code])
         if tree in self._tree:
             return Verdict("exact", self._codes[self._tree[tree]], 1.0)
         for index, item in zip(self._indexes, self._items(code), strict=True):
-            near = index.nearest(item) if self.differ is None else _nearest(self._alike(index, item, code))
+            near = index.nearest(item) if self.differ is None else _nearest(self._near_items(index, item, code))
             if near is not None:
                 return Verdict(index.stage, self._codes[near.place], near.similarity)
-        place = self._graph.get(self.graphs[code]) if code in self.graphs else None
-        return None if place is None else Verdict("graph", self._codes[place], 1.0)
+        position = self._graph.get(self.graphs[code]) if code in self.graphs else None
+        return None if position is None else Verdict("graph", self._codes[position], 1.0)
 
     def near(self, code: int) -> int | None:
-        """Any standing code that is near this one."""
+        """Return any kept code that is near this one."""
         tree = int(self._features.tree[code])
         if tree in self._tree:
             return self._codes[self._tree[tree]]
         for index, item in zip(self._indexes, self._items(code), strict=True):
-            near = index.any_near(item) if self.differ is None else next(self._alike(index, item, code), None)
+            near = index.any_near(item) if self.differ is None else next(self._near_items(index, item, code), None)
             if near is not None:
                 return self._codes[near.place]
-        place = self._graph.get(self.graphs[code]) if code in self.graphs else None
-        return None if place is None else self._codes[place]
+        position = self._graph.get(self.graphs[code]) if code in self.graphs else None
+        return None if position is None else self._codes[position]
 
     def _items(self, code: int) -> tuple[int, int]:
         return int(self._features.shingle_set[code]), int(self._features.fingerprint[code])
 
-    def _alike(self, index: NeighbourIndex, item: int, code: int) -> Iterator[Neighbour]:
+    def _near_items(self, index: NeighbourIndex, item: int, code: int) -> Iterator[Neighbour]:
         assert self.differ is not None
-        return (found for found in index.near(item) if not self.differ(code, self._codes[found.place]))
+        return (neighbour for neighbour in index.near(item) if not self.differ(code, self._codes[neighbour.place]))
 
 
 def select(order: Sequence[int], kept: Standing, admit: Admit | None = None) -> dict[int, Verdict]:
@@ -130,8 +132,8 @@ def select(order: Sequence[int], kept: Standing, admit: Admit | None = None) -> 
 
     Args:
         order: code numbers, each once, best first; the result depends on this order alone.
-        kept: none so far.
-        admit: asked last, of each record that nothing kept stands for.
+        kept: an empty set of kept codes.
+        admit: called last, for each record that duplicates no kept one.
 
     Returns: a verdict for each code number, in that order.
     """
@@ -146,5 +148,5 @@ def select(order: Sequence[int], kept: Standing, admit: Admit | None = None) -> 
     return verdicts
 
 
-def _nearest(found: Iterable[Neighbour]) -> Neighbour | None:
-    return max(found, key=lambda near: (near.similarity, -near.place), default=None)
+def _nearest(neighbours: Iterable[Neighbour]) -> Neighbour | None:
+    return max(neighbours, key=lambda near: (near.similarity, -near.place), default=None)

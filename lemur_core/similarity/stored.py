@@ -1,11 +1,11 @@
-"""An index of many items on disk, asked for those near a few others: work grows with the few, not with the many.
+"""An index on disk of many items, queried with a few others: the work grows with the few, not with the many.
 
-One sorted array holds all keys by which an item can be found: the bands of its signature, its tree, its fingerprint,
-and the rarest elements of that. It is mapped into memory, so that a question reads the pages of its own keys alone.
-What is proposed is verified by its caller (shingles), or here (elements, digests).
+One sorted array holds all keys of the items: the bands of the signature, the tree, the fingerprint, and the rarest
+elements of the fingerprint. It is memory-mapped, so that a query reads only the pages of its own keys. Candidates are
+verified by the caller (shingles), or here (elements, digests).
 
-The bands miss a pair at the threshold of the index at most once in ten million; elements are found by prefix
-filtering, which misses none: see `lemur_core.similarity.index`, whose rules these are.
+The bands miss a pair at the threshold of the index at most once in ten million; elements use prefix filtering, which
+misses none: see `lemur_core.similarity.index` for the rules.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from lemur_core.similarity.index import prefix, set_jaccard
 
 View = Literal["tree", "fingerprint"]
 
-#: The digests by which items are equal.
+#: The digests that define equal items.
 VIEWS: tuple[View, ...] = get_args(View)
 Elements = npt.NDArray[np.uint64]
 
@@ -36,7 +36,7 @@ _STEP = 20_000
 
 
 class Items(ShingleSets, Protocol):
-    """Items 0..n-1 by the classes that they fall into, shape (n,), as `curate.model.features.FeatureTable` has them."""
+    """Items 0..n-1 by their class numbers, shape (n,), like `curate.model.features.FeatureTable`."""
 
     tree: IntArray
     shingle_set: IntArray
@@ -44,7 +44,7 @@ class Items(ShingleSets, Protocol):
     elements: list[Elements]
 
     def digests(self, view: View) -> list[bytes]:
-        """The digest of each class, 16 bytes."""
+        """Return the digest of each class, 16 bytes."""
         ...
 
 
@@ -52,13 +52,13 @@ def write_index(folder: Path, items: Items, lowest: float, structural: float) ->
     """Write the index of all items into an empty folder.
 
     Args:
-        lowest: the least Jaccard of shingles that will be asked for. structural: that of elements.
+        lowest: the lowest Jaccard of shingles that queries will use. structural: that of elements.
     """
     count = len(items.tree)
     views = [_digests(items.digests(view))[getattr(items, view)] for view in VIEWS]
     signatures, banding = items.signatures[items.shingle_set], banding_for(lowest)
-    known, place = np.unique(np.concatenate([_NOTHING, *items.elements]), return_inverse=True)
-    frequency = np.bincount(place, minlength=len(known)).astype(np.int64)
+    known, index = np.unique(np.concatenate([_NOTHING, *items.elements]), return_inverse=True)
+    frequency = np.bincount(index, minlength=len(known)).astype(np.int64)
     rarest = [rarest_first(elements, known, frequency, structural) for elements in items.elements]
     prefixes = [rarest[number] for number in items.fingerprint.tolist()]
     every = np.arange(count, dtype=np.int32)
@@ -96,18 +96,18 @@ def _digests(digests: Sequence[bytes]) -> npt.NDArray[np.uint8]:
 
 
 def rarest_first(elements: Elements, known: Elements, frequency: IntArray, threshold: float) -> Elements:
-    """Those elements of a set of which any set with this Jaccard to it has one: the rarest, unknown ones before all."""
+    """Return the rarest elements of a set, unknown ones first: any set with this Jaccard to it shares one of them."""
     size = len(elements)
     if not size:
         return elements
-    place = np.minimum(np.searchsorted(known, elements), max(0, len(known) - 1))
-    often = np.where(known[place] == elements, frequency[place], 0) if len(known) else np.zeros(size, np.int64)
-    order = np.lexsort((elements, often))
+    index = np.minimum(np.searchsorted(known, elements), max(0, len(known) - 1))
+    frequencies = np.where(known[index] == elements, frequency[index], 0) if len(known) else np.zeros(size, np.int64)
+    order = np.lexsort((elements, frequencies))
     return prefix(elements[order], threshold)
 
 
 class StoredIndex:
-    """An index that `write_index` wrote. Items are told by their number there."""
+    """An index that `write_index` wrote. It identifies items by number."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -125,38 +125,42 @@ class StoredIndex:
         return array
 
     def same(self, view: View, digest: bytes) -> IntArray:
-        """The items of this tree or fingerprint."""
-        found = self._sharing(np.frombuffer(digest[:8], np.uint64))
-        chosen: IntArray = found[(self._views[view][found] == np.frombuffer(digest, np.uint8)).all(axis=1)]
+        """Return the items with this tree or fingerprint."""
+        items = self._sharing(np.frombuffer(digest[:8], np.uint64))
+        chosen: IntArray = items[(self._views[view][items] == np.frombuffer(digest, np.uint8)).all(axis=1)]
         return chosen
 
     def alike(
         self, signature: npt.NDArray[np.uint32], size: int, threshold: float
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
-        """Items whose shingles may have this Jaccard or more with a set, and the estimates of it, shape (found,)."""
-        found = self._sharing(band_keys(signature[None, :], self.banding)[0])
-        sizes = self._sizes[found]
-        found = found[np.minimum(sizes, size) >= threshold * np.maximum(sizes, size)]
-        estimates = np.count_nonzero(self._signatures[found] == signature, axis=1) / PERMUTATIONS
+        """Return items whose shingles may reach this Jaccard with a set, and the estimates of it, both of shape
+        (n,).
+        """
+        items = self._sharing(band_keys(signature[None, :], self.banding)[0])
+        sizes = self._sizes[items]
+        items = items[np.minimum(sizes, size) >= threshold * np.maximum(sizes, size)]
+        estimates = np.count_nonzero(self._signatures[items] == signature, axis=1) / PERMUTATIONS
         likely = estimates >= threshold - ESTIMATE_MARGIN
-        return found[likely], estimates[likely]
+        return items[likely], estimates[likely]
 
     def structural(self, elements: Elements, threshold: float) -> list[tuple[int, float]]:
-        """Items whose elements have this Jaccard or more with these, with it; the threshold is the index's or more."""
+        """Return items whose elements reach this Jaccard with these, and the Jaccard; the threshold is at least the
+        index's.
+        """
         own = frozenset(elements.tolist())
         near: dict[int, float] = {}
-        found = []
+        matches = []
         for item in self._sharing(rarest_first(elements, self._known, self._frequency, threshold)).tolist():
             number = int(self._structure[item])
             if number not in near:
                 other = self._elements[self._ends[number] : self._ends[number + 1]]
                 near[number] = set_jaccard(own, frozenset(other.tolist()))
             if near[number] >= threshold:
-                found.append((item, near[number]))
-        return found
+                matches.append((item, near[number]))
+        return matches
 
     def _sharing(self, keys: Elements) -> IntArray:
-        """The items that have one of these keys, each once, in their order."""
+        """Return the distinct items that have one of these keys, sorted."""
         low, high = (np.searchsorted(self._keys, keys, side) for side in ("left", "right"))
         ranges = [self._rows[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True) if end > start]
         return np.unique(np.concatenate(ranges)).astype(np.int64) if ranges else np.empty(0, np.int64)

@@ -1,1 +1,1 @@
-"""Python source as data: scopes and names, edits by offset, naming without collisions."""
+"""Python source as data: scopes and names, edits by offset, names without collisions."""

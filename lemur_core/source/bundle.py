@@ -1,8 +1,9 @@
-"""Several closed files as one module in which each part's class behaves as in its own file; pure, only text.
+"""Merge several self-contained files into one module in which each part's class behaves as in its own file; text only.
 
-Definitions that are the same in two parts stand once: same name, same text, and so on for every global that the text
-names. What can be changed is one only if everything that may change it is the same in both parts. Found by refining
-a colouring of all globals until it is stable: two of one colour can stand for each other.
+Definitions that are the same in two parts are written once: same name, same text, and recursively the same for every
+global that the text names. An object that can change is shared only if everything that may change it is the same in
+both parts. Shared globals are computed by refining a coloring of all globals until it is stable: two of the same color
+are interchangeable.
 """
 
 import ast
@@ -20,20 +21,20 @@ from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import fresh_name, last_name
 from lemur_core.source.text import Edit, Lines, apply, normalise
 
-#: Names that stand for the module itself, or reach its names by strings. `__name__` alone is as good as before.
-_OF_THE_MODULE = frozenset(
+#: Names that refer to the module itself, or reach its names by strings. `__name__` alone still works.
+_MODULE_NAMES = frozenset(
     {
         "globals", "eval", "exec", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__path__",
         "__annotations__", "__all__",
     }
 )  # fmt: skip
-_OF_A_NAMESPACE = frozenset({"dir", "locals", "vars"})
+_NAMESPACE_FUNCTIONS = frozenset({"dir", "locals", "vars"})
 _LOOKUPS = frozenset({"import_module", "__import__", "getmodule", "find_spec"})
 _ANNOTATIONS = frozenset({"__annotations__", "get_annotations", "annotation", "return_annotation"})
 _HOOKS = frozenset({"__getattr__", "__dir__"})
 _FROZEN_RESULTS = frozenset({"bool", "float", "frozenset", "getLogger", "int", "len", "str", "TypeVar", "NewType"})
 _CHANGEABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
-#: A stretch of an f-string that prints its own text: `{x=}`.
+#: A field of an f-string that prints its own text: `{x=}`.
 _PRINTED = re.compile(rb"[^=!<>{]=\s*(?:![rsa])?(?::[^}]*)?\}")
 
 _COMMENTS = re.compile(rb"\A(?:[ \t]*#[^\n]*\n)+")
@@ -45,13 +46,13 @@ _Symbol = tuple[int, str]  # number of the part, name
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A closed file to bring together with others.
+    """A self-contained file to merge with others.
 
     Args:
-        key: under which `Bundle.names` tells its class.
-        name: of the class in its code.
-        code: the file.
-        header: comment lines, without `# `, that stand above its definitions.
+        key: the key of its class in `Bundle.names`.
+        name: the name of the class in its code.
+        code: the text of the file.
+        header: comment lines, without `# `, to write above its definitions.
     """
 
     key: str
@@ -62,16 +63,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Several files as one.
+    """Several files merged into one.
 
     Attributes:
         text: a module: future import, imports, then the parts' definitions in their order.
-        names: the name there of each part's class, by the part's key.
-        globals: by the part's key, the names there of all globals of the part by their own.
-        imports: by the part's key, what the part imports at its top, under the names there.
-        bodies: by the part's key, its comment lines and definitions as they stand in the text; those that an earlier
-            part has already are left out.
-        future: whether annotations are strings there.
+        names: the name of each part's class in the module, by the part's key.
+        globals: by the part's key, the part's own global names mapped to their names in the module.
+        imports: by the part's key, its top-level imports, under their names in the module.
+        bodies: by the part's key, its comment lines and definitions as written in the text, without those of an earlier
+            part.
+        future: whether annotations are strings in the module.
     """
 
     text: str
@@ -83,22 +84,22 @@ class Bundle:
 
 
 def bundle(parts: Sequence[Part]) -> Bundle:
-    """One module in which each part's class behaves as in its own file.
+    """Return one module in which each part's class behaves as in its own file.
 
-    Definitions that are the same in two parts stand once; other globals of the same name get a number in the later
-    part (`_2`, `_3`). A class that is renamed keeps its old `__name__` where its part reads such names. Imports at the
-    top of the files are brought together and sorted. `from __future__ import annotations` is there if a part has it:
-    annotations are then strings everywhere, which changes nothing for code that does not read them as objects.
+    Definitions that are the same in two parts are written once; other globals of the same name get a number in the
+    later part (`_2`, `_3`). A renamed class keeps its old `__name__` if its part reads such names. Top-level imports
+    are merged and sorted. `from __future__ import annotations` is added if a part has it: annotations are then strings
+    everywhere, which changes nothing for code that does not read them as objects.
 
     Args:
-        parts: their keys differ; the order decides who keeps a name, and nothing else.
+        parts: with distinct keys; the order only decides which part keeps a name.
 
     Raises: UserError if a part cannot share a file, naming it and the line: star and relative imports, `globals()`
         and the like, code that reads annotations as objects, names inside strings that would have to change.
     """
     for key, times in Counter(part.key for part in parts).items():
         if times > 1:
-            raise UserError(f"{key}: given twice; name each part once")
+            raise UserError(f"{key}: appears twice; name each part once")
     files = [_File(part) for part in parts]
     future = any(file.future for file in files)
     for file in files:
@@ -107,17 +108,19 @@ def bundle(parts: Sequence[Part]) -> Bundle:
                 f"{file.part.key}: line {file.reads_annotations}: reads annotations, and another part has "
                 "`from __future__ import annotations`, which makes them strings; use another block"
             )
-    colour = _colours(files)
+    colour = _color_globals(files)
     names = _choose_names(files, colour)
     imports = {
-        file.part.key: tuple(one._replace(bound=own[one.bound]) for one in file.imports)
+        file.part.key: tuple(item._replace(bound=own[item.bound]) for item in file.imports)
         for file, own in zip(files, names, strict=True)
     }
     lines = ["from __future__ import annotations", ""] if future else []
     # Modules first: `import torch.nn as nn` where another part has `from torch import nn`.
-    every = {one for ones in imports.values() for one in ones}
-    lines += import_section(sorted(every, key=lambda one: (bool(one.name), one)))
-    bodies = [file.render(own, copies) for file, own, copies in zip(files, names, _copies(files, colour), strict=True)]
+    every = {item for items in imports.values() for item in items}
+    lines += import_section(sorted(every, key=lambda item: (bool(item.name), item)))
+    bodies = [
+        file.render(own, copies) for file, own, copies in zip(files, names, _find_copies(files, colour), strict=True)
+    ]
     text = "\n\n\n".join(filter(None, ["\n".join(lines).strip("\n"), *bodies])) + "\n"
     keys = [file.part.key for file in files]
     return Bundle(
@@ -135,7 +138,7 @@ def bundle(parts: Sequence[Part]) -> Bundle:
 
 @dataclass(slots=True)
 class _Unit:
-    """What stands or goes as one: a statement, or an `if` or `try` of module level with all that is in it."""
+    """A unit that is kept or dropped as a whole: a statement, or a top-level `if` or `try` with its contents."""
 
     start: int
     end: int
@@ -143,11 +146,11 @@ class _Unit:
     text: bytes  # without the comment lines above it
     statements: list[Statement] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)  # of globals
-    binds: dict[str, None] = field(default_factory=dict)  # at once, or by functions that declare them
+    binds: dict[str, None] = field(default_factory=dict)  # immediately, or in functions that declare them global
 
     @property
     def kind(self) -> str:
-        """What its one statement is; empty for a block."""
+        """The kind of its only statement; empty for a block."""
         return "" if self.statements[0].path else self.statements[0].kind
 
     @property
@@ -156,12 +159,14 @@ class _Unit:
         return {*self.binds, *(use.name for use in self.uses)}
 
     def hands_on(self, name: str) -> bool:
-        """Whether it does something with a value other than to call it."""
+        """Return whether it uses a value other than by calling it."""
         uses = (use for use in self.uses if use.name == name and use.when != IN_ANNOTATION)
         return any(use.attributes or not use.called for use in uses)
 
     def may_change(self, name: str) -> bool:
-        """Whether it may change a class or function, now or later: `F.x = 1`, or a statement run for its effect."""
+        """Return whether it may change a class or function, now or later: `F.x = 1`, or a statement run for its
+        effect.
+        """
         has_effect = self.kind not in {FUNCTION, CLASS, ASSIGN, IMPORT}
         if has_effect and any(use.name == name and use.when == AT_DEFINITION for use in self.uses):
             return True
@@ -170,14 +175,14 @@ class _Unit:
 
 
 class _File:
-    """A part that has been read."""
+    """A parsed part."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
         try:
             self.text = normalise(part.code.encode())
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the compiler thinks of other people's code
+                warnings.simplefilter("ignore")  # compiler warnings about other people's code
                 self.tree = ast.parse(self.text)
                 self.facts = parse_file(self.text, builtins=True)
         except (SyntaxError, ValueError) as error:
@@ -189,25 +194,25 @@ class _File:
         self.errors = {name for block in self.facts.blocks for name in block.errors}
         strings = [node for node in ast.walk(self.tree) if isinstance(node, ast.JoinedStr)]
         self.printed = [span for span in map(self.lines.span, strings) if _PRINTED.search(self.text, *span)]
-        self.units = self._units()
+        self.units = self._read_units()
         self.binding: dict[str, list[_Unit]] = {}
         for unit in self.units:
             for name in unit.binds:
                 self.binding.setdefault(name, []).append(unit)
-        for line, text in sorted(self._faults()):
+        for line, text in sorted(self._list_faults()):
             raise self._fail(line, text)
         if part.name not in self.binding:
             raise UserError(f"{part.key}: no {part.name} in its code; give the name of the class that it defines")
-        self.imports = self._top_imports()
+        self.imports = self._list_top_imports()
         hoisted = {one.bound for one in self.imports}
         self.units = [unit for unit in self.units if not (unit.kind == IMPORT and hoisted.issuperset(unit.binds))]
 
     def _fail(self, line: int, text: str) -> UserError:
-        """The error that says why the part cannot be brought together with others."""
+        """Return the error that says why the part cannot be merged with others."""
         return UserError(f"{self.part.key}: line {line}: {text}; it cannot share a file with others, use another block")
 
-    def _units(self) -> list[_Unit]:
-        """The file's units in order, without its docstring and `__all__`."""
+    def _read_units(self) -> list[_Unit]:
+        """Return the file's units in order, without its docstring and `__all__`."""
         blocks = self.facts.blocks
         units: dict[int, _Unit] = {}
         end = 0
@@ -226,22 +231,22 @@ class _File:
             unit.binds |= dict.fromkeys((*statement.binds, *statement.late))
         for block in blocks:
             units[blocks[block.path[0][0]].start if block.path else block.start].uses += block.uses
-        found = list(units.values())
-        return [unit for unit in found[ast.get_docstring(self.tree) is not None :] if list(unit.binds) != ["__all__"]]
+        ordered = list(units.values())
+        return [unit for unit in ordered[ast.get_docstring(self.tree) is not None :] if list(unit.binds) != ["__all__"]]
 
-    def _top_imports(self) -> list[Import]:
-        """The imports at the top of the file whose names nothing else binds."""
-        found = []
+    def _list_top_imports(self) -> list[Import]:
+        """Return the top-level imports whose names nothing else binds."""
+        imports = []
         for name, units in self.binding.items():
             if all(unit.kind == IMPORT for unit in units):
-                aliases = [a for unit in units for a in unit.statements[0].aliases if a.bound == name]
-                ones = [Import(a.module, a.name, a.whole, name) for a in aliases]
-                found += ones if len({one.thing for one in ones}) == 1 else []
-        return found
+                aliases = [alias for unit in units for alias in unit.statements[0].aliases if alias.bound == name]
+                candidates = [Import(alias.module, alias.name, alias.whole, name) for alias in aliases]
+                imports += candidates if len({candidate.thing for candidate in candidates}) == 1 else []
+        return imports
 
-    def _faults(self) -> Iterator[tuple[int, str]]:
-        """The lines that mean something else in a file with other parts."""
-        if "barry_as_FLUFL" in self.facts.future:  # the others are in force everywhere, or only about annotations
+    def _list_faults(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines whose meaning would change in a file with other parts."""
+        if "barry_as_FLUFL" in self.facts.future:  # other features are always on, or only about annotations
             yield 1, "from __future__ import barry_as_FLUFL would change the other parts"
         for unit in self.units:
             line = self.lines.number(unit.start)
@@ -253,18 +258,18 @@ class _File:
                 if use.start < 0 or (use.name in self.binding and use.name != "__all__"):
                     continue
                 at_once = use.when == AT_DEFINITION and self.text[use.ends[0] :].startswith(b"()")
-                if use.name in _OF_THE_MODULE or (use.name in _OF_A_NAMESPACE and at_once):
+                if use.name in _MODULE_NAMES or (use.name in _NAMESPACE_FUNCTIONS and at_once):
                     yield self.lines.number(use.start), f"reads the module by `{use.name}`"
         for node in ast.walk(self.tree):
-            if text := _fault(node):
+            if text := _describe_fault(node):
                 yield getattr(node, "lineno", 0), text
 
     @property
     def reads_annotations(self) -> int:
-        """The first line on which code reads annotations as objects; 0 if none does.
+        """The first line on which code reads annotations as objects; 0 if there is none.
 
-        What the standard library and torch read them for (dataclasses, named tuples, `typing.get_type_hints`,
-        `torch.library`) takes strings as well; TorchScript takes them but for `Final` in class bodies.
+        The readers in the standard library and torch (dataclasses, named tuples, `typing.get_type_hints`,
+        `torch.library`) accept strings as well; TorchScript does except for `Final` in class bodies.
         """
         named = (node for node in ast.walk(self.tree) if isinstance(node, ast.Attribute | ast.Name))
         reads = (node.lineno for node in named if isinstance(node.ctx, ast.Load) and last_name(node) in _ANNOTATIONS)
@@ -273,9 +278,9 @@ class _File:
     # -- what can be shared ------------------------------------------------------------------------------------------
 
     def contents(self) -> Iterator[tuple[str, Hashable, list[_Unit]]]:
-        """For each global: the name, what it is as it stands, and the units that bind it or may change it."""
+        """Yield, for each global, its name, its text, and the units that bind it or may change it."""
         things = {one.bound: one.thing for one in self.imports}
-        data: set[str] = set()  # what is neither import, class, function nor constant
+        data: set[str] = set()  # globals that are not an import, class, function or constant
         for name, binding in self.binding.items():
             if name in things:
                 yield name, things[name], []
@@ -295,7 +300,7 @@ class _File:
     # -- text --------------------------------------------------------------------------------------------------------
 
     def render(self, names: Mapping[str, str], copies: Container[int]) -> str:
-        """The part's text but for hoisted imports and the units that an earlier part has already."""
+        """Return the part's text without hoisted imports and the units of an earlier part."""
         header = [f"# {line}".rstrip() for text in self.part.header for line in text.split("\n")]
         pieces = ["\n".join(header)] if header else []
         before: _Unit | None = None
@@ -305,12 +310,12 @@ class _File:
             around = {unit.kind} if before is None else {before.kind, unit.kind}
             blank = 1 if before is None else 2 if around & {FUNCTION, CLASS} else min(unit.gap, 2)
             pieces += ["\n" * (1 + blank)] if pieces else []
-            pieces += [self._text_of(unit, names), self._old_name(unit, names)]
+            pieces += [self._render_unit(unit, names), self._old_name(unit, names)]
             before = unit
         return "".join(pieces)
 
-    def _text_of(self, unit: _Unit, names: Mapping[str, str]) -> str:
-        """A unit with its names changed in place."""
+    def _render_unit(self, unit: _Unit, names: Mapping[str, str]) -> str:
+        """Return a unit's text with its names changed in place."""
         edits = []
         for use in unit.uses:
             if names.get(use.name, use.name) != use.name:
@@ -333,21 +338,21 @@ class _File:
             raise self._fail(line, f"{name} is printed with its name by `=` in an f-string, and {_TAKEN}")
 
     def _always_binds(self, name: str) -> bool:
-        """Whether every read of a name finds what the part has bound."""
+        """Return whether every read of a name finds the part's own binding."""
         naming = [unit for unit in self.units if name in unit.mentions]
         reads = any(use.name == name and use.when == AT_DEFINITION for use in naming[0].uses)
         plain = {unit.kind for unit in self.binding[name]} <= {FUNCTION, CLASS, ASSIGN, IMPORT}
         return plain and not reads and name in naming[0].statements[0].binds
 
     def _import_edits(self, statement: Statement, names: Mapping[str, str]) -> Iterator[Edit]:
-        """Imports that are not at the top of the file and bind a global that has another name."""
+        """Yield edits of imports below the top level that bind a renamed global."""
         if statement.kind == IMPORT:
-            places = {(statement.start, statement.end): list(statement.aliases)}
+            spans = {(statement.start, statement.end): list(statement.aliases)}
         else:
-            places = {}
+            spans = {}
             for entry in statement.locals:
-                places.setdefault((entry.start, entry.end), []).extend([entry.alias] if entry.is_global else [])
-        for (start, end), aliases in places.items():
+                spans.setdefault((entry.start, entry.end), []).extend([entry.alias] if entry.is_global else [])
+        for (start, end), aliases in spans.items():
             if any(names[alias.bound] != alias.bound for alias in aliases):
                 lines = [str(Import(a.module, a.name, a.whole, names[a.bound])) for a in aliases]
                 indent = " " * statement.column
@@ -355,7 +360,7 @@ class _File:
                 yield Edit(start, end, text if statement.kind == IMPORT else "; ".join(lines))
 
     def _old_name(self, unit: _Unit, names: Mapping[str, str]) -> str:
-        """A line that gives a renamed class its old `__name__`, where the part reads such names."""
+        """Return a line that restores the old `__name__` of a renamed class, if the part reads such names."""
         name = next(iter(unit.binds), "")
         if unit.kind != CLASS or names[name] == name:
             return ""
@@ -371,8 +376,8 @@ class _File:
         return f'\n\n\n{names[name]}.__name__ = "{name}"'
 
 
-def _fault(node: ast.AST) -> str:
-    """What is wrong with one node by itself; empty if nothing."""
+def _describe_fault(node: ast.AST) -> str:
+    """Return why a single node prevents merging; empty if it does not."""
     if isinstance(node, ast.ImportFrom) and (node.names[0].name == "*" or node.level):
         what = "star" if node.names[0].name == "*" else "relative"
         return f"has {'a' if what == 'star' else 'the'} {what} import of {'.' * node.level}{node.module or ''}"
@@ -391,7 +396,7 @@ def _fault(node: ast.AST) -> str:
 
 
 def _is_frozen(node: ast.stmt, data: Container[str]) -> bool:
-    """Whether an assignment's value cannot be changed, or is not the part's own."""
+    """Return whether an assignment's value is immutable, or does not belong to the part."""
     if not isinstance(node, ast.Assign | ast.AnnAssign):
         return False
     for inner in ast.walk(node.value) if node.value is not None else ():
@@ -405,49 +410,52 @@ def _is_frozen(node: ast.stmt, data: Container[str]) -> bool:
 # -- all parts -------------------------------------------------------------------------------------------------------
 
 
-def _colours(files: Sequence[_File]) -> dict[_Symbol, int]:
-    """The same number for globals that can stand for each other."""
+def _color_globals(files: Sequence[_File]) -> dict[_Symbol, int]:
+    """Return a color number for each global; interchangeable globals have the same one."""
     content: dict[_Symbol, list[_Unit]] = {}
     first: dict[_Symbol, Hashable] = {}
     for number, file in enumerate(files):
         for name, thing, units in file.contents():
             content[number, name], first[number, name] = units, (name, thing)
-    colour, count = _numbered(first), 0
+    colour, count = _number_values(first), 0
     while count < (count := len(set(colour.values()))):
-        colour = _numbered(
-            {symbol: (colour[symbol], *(_named(symbol[0], u, colour) for u in content[symbol])) for symbol in colour}
+        colour = _number_values(
+            {
+                symbol: (colour[symbol], *(_list_globals(symbol[0], u, colour) for u in content[symbol]))
+                for symbol in colour
+            }
         )
     return colour
 
 
-def _numbered(colour: Mapping[_Symbol, Hashable]) -> dict[_Symbol, int]:
+def _number_values(colour: Mapping[_Symbol, Hashable]) -> dict[_Symbol, int]:
     numbers: dict[Hashable, int] = {}
     return {symbol: numbers.setdefault(value, len(numbers)) for symbol, value in colour.items()}
 
 
-def _named(part: int, unit: _Unit, colour: Mapping[_Symbol, int]) -> tuple[tuple[str, int], ...]:
-    """The globals that a unit names, with their colours; -1 for built-in ones."""
+def _list_globals(part: int, unit: _Unit, colour: Mapping[_Symbol, int]) -> tuple[tuple[str, int], ...]:
+    """Return the globals that a unit names, with their colors; -1 for built-in ones."""
     return tuple((name, colour.get((part, name), -1)) for name in sorted(unit.mentions))
 
 
-def _copies(files: Sequence[_File], colour: Mapping[_Symbol, int]) -> Iterator[set[int]]:
-    """For each part, the units that do the same to the same globals as one of an earlier part."""
+def _find_copies(files: Sequence[_File], colour: Mapping[_Symbol, int]) -> Iterator[set[int]]:
+    """Yield, for each part, the units that do the same to the same globals as a unit of an earlier part."""
     seen: set[Hashable] = set()
     for number, file in enumerate(files):
         times: Counter[Hashable] = Counter()
         keys: list[Hashable] = []
         for unit in file.units:
-            same = (unit.text, _named(number, unit, colour))
-            keys.append((same, times[same]))  # what stands twice in a part stands twice
+            same = (unit.text, _list_globals(number, unit, colour))
+            keys.append((same, times[same]))  # a repeated unit of one part is kept repeated
             times[same] += 1
         yield {index for index, key in enumerate(keys) if key in seen}
         seen.update(keys)
 
 
 def _choose_names(files: Sequence[_File], colour: Mapping[_Symbol, int]) -> list[dict[str, str]]:
-    """For each part, its globals' names in the module: their own unless an earlier part has given it away.
+    """Return, for each part, the new names of its globals: their own unless an earlier part uses it differently.
 
-    Nor may a global have a name that another part reads and does not bind (a built-in one).
+    A global also cannot take a name that another part reads and does not bind (a built-in one).
     """
     reserved = set().union(*(file.errors for file in files))
     for file in files:
@@ -459,11 +467,11 @@ def _choose_names(files: Sequence[_File], colour: Mapping[_Symbol, int]) -> list
     for number, file in enumerate(files):
         own: dict[str, str] = {}
         for name in dict.fromkeys([file.part.name, *file.binding]):
-            shade = colour[number, name]
-            if shade not in chosen:
+            color = colour[number, name]
+            if color not in chosen:
                 free = name not in taken and name not in reserved
-                chosen[shade] = name if free else fresh_name(name, taken | words)
-                taken.add(chosen[shade])
-            own[name] = chosen[shade]
+                chosen[color] = name if free else fresh_name(name, taken | words)
+                taken.add(chosen[color])
+            own[name] = chosen[color]
         names.append(own)
     return names

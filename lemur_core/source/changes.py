@@ -1,4 +1,4 @@
-"""What a statement changes beyond itself, and where it looks for code by strings: told from its text, nothing is run.
+"""The objects that a statement changes, and its dynamic lookups by string: a static analysis, nothing is run.
 
 `TABLE["x"] = f`, `cls.kinds.append(f)`, `_OF.setdefault(key, {})[kind] = f`, in functions, methods and at module level.
 """
@@ -10,28 +10,28 @@ from typing import NamedTuple
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, Change, Search
 
-#: Methods by which containers are filled.
+#: Methods that add to a container.
 FILLING = frozenset({
     "add", "append", "appendleft", "extend", "insert", "register", "setdefault", "update", "__setitem__",
 })  # fmt: skip
-_PASSING = ("get", "setdefault")  # methods that hand out an object which a container holds
-_OWN, _GIVEN, _ITEM = "", "*", "[]"
+_PASSING = ("get", "setdefault")  # methods that return an object from a container
+_OWN, _PARAMETER, _ITEM = "", "*", "[]"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_MOST_ALIASES = 8  # names for one object, each told from the one before
-_Aliases = dict[str, list[ast.expr]]  # what names stand for
+_MOST_ALIASES = 8  # length of a chain of aliases
+_Aliases = dict[str, list[ast.expr]]  # name -> the expressions that it may refer to
 
 
 class _Frame:
-    """The names of one function, and of which methods it is a part."""
+    """The names of one function, and the method and class that contain it."""
 
     def __init__(self, node: _Function, method: str, owner: str) -> None:
         arguments = node.args
         named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        self.given = {item.arg for item in (*named, arguments.vararg, arguments.kwarg) if item is not None}
+        self.parameters = {item.arg for item in (*named, arguments.vararg, arguments.kwarg) if item is not None}
         self.method = method
         self.own = named[0].arg if owner and named else None  # `self` or `cls`
-        self.owner = owner  # what that stands for: the class's name for class methods, "" for instances
+        self.owner = owner  # the class's name for class methods, "self" for instances, otherwise ""
         self.aliases: _Aliases = {}
         self.bound: set[str] = set()
         shared: set[str] = set()
@@ -45,24 +45,24 @@ class _Frame:
             if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
                 self.aliases[item.targets[0].id] = [item.value]
             elif isinstance(item, ast.For | ast.AsyncFor):
-                self.aliases.update(_looped(item))
+                self.aliases.update(_loop_aliases(item))
         self.bound -= shared
 
 
-def changes_of(node: ast.stmt) -> tuple[Change, ...]:
-    """The changes that a statement of module level makes as it runs, and that its functions make when called."""
+def find_changes(node: ast.stmt) -> tuple[Change, ...]:
+    """Return the changes that a top-level statement makes when it runs, and its functions when they are called."""
     loops: _Aliases = {}
     for item in _inside(node):
         if isinstance(item, ast.For):
-            loops.update(_looped(item))
+            loops.update(_loop_aliases(item))
     return tuple(dict.fromkeys(_changes(node, loops, (), "", "")))
 
 
 def _changes(node: ast.AST, loops: _Aliases, frames: tuple[_Frame, ...], kind: str, method: str) -> Iterator[Change]:
-    """Changes inside a node.
+    """Yield the changes inside a node.
 
-    Args: loops: variables of its loops at module level. frames: the functions around it. kind: the top-level class
-        around it. method: of that class, around it.
+    Args: loops: its loop variables at module level. frames: the enclosing functions. kind: the enclosing top-level
+        class. method: the enclosing method of that class.
     """
     if isinstance(node, ast.ClassDef):
         kind = node.name if not frames and not kind else kind
@@ -73,18 +73,18 @@ def _changes(node: ast.AST, loops: _Aliases, frames: tuple[_Frame, ...], kind: s
         method = within
     else:
         when = AT_CALL if frames else AT_DEFINITION
-        for place, how in _changed(node):
-            own = isinstance(place, ast.Name) and place.id in {frame.own for frame in frames}
-            # What an object keeps in attributes of its own concerns nobody else.
+        for target, how in _direct_changes(node):
+            own = isinstance(target, ast.Name) and target.id in {frame.own for frame in frames}
+            # Attributes that an object sets on itself affect no other code.
             if not (how[0] == "." and own):
-                for chain in _resolve(place, loops, frames):
+                for chain in _resolve(target, loops, frames):
                     yield Change(chain, how, when, method)
     for child in ast.iter_child_nodes(node):
         yield from _changes(child, loops, frames, kind, method)
 
 
-def _looped(node: ast.For | ast.AsyncFor) -> _Aliases:
-    """What a loop's variable stands for: the elements of a display, else an item of what is looped over."""
+def _loop_aliases(node: ast.For | ast.AsyncFor) -> _Aliases:
+    """Return what a loop variable may refer to: the elements of a display, or an item of the iterated object."""
     target, over = node.target, node.iter
     if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr in {"values", "items"}:
         if over.func.attr == "items":
@@ -98,7 +98,9 @@ def _looped(node: ast.For | ast.AsyncFor) -> _Aliases:
 
 
 def _owner(node: _Function, kind: str) -> str:
-    """What a method's first argument stands for: the class, or an instance (told as `self`); "" for static methods."""
+    """Return what a method's first argument refers to: the class's name, `self` for instances, "" for static
+    methods.
+    """
     if isinstance(node, ast.Lambda):
         return ""
     marks = {item.id for item in node.decorator_list if isinstance(item, ast.Name)}
@@ -107,8 +109,8 @@ def _owner(node: _Function, kind: str) -> str:
     return kind if "classmethod" in marks or node.name in {"__init_subclass__", "__class_getitem__"} else "self"
 
 
-def _changed(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """The expressions whose objects a node itself changes, and how."""
+def _direct_changes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """Yield the expressions whose objects a node itself changes, and how."""
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         yield node.value, "[]"
     elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
@@ -126,7 +128,9 @@ def _changed(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Frame, ...], depth: int = 0) -> Iterator[tuple[str, ...]]:
-    """Whose object an expression gives: chains as in `Change`; none where a function has made it itself."""
+    """Yield the objects that an expression may refer to, as chains like in `Change`; none for a function's own
+    objects.
+    """
     attributes: list[str] = []
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):
@@ -142,16 +146,16 @@ def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Frame, ...], depth:
             return
     rest = tuple(reversed(attributes))
     known, around = loops, frames[:0]
-    for place in range(len(frames) - 1, -1, -1):
-        frame = frames[place]
+    for index in range(len(frames) - 1, -1, -1):
+        frame = frames[index]
         if node.id == frame.own:
             yield (_OWN if frame.owner == "self" else frame.owner, *rest)
             return
-        if node.id in frame.given:
-            yield (_GIVEN, *rest)
+        if node.id in frame.parameters:
+            yield (_PARAMETER, *rest)
             return
         if node.id in frame.bound:
-            known, around = frame.aliases, frames[: place + 1]
+            known, around = frame.aliases, frames[: index + 1]
             if node.id not in known:
                 return
             break
@@ -164,7 +168,7 @@ def _resolve(node: ast.expr, loops: _Aliases, frames: tuple[_Frame, ...], depth:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement or a function's body, without those inside inner functions and classes."""
+    """Yield the nodes of a statement or a function's body, without those of inner functions and classes."""
     waiting: list[ast.AST] = [node]
     if isinstance(node, _FUNCTIONS):
         waiting = [node.body] if isinstance(node, ast.Lambda) else [*node.body]
@@ -175,50 +179,52 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(item))
 
 
-# -- code found by strings -------------------------------------------------------------------------------------------
+# -- dynamic lookups by string ---------------------------------------------------------------------------------------
 
 
 class Sought(NamedTuple):
-    """One place that looks for code by a string."""
+    """An expression that looks up code by a string."""
 
     node: ast.expr  # the call or subscript
     kind: str  # as in `Search`
-    asked: ast.expr | None  # the expression of the string
+    asked: ast.expr | None  # the expression that computes the string
 
 
-def searches_of(node: ast.stmt) -> tuple[Search, ...]:
-    """Where a statement looks for code by strings."""
-    found = [sought for item in ast.walk(node) if (sought := search_at(item)) is not None]
-    return tuple(dict.fromkeys(Search(kind, pattern_of(asked), at.lineno) for at, kind, asked in found))
+def find_searches(node: ast.stmt) -> tuple[Search, ...]:
+    """Return the dynamic lookups of a statement."""
+    lookups = [lookup for item in ast.walk(node) if (lookup := search_at(item)) is not None]
+    return tuple(
+        dict.fromkeys(Search(kind, pattern_of(argument), expression.lineno) for expression, kind, argument in lookups)
+    )
 
 
 def search_at(node: ast.AST) -> Sought | None:
-    """What a node itself looks for by a string."""
-    kind, asked = _search(node)
-    return Sought(node, kind, asked) if kind and isinstance(node, ast.expr) else None
+    """Return the lookup that a node itself makes, if any."""
+    kind, argument = _classify_lookup(node)
+    return Sought(node, kind, argument) if kind and isinstance(node, ast.expr) else None
 
 
-def _search(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """What kind of search a node is, and the string that it asks for."""
+def _classify_lookup(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """Return the kind of lookup, and the expression of its string."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         return ("globals", node.slice) if _is_globals(node.value) else ("", None)
     if not isinstance(node, ast.Call):
         return "", None
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    asked = node.args[0] if node.args else None
+    argument = node.args[0] if node.args else None
     if name == "get" and isinstance(node.func, ast.Attribute) and _is_globals(node.func.value):
-        return "globals", asked
+        return "globals", argument
     if name == "getattr" and len(node.args) > 1 and _is_globals(node.args[0]):
         return "globals", node.args[1]
     if isinstance(node.func, ast.Name) and name in {"eval", "exec"}:
-        return ("", None) if name == "exec" and isinstance(asked, ast.Constant) else ("eval", asked)
+        return ("", None) if name == "exec" and isinstance(argument, ast.Constant) else ("eval", argument)
     if name in {"import_module", "__import__"}:
-        return "import", asked or next((word.value for word in node.keywords if word.arg == "name"), None)
+        return "import", argument or next((word.value for word in node.keywords if word.arg == "name"), None)
     return ("subclasses", None) if name == "__subclasses__" else ("", None)
 
 
 def _is_globals(node: ast.expr) -> bool:
-    """Whether an expression gives the names of its own file: `globals()`, `sys.modules[__name__]`."""
+    """Return whether an expression is the namespace of its own file: `globals()`, `sys.modules[__name__]`."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "globals"
     named = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and node.slice.id == "__name__"
@@ -226,7 +232,7 @@ def _is_globals(node: ast.expr) -> bool:
 
 
 def pattern_of(node: ast.expr | None) -> str:
-    """A regular expression for the strings that an expression may give: its constant parts, anything between them."""
+    """Return a regular expression of the possible strings of an expression: its constant parts, anything between."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.escape(node.value)
     if isinstance(node, ast.JoinedStr):

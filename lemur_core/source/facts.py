@@ -1,14 +1,14 @@
-"""What is known of one source file without running it: its statements, and which names each binds and needs.
+"""Static facts about one source file: its statements, and which names each binds and needs.
 
-All facts are tuples of plain values, so that the index can store them by content. Offsets count bytes in the
-normalised text (see `lemur_core.source.text`).
+All facts are tuples of plain values, so that the index can store them by content. Offsets count bytes in the normalized
+text (see `lemur_core.source.text`).
 """
 
 from typing import NamedTuple
 
-FACTS_VERSION = 16
+FACTS_VERSION = 17
 
-# When a name is looked up: as the statement runs, when a function made by it is called, or only by an annotation.
+# When a name is looked up: when the statement runs, when a function it defines is called, or only in an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
 
 # Kinds of statements.
@@ -16,7 +16,7 @@ IMPORT, STAR, FUNCTION, CLASS, ASSIGN, OTHER = "import", "star", "function", "cl
 
 
 class Use(NamedTuple):
-    """One place that reads a global name, with the attributes taken from it: `layers.drop.DropPath`."""
+    """One read of a global name, with the attributes taken from it: `layers.drop.DropPath`."""
 
     name: str
     attributes: tuple[str, ...]
@@ -25,8 +25,8 @@ class Use(NamedTuple):
     ends: tuple[int, ...]  # end of the name, then of each attribute
     local: int  # -1: a global; else the name is bound by this entry of the statement's `locals`
     called: bool = False  # the name, or an attribute of it, is called or decorates
-    inside: int = -1  # where it stands inside a string annotation, if that is a plain one
-    checked: bool = False  # an object is asked whether it is an instance of it: `isinstance(x, layers.Drop)`
+    inside: int = -1  # its offset inside a string annotation, if that is a plain one
+    checked: bool = False  # it is a class of an instance check: `isinstance(x, layers.Drop)`
 
 
 class Alias(NamedTuple):
@@ -45,14 +45,14 @@ class LocalImport(NamedTuple):
     alias: Alias
     start: int  # of the whole import statement
     end: int
-    stand_alone: bool  # nothing else in its scope binds the name
+    stand_alone: bool  # the only binding of the name in its scope
     guarded: bool  # inside a try that catches ImportError
     in_class: bool
-    is_global: bool  # it binds a global name: under `global`, or in a statement of module level
+    is_global: bool  # it binds a global name: under `global`, or in a top-level statement
 
 
 class Store(NamedTuple):
-    """One place that binds a global name (also in a `global` statement), for renaming."""
+    """One binding of a global name (also in a `global` statement), for renaming."""
 
     name: str
     start: int
@@ -60,28 +60,28 @@ class Store(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One place that changes an object that it does not make: `TABLE["x"] = f`, `cls.kinds.append(f)`."""
+    """One change of an object that it does not create: `TABLE["x"] = f`, `cls.kinds.append(f)`."""
 
-    #: Global name and attributes; the first is "" for a method's own object, "*" for a parameter; "[]" at the end: what
-    #: is changed is an item of that object.
+    #: Global name and attributes; the first is "" for a method's own object, "*" for a parameter; "[]" at the end: an
+    #: item of that object is changed.
     chain: tuple[str, ...]
-    how: str  # the method called on it; "[]" for an item, ".name" for an attribute ("." where its name is computed)
-    when: int  # AT_DEFINITION for what runs with the statement, else AT_CALL
-    method: str  # of the statement's class, in which it stands; "" elsewhere
+    how: str  # the method called on it; "[]" for an item, ".name" for an attribute ("." if its name is computed)
+    when: int  # AT_DEFINITION if it runs with the statement, else AT_CALL
+    method: str  # the method of the statement's class that contains it; otherwise ""
 
 
 class Search(NamedTuple):
-    """One place that finds code by a string: `globals()[name]`, `eval(name)`, `import_module(f".{x}")`."""
+    """One dynamic lookup by string: `globals()[name]`, `eval(name)`, `import_module(f".{x}")`."""
 
     kind: str  # "globals", "eval", "import" or "subclasses"
-    pattern: str  # regular expression of the strings that it may ask for, from their constant parts
+    pattern: str  # regular expression of the possible strings, from their constant parts
     line: int
 
 
 class Decorator(NamedTuple):
     """A decorator of a top-level class or function, or of a method."""
 
-    chain: tuple[str, ...]  # dotted name of what is applied or called; empty for other expressions
+    chain: tuple[str, ...]  # dotted name of the decorator or its callee; empty for other expressions
     column: int  # of the "@"
     start: int  # from the "@" …
     end: int  # … to the end of its last line
@@ -98,9 +98,9 @@ class Statement(NamedTuple):
     line: int
     end_line: int
     column: int
-    path: tuple[tuple[int, int], ...]  # the (block, suite) pairs around it, outermost first
+    path: tuple[tuple[int, int], ...]  # the enclosing (block, suite) pairs, outermost first
     binds: tuple[str, ...]
-    late: tuple[str, ...]  # names that its functions bind through `global`
+    late: tuple[str, ...]  # names that its functions bind as `global`
     touches: tuple[str, ...]  # global names whose object it changes: X.append(1), X["a"] = 1, X.a = 1
     uses: tuple[Use, ...]
     stores: tuple[Store, ...]
@@ -110,13 +110,13 @@ class Statement(NamedTuple):
     calls: bool  # running it may call functions
     types: tuple[str, ...]  # string literals that name a class to build: dict(type="BN")
     shadows: tuple[str, ...]  # names bound in the scopes inside it
-    registers: bool  # a decorator that returns what it is given, or makes one that does
+    registers: bool  # a decorator that returns its argument, or creates such a decorator
     changes: tuple[Change, ...] = ()
     searches: tuple[Search, ...] = ()
 
 
 class Block(NamedTuple):
-    """A top-level `if` or `try`, whose suites hold statements or further blocks."""
+    """A top-level `if` or `try`, whose suites contain statements or further blocks."""
 
     number: int
     kind: str  # "if" or "try"
@@ -130,7 +130,7 @@ class Block(NamedTuple):
 
 
 class ClassFacts(NamedTuple):
-    """A top-level class, for finding the nn.Module subclasses."""
+    """A top-level class, for finding nn.Module subclasses."""
 
     name: str
     statement: int
@@ -140,14 +140,14 @@ class ClassFacts(NamedTuple):
 
 
 class Nested(NamedTuple):
-    """A class inside a class or function of module level."""
+    """A class inside a top-level class or function."""
 
-    facts: ClassFacts  # of the statement around it
-    outer: tuple[str, ...]  # names of the classes and functions around it, the outermost first
+    facts: ClassFacts  # of the enclosing statement
+    outer: tuple[str, ...]  # names of the enclosing classes and functions, outermost first
     line: int
     end_line: int
-    made: str  # appended to the outermost name, it gives the class: ".Inner", "(64)"
-    why: str  # why nothing does
+    made: str  # the class's expression after the outermost name: ".Inner", "(64)"
+    why: str  # why there is no such expression
 
 
 class FileFacts(NamedTuple):

@@ -17,28 +17,28 @@ class Import(NamedTuple):
 
     @property
     def thing(self) -> str:
-        """What is bound: `import torch.nn as nn` and `from torch import nn` are one thing."""
+        """The imported object: the same for `import torch.nn as nn` and `from torch import nn`."""
         if self.name:
             return f"{self.package}.{self.name}"
         return self.package if self.whole else self.package.split(".")[0]
 
     def __str__(self) -> str:
-        """The statement."""
+        """Return the statement."""
         package, name, whole, bound = self
         if name:
             return f"from {package} import {name}" + (f" as {bound}" if bound != name else "")
         top = package.split(".")[0]
         if package == bound or (not whole and bound == top):
             return f"import {package}"
-        if not whole and "." in package:  # the first part under another name, and the submodule loaded
+        if not whole and "." in package:  # bind the first part under another name, and load the submodule
             return f"import {top} as {bound}; import {package} as {bound}_{package.rpartition('.')[2]}"
         return f"import {package} as {bound}"
 
 
 def import_section(imports: Iterable[Import]) -> list[str]:
-    """Import lines: the standard library, then the rest, each in order (PEP 8).
+    """Return import lines: the standard library, then the rest, each sorted (PEP 8).
 
-    Args: imports: where two bind one thing to one name, the first decides how it is written.
+    Args: imports: if two bind the same object to the same name, the first decides how it is written.
     """
     modules: set[tuple[str, str]] = set()
     members: dict[str, set[str]] = {}

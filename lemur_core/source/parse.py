@@ -1,9 +1,9 @@
-"""One source file's text to its facts. Nothing is run; `ast` parses (several times faster than LibCST)."""
+"""Parse one source file into its facts. Nothing is run; `ast` is several times faster than LibCST."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
-from lemur_core.source.changes import changes_of, searches_of
+from lemur_core.source.changes import find_changes, find_searches
 from lemur_core.source.facts import (
     ASSIGN,
     CLASS,
@@ -17,7 +17,7 @@ from lemur_core.source.facts import (
     FileFacts,
     Statement,
 )
-from lemur_core.source.nested import nested_classes
+from lemur_core.source.nested import find_nested_classes
 from lemur_core.source.scopes import BUILTINS, Names, catches_import, import_aliases
 from lemur_core.source.text import Lines, normalise
 
@@ -25,9 +25,9 @@ Path = tuple[tuple[int, int], ...]
 
 
 def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
-    """The facts of one file.
+    """Return the facts of one file.
 
-    Args: builtins: tell reads of built-in names too, which else count only where the file binds them itself.
+    Args: builtins: include reads of built-in names; by default only of those that the file binds itself.
     Raises: SyntaxError (also for a broken encoding), RecursionError for absurdly nested code.
     """
     text = normalise(raw)
@@ -44,7 +44,7 @@ class _Reader:
         self.drafts: list[tuple[Statement, Names]] = []
         self.blocks: list[tuple[Block, Names]] = []
         self.classes: list[ClassFacts] = []
-        self.scopes: list[tuple[ast.stmt, int]] = []  # classes and functions, with the numbers of their statements
+        self.scopes: list[tuple[ast.stmt, int]] = []  # classes and functions, with their statement numbers
 
     def read(self, tree: ast.Module, known: frozenset[str]) -> FileFacts:
         self._suite(tree.body, ())
@@ -57,8 +57,8 @@ class _Reader:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__"
             for alias in node.names
         ]
-        nested = [one for node, number in self.scopes for one in nested_classes(tree, node, number, _class_facts)]
-        return FileFacts(statements, blocks, tuple(self.classes), _exports(tree), tuple(future), tuple(nested))
+        nested = [one for node, number in self.scopes for one in find_nested_classes(tree, node, number, _class_facts)]
+        return FileFacts(statements, blocks, tuple(self.classes), _read_exports(tree), tuple(future), tuple(nested))
 
     def _suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
@@ -94,7 +94,7 @@ class _Reader:
         if isinstance(node, ast.Try):
             suites.append(("finally", node.finalbody))
         spans = tuple((role, *self._span(body)) for role, body in suites)
-        start, end = self._lines_of(node)
+        start, end = self._line_span(node)
         block = Block(index, kind, start, end, path, (), spans, static, tuple(errors))
         self.blocks.append((block, names))
         for number, (_, body) in enumerate(suites):
@@ -103,15 +103,15 @@ class _Reader:
     def _span(self, body: Sequence[ast.stmt]) -> tuple[int, int]:
         if not body:
             return 0, 0
-        return self._lines_of(body[0])[0], self._lines_of(body[-1])[1]
+        return self._line_span(body[0])[0], self._line_span(body[-1])[1]
 
-    def _lines_of(self, node: ast.stmt) -> tuple[int, int]:
+    def _line_span(self, node: ast.stmt) -> tuple[int, int]:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         assert node.end_lineno is not None
         return self.lines.start(self._with_comments(first, node.col_offset)), self.lines.start(node.end_lineno + 1)
 
     def _with_comments(self, line: int, column: int) -> int:
-        """The first of the comment lines that stand directly above a statement, at its indentation."""
+        """Return the first of the comment lines directly above a statement, at its indentation."""
         while line > 1:
             above = self.lines.line(line - 1)
             stripped = above.lstrip()
@@ -131,7 +131,7 @@ class _Reader:
             self.scopes.append((node, index))
         draft, names = before or (None, Names(self.lines))
         names.visit(node)
-        start, end = self._lines_of(node)
+        start, end = self._line_span(node)
         kind = _kind(node)
         aliases = tuple(import_aliases(node)) if isinstance(node, ast.Import | ast.ImportFrom) else ()
         only_imports = bool(aliases)
@@ -161,8 +161,8 @@ class _Reader:
             types=tuple(dict.fromkeys(names.types)),
             shadows=names.shadows,
             registers=isinstance(node, ast.FunctionDef) and returns_its_argument(node),
-            changes=(*(draft.changes if draft else ()), *changes_of(node)),
-            searches=(*(draft.searches if draft else ()), *searches_of(node)),
+            changes=(*(draft.changes if draft else ()), *find_changes(node)),
+            searches=(*(draft.searches if draft else ()), *find_searches(node)),
         )
         self.drafts.append((statement, names))
 
@@ -180,7 +180,7 @@ class _Reader:
 
 
 def dotted(node: ast.expr) -> tuple[str, ...]:
-    """`a.b.c` as ("a", "b", "c"); empty for any other expression."""
+    """Return `a.b.c` as ("a", "b", "c"); empty for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -191,9 +191,9 @@ def dotted(node: ast.expr) -> tuple[str, ...]:
 
 
 def returns_its_argument(node: ast.FunctionDef) -> bool:
-    """Whether a function hands back its first argument as it got it, or hands back an inner function that does.
+    """Return whether a function returns its first argument unchanged, or an inner function that does.
 
-    Such a decorator records what it decorates somewhere; leaving it out changes no behaviour of the class itself.
+    Such a decorator registers what it decorates; removing it does not change the behaviour of the class itself.
     """
     own = list(_own_nodes(node))
     returned = [item.value for item in own if isinstance(item, ast.Return)]
@@ -212,7 +212,7 @@ def returns_its_argument(node: ast.FunctionDef) -> bool:
 
 
 def _own_nodes(node: ast.FunctionDef) -> Iterator[ast.AST]:
-    """The nodes of a function's body, without those inside inner functions and classes."""
+    """Yield the nodes of a function's body, without those of inner functions and classes."""
     waiting: list[ast.AST] = list(node.body)
     while waiting:
         item = waiting.pop()
@@ -233,14 +233,14 @@ def _changes(nodes: Sequence[ast.AST], name: str) -> bool:
 
 
 def _separable(lines: Lines, node: ast.If | ast.Try) -> bool:
-    """Whether the statements of a block can be taken one by one, as whole lines."""
+    """Return whether the statements of a block can be taken one by one, as whole lines."""
     if isinstance(node, ast.If) and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node.test)):
         return False  # the test binds a name
     return _spread(lines, node)
 
 
 def _spread(lines: Lines, node: ast.If | ast.Try) -> bool:
-    """Whether every suite begins on a line of its own."""
+    """Return whether every suite begins on a new line."""
     handlers = node.handlers if isinstance(node, ast.Try) else []
     for body in (node.body, *(handler.body for handler in handlers), node.orelse, getattr(node, "finalbody", [])):
         if body is node.orelse and len(body) == 1 and isinstance(node, ast.If) and isinstance(body[0], ast.If):
@@ -289,17 +289,17 @@ def _class_facts(node: ast.ClassDef, statement: int) -> ClassFacts:
             methods += [t.id for t in item.targets if isinstance(t, ast.Name)]
         elif isinstance(item, ast.If | ast.Try):
             methods += [sub.name for sub in ast.walk(item) if isinstance(sub, ast.FunctionDef | ast.AsyncFunctionDef)]
-    bases = tuple(dotted(_unsubscripted(base)) for base in node.bases)
+    bases = tuple(dotted(_drop_subscript(base)) for base in node.bases)
     return ClassFacts(node.name, statement, bases, tuple(dict.fromkeys(methods)), tuple(abstract))
 
 
-def _unsubscripted(node: ast.expr) -> ast.expr:
-    """`Generic[T]` as `Generic`."""
+def _drop_subscript(node: ast.expr) -> ast.expr:
+    """Return `Generic` for `Generic[T]`."""
     return node.value if isinstance(node, ast.Subscript) else node
 
 
-def _exports(tree: ast.Module) -> tuple[str, ...] | None:
-    found: list[str] | None = None
+def _read_exports(tree: ast.Module) -> tuple[str, ...] | None:
+    exports: list[str] | None = None
     for node in tree.body:
         target, value = None, None
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -308,7 +308,7 @@ def _exports(tree: ast.Module) -> tuple[str, ...] | None:
             target, value = node.target, node.value
         if isinstance(target, ast.Name) and target.id == "__all__" and isinstance(value, ast.List | ast.Tuple):
             names = [e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
-            found = names if isinstance(node, ast.Assign | ast.AnnAssign) else [*(found or ()), *names]
+            exports = names if isinstance(node, ast.Assign | ast.AnnAssign) else [*(exports or ()), *names]
         elif isinstance(target, ast.Name) and target.id == "__all__":
             return None  # computed: treated as if absent
-    return None if found is None else tuple(found)
+    return None if exports is None else tuple(exports)

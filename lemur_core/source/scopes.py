@@ -1,7 +1,7 @@
 """The global names that a statement reads and binds, by Python's own scope rules.
 
 Covers function, class, lambda and comprehension scopes, `global`, `nonlocal`, assignment expressions, `match`
-captures, imports inside functions, and the difference between what runs with the statement and what runs later.
+captures, imports inside functions, and whether code runs with the statement or later.
 Source of the rules: https://docs.python.org/3/reference/executionmodel.html#naming-and-binding
 """
 
@@ -30,13 +30,13 @@ class _Scope:
     def __init__(self, kind: int, parent: "_Scope | None") -> None:
         self.kind = kind
         self.parent = parent
-        self.bound: dict[str, int] = {}  # how many places bind the name
-        self.first: dict[str, int] = {}  # offset of the first of them
+        self.bound: dict[str, int] = {}  # number of bindings of the name
+        self.first: dict[str, int] = {}  # offset of the first binding
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
         self.imports: dict[str, list[int]] = {}  # name -> entries of Names.locals
-        self.branches = 0  # of a class body: depth of `if`, loops and the like
-        self.unsure: set[str] = set()  # of a class body: first bound in a branch
+        self.branches = 0  # class bodies: depth of `if`, loops and the like
+        self.unsure: set[str] = set()  # class bodies: names first bound in a branch
 
     def bind(self, name: str, offset: int) -> None:
         if self.branches and name not in self.bound:
@@ -53,35 +53,35 @@ class Names:
         self._module = _Scope(_MODULE, None)
         self._loads: list[tuple[_Scope, Use]] = []
         self._callees: set[ast.expr] = set()
-        self._kinds: set[ast.expr] = set()  # classes that `isinstance` asks for
+        self._kinds: set[ast.expr] = set()  # classes in `isinstance` checks
         self._global_stores: list[tuple[_Scope, Store]] = []
         self._local_scopes: list[_Scope] = []
         self._scopes: list[_Scope] = []
         self._locals: list[LocalImport] = []
         self._guards = 0
-        self._simple_end = 0  # of the simple statement that is being read
+        self._simple_end = 0  # end of the current simple statement
         self.touches: list[str] = []
         self.calls = False
         self.decorated: list[ast.expr] = []
         self.types: list[str] = []
 
     def visit(self, node: ast.AST) -> None:
-        """Take in one statement (or expression) of module level."""
+        """Add one top-level statement (or expression)."""
         self._statement(node, self._module, AT_DEFINITION)
 
     @property
     def binds(self) -> tuple[str, ...]:
-        """Global names bound as the statement runs."""
+        """Global names bound when the statement runs."""
         return tuple(self._module.bound)
 
     @property
     def late(self) -> tuple[str, ...]:
-        """Global names that a function of the statement binds, having declared them `global`."""
+        """Global names that the statement's functions bind, declared as `global`."""
         return tuple(dict.fromkeys(store.name for store in self.stores if store.name not in self._module.bound))
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Places that bind global names, in order."""
+        """Bindings of global names, sorted."""
         return tuple(
             sorted(
                 {s for scope, s in self._global_stores if self._is_global(scope, s.name)},
@@ -101,18 +101,18 @@ class Names:
         for entry, scope in zip(self._locals, self._local_scopes, strict=True):
             bound = entry.alias.bound
             alone = scope.bound.get(bound, 0) == 1 and not entry.is_global and not entry.in_class
-            result.append(entry._replace(stand_alone=alone and not self._captured(scope, bound)))
+            result.append(entry._replace(stand_alone=alone and not self._is_captured(scope, bound)))
         return tuple(result)
 
-    def _captured(self, scope: _Scope, name: str) -> bool:
-        """Whether a function around a scope binds the name too."""
+    def _is_captured(self, scope: _Scope, name: str) -> bool:
+        """Return whether an enclosing function binds the name too."""
         around = scope.parent
         return around is not None and (
-            (around.kind in {_FUNCTION, _COMPREHENSION} and name in around.bound) or self._captured(around, name)
+            (around.kind in {_FUNCTION, _COMPREHENSION} and name in around.bound) or self._is_captured(around, name)
         )
 
     def uses(self, known: Iterable[str]) -> tuple[Use, ...]:
-        """Reads of global names; builtins only where `known` says that the module binds such a name itself."""
+        """Return reads of global names; of builtins only those in `known`, which the module binds itself."""
         shadowed = BUILTINS & set(known)
         result = set()
         text = self._lines.text
@@ -120,7 +120,7 @@ class Names:
             if use.start >= 0 and text[use.start : use.ends[0]] != use.name.encode():
                 use = use._replace(start=-1)
             local = self._find(scope, use.name, use.start)
-            if use.name in scope.unsure:  # the class's own or the global one, as it happens: no other name will do
+            if use.name in scope.unsure:  # the class's own or the global one, decided at run time: it cannot be renamed
                 local, use = None, use._replace(start=-1)
             if local is None:
                 if use.name not in BUILTINS or use.name in shadowed:
@@ -135,14 +135,14 @@ class Names:
         return scope.kind == _MODULE or name in scope.globals
 
     def _find(self, scope: _Scope, name: str, offset: int) -> _Scope | None:
-        """The scope that a read of `name` in `scope` finds; None for the module's."""
+        """Return the scope in which a read of `name` in `scope` finds it; None for the module's."""
         here: _Scope | None = scope
         while here is not None and here.kind != _MODULE:
             if here is scope or here.kind != _CLASS:
                 if name in here.globals:
                     return None
                 if name in here.bound and name not in here.nonlocals:
-                    # A class body reads the global name until it has bound its own.
+                    # A class body reads the global name until it binds its own.
                     early = here.kind == _CLASS and offset <= here.first[name]
                     return None if early else here
             here = here.parent
@@ -169,9 +169,9 @@ class Names:
         return self._lines.offset(node.end_lineno, node.end_col_offset)
 
     def _word(self, name: str, start: int, end: int) -> Store:
-        """Where a name stands as a whole word between two offsets."""
-        found = re.compile(rb"(?<![\w.])" + re.escape(name.encode()) + rb"(?!\w)").search(self._lines.text, start, end)
-        at = found.start() if found else start
+        """Return the position of a name as a whole word between two offsets."""
+        match = re.compile(rb"(?<![\w.])" + re.escape(name.encode()) + rb"(?!\w)").search(self._lines.text, start, end)
+        at = match.start() if match else start
         return Store(name, at, at + len(name.encode()))
 
     # -- the walk ------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Names:
             self._touch(inner, scope)
 
     def _part(self, node: ast.expr) -> tuple[bool, int, bool]:
-        """Whether an expression is called, no place in a string, and whether `isinstance` asks for it."""
+        """Return whether an expression is called, no string offset, and whether it is in an `isinstance` check."""
         return node in self._callees, -1, node in self._kinds
 
     def _touch(self, node: ast.expr, scope: _Scope) -> None:
@@ -312,13 +312,13 @@ class Names:
                 self._touch(call.args[0], scope)
         self._statement(call, scope, when)
 
-    def _augmented(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:
+    def _augment(self, node: ast.AugAssign, scope: _Scope, when: int) -> None:
         if isinstance(node.target, ast.Name):
             start, end = self._start(node.target), self._end(node.target)
             self._loads.append((scope, Use(node.target.id, (), when, start, (end,), -1)))
         self._children(node, scope, when)
 
-    def _annotated(self, node: ast.AnnAssign, scope: _Scope, when: int) -> None:
+    def _annotation(self, node: ast.AnnAssign, scope: _Scope, when: int) -> None:
         self._note(node.annotation, scope)
         if node.value is not None:
             self._all([node.value, node.target], scope, when)
@@ -437,7 +437,7 @@ class Names:
 
 
 def fresh_name(wanted: str, taken: Container[str]) -> str:
-    """The name with the first number that makes it another one: `Block_2`."""
+    """Return the name with the first number that makes it unique: `Block_2`."""
     number = 2
     while f"{wanted}_{number}" in taken:
         number += 1
@@ -445,19 +445,19 @@ def fresh_name(wanted: str, taken: Container[str]) -> str:
 
 
 def last_name(node: ast.expr) -> str:
-    """`c` of `a.b.c` and of `c`; empty for any other expression."""
+    """Return `c` for `a.b.c` and for `c`; empty for any other expression."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def import_aliases(node: ast.Import | ast.ImportFrom) -> list[Alias]:
-    """The names of an import statement; `bound` is "*" for a star import."""
+    """Return the names of an import statement; `bound` is "*" for a star import."""
     if isinstance(node, ast.Import):
         return [Alias(a.name, 0, "", a.asname or a.name.split(".")[0], bool(a.asname)) for a in node.names]
     return [Alias(node.module or "", node.level, a.name, a.asname or a.name, False) for a in node.names]
 
 
 def catches_import(node: ast.Try | ast.TryStar) -> bool:
-    """Whether a `try` has a handler that takes a failed import."""
+    """Return whether a `try` has a handler for a failed import."""
     return any(_takes_import_error(handler.type) for handler in node.handlers)
 
 
@@ -477,8 +477,8 @@ _STATEMENTS: dict[type[ast.AST], Callable[..., None]] = {
     ast.Call: Names._call,
     ast.Dict: Names._dict,
     ast.Expr: Names._expression,
-    ast.AugAssign: Names._augmented,
-    ast.AnnAssign: Names._annotated,
+    ast.AugAssign: Names._augment,
+    ast.AnnAssign: Names._annotation,
     ast.Lambda: Names._lambda,
     ast.ClassDef: Names._class,
     ast.NamedExpr: Names._walrus,

@@ -1,6 +1,6 @@
-"""Source files as UTF-8 bytes with one kind of line end: the space in which all offsets of this package count.
+"""Source files as UTF-8 bytes with uniform line ends: all offsets of this package refer to them.
 
-And changes to a stretch of text by offsets, and moving a statement to another indentation.
+Also edits of a stretch of text by offsets, and moving a statement to another indentation.
 """
 
 import ast
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 
 def normalise(raw: bytes) -> bytes:
-    """The file's text as UTF-8 without byte-order mark and with `\\n` line ends.
+    """Return the file's text as UTF-8 without byte-order mark and with `\\n` line ends.
 
-    Raises: SyntaxError for an unknown or broken encoding (as Python itself does, PEP 263).
+    Raises: SyntaxError for an unknown or broken encoding (like Python itself, PEP 263).
     """
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     try:
@@ -27,7 +27,7 @@ def normalise(raw: bytes) -> bytes:
 
 
 class Lines:
-    """Line numbers (from 1, as `ast` counts them) to byte offsets and back."""
+    """Conversion between line numbers (from 1, as in `ast`) and byte offsets."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -38,30 +38,30 @@ class Lines:
             position = text.find(b"\n", position + 1)
 
     def offset(self, line: int, column: int) -> int:
-        """The offset of a position as `ast` gives it: line from 1, column in UTF-8 bytes."""
+        """Return the offset of an `ast` position: line from 1, column in UTF-8 bytes."""
         return self.starts[line - 1] + column
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """The offsets between which a node stands."""
+        """Return the start and end offsets of a node."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
 
     def start(self, line: int) -> int:
-        """The offset of a line's first byte; the length of the text for the line after the last."""
+        """Return the offset of a line's first byte; the length of the text for the line after the last."""
         return self.starts[line - 1] if line <= len(self.starts) else len(self.text)
 
     def number(self, offset: int) -> int:
-        """The line on which an offset lies."""
+        """Return the line that contains an offset."""
         return bisect_right(self.starts, offset)
 
     def line(self, number: int) -> bytes:
-        """One line without its end."""
+        """Return one line without its line end."""
         return self.text[self.start(number) : self.start(number + 1)].rstrip(b"\n")
 
 
 class Edit(NamedTuple):
-    """Replace the bytes from start to end."""
+    """A replacement of the bytes from start to end."""
 
     start: int
     end: int
@@ -69,7 +69,7 @@ class Edit(NamedTuple):
 
 
 def apply(text: bytes, start: int, end: int, edits: Iterable[Edit]) -> str:
-    """The text between two offsets with the edits made; an edit inside an earlier, wider one is dropped."""
+    """Return the text between two offsets with the edits applied; an edit inside an earlier, wider one is dropped."""
     pieces: list[bytes] = []
     at = start
     for edit in sorted(set(edits), key=lambda e: (e.start, -e.end)):
@@ -82,7 +82,7 @@ def apply(text: bytes, start: int, end: int, edits: Iterable[Edit]) -> str:
 
 
 def dedent(text: str, columns: int) -> str:
-    """The text moved left, but for the inside of multi-line strings (whose value would change)."""
+    """Return the text moved left, except the inside of multi-line strings (whose value would change)."""
     if not columns:
         return text
     inside = _string_lines(text)
@@ -94,12 +94,12 @@ def dedent(text: str, columns: int) -> str:
 
 
 def _string_lines(text: str) -> set[int]:
-    """Numbers of the lines that begin inside a string."""
+    """Return the numbers of the lines that begin inside a string."""
     inside: set[int] = set()
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.STRING and token.end[0] > token.start[0]:
                 inside.update(range(token.start[0] + 1, token.end[0] + 1))
     except (tokenize.TokenError, IndentationError):
-        pass  # the end of an indented fragment; its strings have been seen
+        pass  # the end of an indented fragment; its strings were read before
     return inside

@@ -1,4 +1,4 @@
-"""Names that a file reads and nothing in it defines."""
+"""Names that a file reads and does not define."""
 
 import ast
 
@@ -9,7 +9,7 @@ _KINDS = (messages.UndefinedName, messages.UndefinedExport, messages.ImportStarU
 
 
 def drop_unevaluated(tree: ast.Module) -> None:
-    """Leave out the annotations that Python never evaluates: quoted ones, and where the file postpones them, all."""
+    """Remove the annotations that Python never evaluates: quoted ones, and all if the file postpones them."""
     postponed = any(
         isinstance(node, ast.ImportFrom)
         and node.module == "__future__"
@@ -28,9 +28,9 @@ def drop_unevaluated(tree: ast.Module) -> None:
 
 
 def undefined_names(tree: ast.Module) -> dict[str, str]:
-    """What pyflakes finds undefined, each with where that is; a star import, which hides such names, too."""
-    found: dict[str, str] = {}
+    """Return the undefined names by pyflakes, with their lines; also star imports, which hide such names."""
+    lines: dict[str, str] = {}
     for item in Checker(tree, filename="block.py").messages:
         if isinstance(item, _KINDS):
-            found.setdefault(str(item.message_args[0]), f"line {item.lineno}: {item.message % item.message_args}")
-    return found
+            lines.setdefault(str(item.message_args[0]), f"line {item.lineno}: {item.message % item.message_args}")
+    return lines

@@ -326,7 +326,7 @@ def kill_and_go_on(file: Path, work: str, step: str, tmp_path: Path) -> None:
     assert process.returncode == 1
     (line,) = [line for line in told.splitlines() if "done" not in line or "killed" in line]
     assert "a task was killed; not done of" in line
-    assert line.endswith("start again to go on")
+    assert line.endswith("start again to resume")
     assert not psutil.pid_exists(process.pid)
     assert not any(one.is_running() for one in workers)
     again = start(file, work, tmp_path)

@@ -419,7 +419,7 @@ def test_output_in_the_way(snapshot: Path, place: Path, lemur_here: Any) -> None
     (place / "mine").mkdir()
     (place / "mine" / "thesis.tex").write_text("precious")
     done = lemur_here("curate", "rows.jsonl", "--out", "mine", "--force", cwd=place)
-    assert_one_line(done, 1, "mine: holds no manifest.json", "choose another --out")
+    assert_one_line(done, 1, "mine: has no manifest.json", "choose another --out")
     assert (place / "mine" / "thesis.tex").read_text() == "precious"
     done = lemur_here("curate", "rows.jsonl", "--out", "rows.jsonl", "--force", cwd=place)
     assert_one_line(done, 1, "rows.jsonl: is a file")

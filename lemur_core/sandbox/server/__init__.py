@@ -1,1 +1,1 @@
-"""The fork server and its jobs; it runs as a package of its own and imports the standard library alone."""
+"""The fork server and its jobs; it runs as a separate package and imports only the standard library."""

@@ -1,9 +1,9 @@
-"""What the forked process does: shut itself in, call the entry, report once, and leave without a farewell.
+"""The forked process: confine itself, call the entry, report once, and exit without cleanup.
 
 The report is the key of the job, a length, and JSON. The key is random, the descriptor has a random number, and both
-are in use only after the entry has returned, so prints, forged lines and early exits never pass for a result. What
-this does NOT stop: the entry and the foreign code that it calls share one process, so code that sets out to deceive can
-walk the stack for the key. A result says what well-meaning code did, not what hostile code is.
+are used only after the entry has returned, so prints, forged lines and early exits never pass for a result. What this
+does NOT stop: the entry and the foreign code that it calls share one process, so code that intends to deceive can walk
+the stack for the key. A result says what well-meaning code did, not what hostile code is.
 """
 
 import errno
@@ -18,8 +18,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import confine as walls
-from .foreign import causes_of, message_of
+from . import confine
+from .foreign import list_causes, message_of
 from .jobs import Limits, Message, Status
 
 #: The most that an entry may return, as JSON.
@@ -29,9 +29,9 @@ LENGTH_BYTES = 8
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.EROFS)
 _FRAMES = 6
 _ERROR_CHARACTERS = 4000
-_LOWEST, _HIGHEST = 64, 1000  # where the result descriptor may lie
+_LOWEST, _HIGHEST = 64, 1000  # range of the result descriptor
 
-# Bound here, so that foreign code which replaces them in their modules does not change how we report and leave.
+# Bound here, so that foreign code that replaces them in their modules does not change how we report and exit.
 _write, _exit, _dumps = os.write, os._exit, json.dumps
 
 
@@ -48,7 +48,7 @@ def run_child(
 ) -> None:
     """Run one job in this freshly forked process; never returns.
 
-    Args: settings: the server's. pipes: where output, errors and result go.
+    Args: settings: of the server. pipes: write ends for output, errors and result.
     """
     result = pipes[2]
     try:
@@ -60,9 +60,9 @@ def run_child(
             os.environ[name] = scratch
         tempfile.tempdir = None
         sys.dont_write_bytecode = True
-        walls.limit_resources(limits, base_bytes if sys.platform == "linux" else 0)
+        confine.limit_resources(limits, base_bytes if sys.platform == "linux" else 0)
         if settings["backend"] != "none":
-            walls.confine(settings["backend"], settings["readable"], scratch)
+            confine.confine(settings["backend"], settings["readable"], scratch)
     except BaseException as error:  # noqa: BLE001 (nothing may fall back into the server's loop)
         _report(result, key, Status.CRASHED, None, f"could not be confined, so was not run: {_describe(error)}")
     _report(result, key, *_call(entry, job["payload"]))
@@ -72,7 +72,7 @@ def _call(entry: Callable[[dict[str, object]], object], payload: dict[str, objec
     try:
         return Status.OK, entry(payload), ""
     except SystemExit as error:
-        return Status.CRASHED, None, f"the code asked the interpreter to exit (SystemExit: {error.code!s:.100})"
+        return Status.CRASHED, None, f"the code tried to exit the interpreter (SystemExit: {error.code!s:.100})"
     except BaseException as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
         return _classify(error), None, _describe(error)
 
@@ -101,14 +101,14 @@ def _leave_server(server_id: int) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
-        walls.die_with_parent()
-        walls.die_first()
-    if os.getppid() != server_id:  # it died before the line above took hold
+        confine.die_with_parent()
+        confine.die_first()
+    if os.getppid() != server_id:  # the server died before the lines above took effect
         _exit(1)
 
 
 def _arrange_files(output: int, errors: int, result: int) -> int:
-    """Keep the three pipes and an empty input, close all else, and move the result to a random number."""
+    """Keep the three pipes and an empty input, close everything else, and move the result to a random number."""
     import fcntl
 
     number = fcntl.fcntl(result, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(_LOWEST, _HIGHEST))
@@ -121,7 +121,7 @@ def _arrange_files(output: int, errors: int, result: int) -> int:
 
 
 def _classify(error: BaseException) -> Status:
-    causes = causes_of(error)
+    causes = list_causes(error)
     if any(isinstance(cause, MemoryError) for cause in causes):
         return Status.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and "can't allocate memory" in message_of(error):  # PyTorch's CPU allocator
@@ -132,7 +132,7 @@ def _classify(error: BaseException) -> Status:
 
 
 def _describe(error: BaseException) -> str:
-    """Type, message, and the last frames, without source lines (a frame's file may not be readable here)."""
+    """Return type, message, and the last frames, without source lines (a frame's file may not be readable here)."""
     frames = [
         f"  {Path(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
         for frame, line in traceback.walk_tb(error.__traceback__)

@@ -1,7 +1,8 @@
-"""What a job gives up before foreign code runs, and the self-test that looks whether it is out of reach then.
+"""Confinement of a job before foreign code runs, and the self-test that checks it.
 
-Limits, capabilities, files, system calls. Nothing here can be undone. Run in the forked child. The order matters: each
-step still needs what the next one takes away. The tests of the self-test are harmless even where the sandbox is broken.
+Limits, capabilities, files, system calls. Nothing here can be undone. It runs in the forked child. The order matters:
+each step still needs what the next one takes away. The attempts of the self-test are harmless even if the sandbox is
+broken.
 """
 
 import contextlib
@@ -22,9 +23,9 @@ _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _SIGKILL = 9
 _CAPABILITY_VERSION_3 = 0x20080522
 _OPEN_FILES = 1024
-_FIRST_TO_GO = "1000"  # the highest oom_score_adj; it takes no rights to raise one's own
+_FIRST_TO_GO = "1000"  # the highest oom_score_adj; raising one's own takes no privileges
 
-#: Readable besides the interpreter: what PyTorch asks the machine about itself. No other process's folder in /proc.
+#: Readable besides the interpreter: machine facts that PyTorch reads. No other process's folder in /proc.
 MACHINE_FILES = (
     *("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"),
     *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm/overcommit_memory"),
@@ -48,7 +49,7 @@ def load_sandlock(folder: str) -> None:
 
 
 def limit_resources(limits: Limits, base_bytes: int) -> None:
-    """Set the limits of the calling process, hard ones too, so that it cannot raise them again."""
+    """Set the resource limits of the calling process, hard ones too, so that it cannot raise them again."""
     cpu = max(1, int(limits.cpu_seconds + 0.999))
     wanted = {
         resource.RLIMIT_CORE: (0, 0),
@@ -66,11 +67,11 @@ def limit_resources(limits: Limits, base_bytes: int) -> None:
 
 
 def confine(backend: str, readable: Sequence[str], scratch: str) -> None:
-    """Close the calling process in: no capabilities, then files (Landlock), then system calls (seccomp).
+    """Confine the calling process: drop capabilities, then restrict files (Landlock), then system calls (seccomp).
 
     Under bubblewrap the file rules are the mounts of the server's namespace, so only the other two are added.
 
-    Raises: OSError or sandlock's SandlockError if one of them cannot be had.
+    Raises: OSError or sandlock's SandlockError if one of them is unavailable.
     """
     drop_capabilities()
     if backend == "sandlock":
@@ -79,34 +80,34 @@ def confine(backend: str, readable: Sequence[str], scratch: str) -> None:
 
 
 def die_first() -> None:
-    """Have the kernel end this process before any other when the machine runs out of memory; it may not undo this."""
+    """Make this process the first that the kernel kills when the machine runs out of memory; irreversible."""
     with contextlib.suppress(OSError):  # no /proc
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the server, its parent, dies."""
+    """Make the kernel kill this process when the server, its parent, dies."""
     prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def hide_memory() -> None:
-    """Bar the user's other processes from this one's memory and environment, and core dumps; children inherit it."""
+    """Deny other processes of the user this one's memory and environment; no core dumps. Children inherit it."""
     prctl(_PR_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every process that a job leaves behind, so that it can be found and ended."""
+    """Become the parent of every process that a job leaves behind, to be able to find and end it."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for good: matters only where the caller is root.
+    """Drop every capability for good; this matters only if the caller is root.
 
-    Raises: OSError if the kernel does not let go of them.
+    Raises: OSError if the kernel does not drop them.
     """
     prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
-        with contextlib.suppress(OSError):  # refused to ordinary users, who have none to lose
+        with contextlib.suppress(OSError):  # refused to ordinary users, who have none
             prctl(_PR_CAPBSET_DROP, capability)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
@@ -127,9 +128,9 @@ def _restrict_files(readable: Sequence[str], scratch: str) -> None:
 
 
 def find_breaches(payload: dict[str, object]) -> list[str]:
-    """What a confined job could do although it must not; empty if the walls stand.
+    """Return the forbidden actions that succeed in a confined job; empty if the sandbox works.
 
-    `canary` is a file of the caller's outside the scratch folder; `home` the user's home folder.
+    `canary` is a file of the caller outside of the scratch folder; `home` the user's home folder.
     """
     canary, home = Path(str(payload["canary"])), Path(str(payload["home"]))
     attempts: dict[str, Callable[[], object]] = {
@@ -139,7 +140,7 @@ def find_breaches(payload: dict[str, object]) -> list[str]:
         "truncate a file outside": lambda: os.truncate(canary, 1),
         "open a file outside for truncation": lambda: os.close(os.open(canary, os.O_RDONLY | os.O_TRUNC)),
         "change the mode of a file outside": lambda: canary.chmod(0o600),
-        "create a file outside": lambda: canary.with_name("made").touch(),
+        "create a file outside": lambda: canary.with_name("created").touch(),
         "rename a file outside": lambda: canary.rename(canary.with_name("moved")),
         "open an internet socket": lambda: socket.socket(socket.AF_INET).close(),
         "open a local socket": lambda: socket.socket(socket.AF_UNIX).close(),
@@ -151,7 +152,7 @@ def find_breaches(payload: dict[str, object]) -> list[str]:
     }
     breaches = [name for name, attempt in attempts.items() if _succeeds(attempt)]
     own = Path("self-test")
-    own.write_bytes(b"x")  # what is allowed must work, or nothing was proved
+    own.write_bytes(b"x")  # allowed actions must work, or the test proves nothing
     own.unlink()
     return breaches
 
@@ -172,7 +173,7 @@ def _fork() -> None:
 
 
 def _trace_parent() -> None:
-    """Ask to attach and let go at once: PTRACE_SEIZE does not stop the process."""
+    """Try to attach to the parent and detach at once: PTRACE_SEIZE does not stop the process."""
     assert sys.platform == "linux"
     for request in (0x4206, 17):
         call_kernel("ptrace", request, os.getppid(), 0, 0)

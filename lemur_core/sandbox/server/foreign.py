@@ -1,4 +1,4 @@
-"""Inside the sandbox: a foreign file as a module, and its errors as single lines, the same on every machine."""
+"""Inside the sandbox: load a foreign file as a module, and format its errors in one line, the same on every machine."""
 
 import importlib.util
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: The module that a network's file becomes.
+#: The module name of a network's file.
 NETWORK = "network"
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
@@ -15,7 +15,7 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+(?=[\w.+@~-])")
 
 
 def load(code: str, name: str) -> ModuleType:
-    """Execute a file as a module of this name; it lies in the working folder, where inspect and TorchScript look."""
+    """Execute code as a module of this name; its file is in the working folder, for inspect and TorchScript."""
     path = Path(f"{name}.py").resolve()
     path.write_text(code, encoding="utf-8", newline="\n")
     specification = importlib.util.spec_from_file_location(name, path)
@@ -28,26 +28,26 @@ def load(code: str, name: str) -> ModuleType:
 
 
 def run_text(payload: dict[str, Any]) -> object:
-    """An entry: what a file of `code` leaves under the name `answer`."""
+    """Entry of a job: execute the file `code`, and return its global `answer`."""
     return vars(load(payload["code"], NETWORK)).get("answer")
 
 
 def one_line(text: str, limit: int) -> str:
-    """The text without what differs from run to run: line breaks, addresses in memory, folders of this machine."""
+    """Return the text without what differs between runs: line breaks, memory addresses, folders of this machine."""
     text = _FOLDERS.sub("", _ADDRESS.sub("0x…", " ".join(text.split())))
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
 def message_of(error: BaseException) -> str:
-    """The message of a foreign exception."""
+    """Return the message of a foreign exception."""
     try:
         return str(error)
     except BaseException as broken:  # noqa: BLE001 (foreign code, too)
-        return f"(its message cannot be had: {type(broken).__name__})"
+        return f"(its message is unavailable: {type(broken).__name__})"
 
 
-def causes_of(error: BaseException) -> list[BaseException]:
-    """An exception, and what it was raised from or while handling, each once."""
+def list_causes(error: BaseException) -> list[BaseException]:
+    """Return an exception and its chain of causes and contexts, each once."""
     seen: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in seen:

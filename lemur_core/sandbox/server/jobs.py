@@ -1,4 +1,4 @@
-"""What goes into the sandbox and what comes out, and how it is sent. Standard library only: the server reads it too."""
+"""Jobs, outcomes, and how they are sent. Standard library only: the server imports this module too."""
 
 import json
 import socket
@@ -18,12 +18,12 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one job may use.
+    """Resource limits of one job.
 
-    `memory_bytes` bounds the growth of the address space over the preloaded worker, which is what an allocator meets:
-    NumPy then raises MemoryError, PyTorch RuntimeError. `scratch_bytes` is looked at some ten times a second, so a fast
-    writer can pass it by what it writes in that time; `file_bytes` is exact. CPU seconds are rounded up to whole ones.
-    A job is one process and starts no other.
+    `memory_bytes` bounds the growth of the address space over the preloaded server; at this limit NumPy raises
+    MemoryError, PyTorch RuntimeError. `scratch_bytes` is checked about ten times a second, so a fast writer can exceed
+    it by what it writes in that time; `file_bytes` is exact. CPU seconds are rounded up to whole ones. A job is one
+    process and cannot start another.
     """
 
     wall_seconds: float = 30.0
@@ -36,11 +36,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One call of trusted code (`entry`, as "package.module:function") on foreign code, in a process of its own.
+    """One call of trusted code (`entry`, as "package.module:function") on foreign code, in a separate process.
 
-    The entry is imported before the fork; it is called, confined, with `payload`, and returns what JSON can hold.
-    `scratch` is a folder of the caller's to use as the scratch folder: absolute, no link, and still there afterwards.
-    What lies in it then was written by foreign code: to be read as plain data, no links followed.
+    The entry is imported before the fork; it is called, confined, with `payload`, and returns a JSON-serializable
+    value. `scratch` is a folder of the caller to use as the scratch folder: absolute, without links, and not removed
+    afterwards. Its contents were then written by foreign code: read them as plain data, and follow no links.
     """
 
     key: str
@@ -51,24 +51,24 @@ class Job:
 
 
 class Status(StrEnum):
-    """How a job ended. Only OK carries a value."""
+    """How a job ended. Only OK has a value."""
 
     OK = "ok"
     ERROR = "error"  # the entry raised
     DENIED = "denied"  # the entry raised an error for lack of permission, or a forbidden system call ended the process
-    CRASHED = "crashed"  # ended by a signal, or before it reported
+    CRASHED = "crashed"  # ended by a signal, or before the report
     TIMEOUT = "timeout"  # wall or CPU seconds
     OUT_OF_MEMORY = "out_of_memory"
-    OVER_LIMIT = "over_limit"  # scratch space, threads, or the size of what it returned
+    OVER_LIMIT = "over_limit"  # scratch space, threads, or the size of the returned value
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one job.
+    """The outcome of one job.
 
-    `peak_bytes` is the largest resident set of the process, the preloaded libraries that it touched included. `stdout`
-    and `stderr` are the last kilobytes of what was printed: never evidence of anything, foreign code wrote them.
-    `reused`: known from an earlier run, with status, value and error alone.
+    `peak_bytes` is the largest resident set of the process, including the preloaded libraries that it touched.
+    `stdout_tail` and `stderr_tail` are the last kilobytes of the output: never evidence of anything, foreign code wrote
+    them. `reused`: known from an earlier run, with only status, value and error.
     """
 
     key: str
@@ -83,7 +83,7 @@ class Outcome:
 
 
 def read_report(text: str) -> tuple[Status, object, str]:
-    """Status, value and message from a report, which foreign code may have had a hand in."""
+    """Parse a report, which foreign code may have influenced, into status, value and message."""
     try:
         report = json.loads(text)
         return Status(report["status"]), report["value"], str(report["error"])
@@ -92,7 +92,7 @@ def read_report(text: str) -> tuple[Status, object, str]:
 
 
 class Channel:
-    """One end of the socket. Both ends are trusted: no job ever holds one."""
+    """One end of the socket. Both ends are trusted: no job ever has one."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -102,18 +102,18 @@ class Channel:
         self.closed = False
 
     def fileno(self) -> int:
-        """The descriptor, for a selector."""
+        """Return the descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be written."""
+        """Return whether data is waiting to be written."""
         return bool(self._outgoing) and not self.closed
 
     def send(self, message: Message) -> None:
-        """Queue one message and write what the socket takes now.
+        """Queue one message and write as much as the socket accepts now.
 
-        Raises: ValueError if it is too large, or JSON cannot hold it.
+        Raises: TypeError or ValueError if it is too large, or not serializable as JSON.
         """
         body = json.dumps(message).encode()
         if len(body) > MAX_MESSAGE_BYTES:
@@ -122,7 +122,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Write as much as the socket takes without blocking."""
+        """Write as much as the socket accepts without blocking."""
         while self._outgoing and not self.closed:
             try:
                 written = self._socket.send(self._outgoing)
@@ -134,7 +134,7 @@ class Channel:
             del self._outgoing[:written]
 
     def receive(self) -> list[Message]:
-        """The messages that have arrived whole; sets `closed` once the other end is gone."""
+        """Return the complete messages that have arrived; set `closed` once the other end is closed."""
         while not self.closed:
             try:
                 chunk = self._socket.recv(_READ_BYTES)
@@ -161,6 +161,6 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Close this end; the other end sees it at once."""
+        """Close this end; the other end notices at once."""
         self.closed = True
         self._socket.close()

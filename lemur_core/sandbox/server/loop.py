@@ -1,6 +1,6 @@
-"""The fork server: imports the heavy libraries once, then forks a child for each job and watches over it.
+"""The fork server: imports the heavy libraries once, then forks and monitors a child for each job.
 
-One thread, one loop. It ends when its caller goes (the socket closes), and its children end with it.
+One thread, one loop. It ends when the caller closes the socket, and its children end with it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import confine as walls
+from . import confine
 from .child import KEY_BYTES, run_child
 from .compiler import defer_compiler
 from .jobs import Channel, Limits, Message, Status, read_report
@@ -34,10 +34,11 @@ _INSPECT_SECONDS = 0.1
 Entry = Callable[[dict[str, object]], object]
 
 
-class Library(importlib.abc.MetaPathFinder):
-    """Entries by their names, and a finder of the caller's own packages, which lie where the caller has them.
+class EntryLoader(importlib.abc.MetaPathFinder):
+    """Entries by name, and a finder for the caller's own packages, in the caller's folders.
 
-    It finds nothing else that lies beside them; once they are hidden, anything but them.
+    It finds no other package in those folders; once the packages are hidden, it finds any other package instead of
+    them.
     """
 
     def __init__(self, packages: dict[str, str]) -> None:
@@ -47,9 +48,9 @@ class Library(importlib.abc.MetaPathFinder):
         sys.meta_path.insert(0, self)
 
     def preload(self, modules: Sequence[str], entries: Sequence[str]) -> None:
-        """Import it all, and make what was imported cheap to share with forked children.
+        """Import all of it, and make the imported objects cheap to share with forked children.
 
-        Raises: whatever a module raises while it is imported.
+        Raises: whatever a module raises during its import.
         """
         for name in modules:
             importlib.import_module(name)
@@ -59,10 +60,10 @@ class Library(importlib.abc.MetaPathFinder):
         for entry in entries:
             self.load(entry)
         gc.collect()
-        gc.freeze()  # so that a collection in a child does not copy every page that it looks at
+        gc.freeze()  # so that a collection in a child does not copy the pages that it visits
 
     def load(self, name: str) -> Entry:
-        """The function that "package.module:function" names.
+        """Return the function that "package.module:function" names.
 
         Raises: ImportError or AttributeError if there is none.
         """
@@ -72,7 +73,9 @@ class Library(importlib.abc.MetaPathFinder):
         return self._entries[name]
 
     def call(self, entry: Entry, payload: dict[str, object]) -> object:
-        """In a job: what the entry returns. Foreign code that it calls cannot import the caller's packages."""
+        """In a job: call the entry and return its result. The foreign code it runs cannot import the caller's
+        packages.
+        """
         self._hidden = True
         for name in [name for name in sys.modules if name.partition(".")[0] in self._packages]:
             del sys.modules[name]
@@ -81,9 +84,9 @@ class Library(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        """The spec of one of these packages; their modules are then found in the ordinary way.
+        """Return the spec of one of these packages; its modules are then imported in the usual way.
 
-        Raises: ModuleNotFoundError for one that is hidden, unless another package has its name.
+        Raises: ModuleNotFoundError if it is hidden, unless another package has the same name.
         """
         folder = self._packages.get(fullname)
         if folder is None:
@@ -99,7 +102,7 @@ class Library(importlib.abc.MetaPathFinder):
 
 
 def serve() -> None:
-    """Serve the caller at the other end of standard input until it goes."""
+    """Serve the caller at the other end of standard input until it disconnects."""
     channel = Channel(socket.socket(fileno=os.dup(0)))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -125,7 +128,7 @@ def _first_message(channel: Channel) -> Message:
 
 
 def _add_site_builtins() -> None:
-    """`exit`, `quit` and the like, which an interpreter without its `site` module lacks."""
+    """Add `exit`, `quit` and the like, which an interpreter without the `site` module lacks."""
     site.setquit()
     site.setcopyright()
     site.sethelper()
@@ -141,7 +144,7 @@ class _Server:
         self._root = Path(settings["root"])
         self._waiting: deque[Message] = deque()
         self._running: dict[int, Running] = {}
-        self._library = Library(settings["modules"])
+        self._loader = EntryLoader(settings["modules"])
         self._selector = selectors.DefaultSelector()
         self._inspected = 0.0
         self._base_bytes = 0
@@ -150,14 +153,14 @@ class _Server:
             os.set_blocking(end, False)
 
     def run(self) -> None:
-        """Set up, prove the walls, preload, then work until the caller goes."""
+        """Set up, run the self-test, preload, then serve jobs until the caller disconnects."""
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(self._wake[0], selectors.EVENT_READ, "wake")
         self._selector.register(self._channel, selectors.EVENT_READ, "caller")
         if sys.platform == "linux":
-            walls.hide_memory()
-            walls.adopt_orphans()
+            confine.hide_memory()
+            confine.adopt_orphans()
         if not self._ready():
             return
         while not self._channel.closed or self._channel.pending:
@@ -167,41 +170,41 @@ class _Server:
         stage = "breached"
         try:
             if self._backend == "sandlock":
-                walls.load_sandlock(self._settings["sandlock"])
+                confine.load_sandlock(self._settings["sandlock"])
             if self._backend != "none":
                 self._self_test()
             stage = "failed"
             sys.path.extend(path for path in self._settings["sys_path"] if path not in sys.path)
             _add_site_builtins()
-            self._library.preload(self._settings["preload"], self._settings["entries"])
+            self._loader.preload(self._settings["preload"], self._settings["entries"])
             self._base_bytes = address_space()
-        except Exception as error:  # noqa: BLE001 (whatever a library raises while it is imported is the caller's to report)
+        except Exception as error:  # noqa: BLE001 (the caller reports whatever an import raises)
             self._channel.send({"kind": stage, "error": f"{type(error).__name__}: {error}"})
             return False
         self._channel.send({"kind": "ready"})
         return True
 
     def _self_test(self) -> None:
-        """Run the denial tests in a confined child, before anything is preloaded.
+        """Run the self-test in a confined child, before anything is preloaded.
 
-        Raises: OSError naming what a job could do although it must not.
+        Raises: OSError that names the forbidden actions that succeeded.
         """
         entry = f"{__package__}.confine:find_breaches"
         payload = {"canary": self._settings["canary"], "home": self._settings["home"]}
-        found: list[Message] = []
+        outcomes: list[Message] = []
         self._fork({"number": 0, "entry": entry, "payload": payload, "limits": {}, "scratch": None})
         while self._running:
-            found += self._turn(report=False)
-        text = found[0]["text"]
-        status, value, error = (found[0]["status"], [], text) if found[0]["status"] else read_report(text)
+            outcomes += self._turn(report=False)
+        text = outcomes[0]["text"]
+        status, value, error = (outcomes[0]["status"], [], text) if outcomes[0]["status"] else read_report(text)
         if status != Status.OK:
-            raise OSError(f"self-test of the sandbox failed: {error} {found[0]['stderr_tail']}".rstrip())
+            raise OSError(f"self-test of the sandbox failed: {error} {outcomes[0]['stderr_tail']}".rstrip())
         if value != []:
             breaches = ", ".join(map(str, value)) if isinstance(value, list) else "answer nonsense"
             raise OSError(f"self-test of the sandbox: a job could {breaches}")
 
     def _turn(self, report: bool = True) -> list[Message]:
-        """Wait for something to happen, and deal with it; the jobs that ended."""
+        """Wait for the next event, handle it, and return the outcomes of the jobs that ended."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.pending else 0)
         self._selector.modify(self._channel, events, "caller")
         for key, mask in self._selector.select(self._pause()):
@@ -226,7 +229,7 @@ class _Server:
         return done
 
     def _pause(self) -> float | None:
-        """Seconds until a deadline or the next inspection; None without jobs."""
+        """Return the seconds until a deadline or the next inspection; None without jobs."""
         if not self._running:
             return None
         nearest = min(job.deadline for job in self._running.values())
@@ -245,7 +248,7 @@ class _Server:
     def _start(self, message: Message) -> None:
         try:
             self._fork(message)
-        except Exception as error:  # noqa: BLE001 (a module may raise anything; the loop must go on)
+        except Exception as error:  # noqa: BLE001 (a module may raise anything; the loop must continue)
             text = f"could not be started: {type(error).__name__}: {error}"
             self._channel.send({"kind": "outcome", "number": message["number"], "status": Status.ERROR, "text": text})
 
@@ -254,7 +257,7 @@ class _Server:
         name = f"job-{message['number']}-{secrets.token_hex(4)}"
         scratch = self._root / name if own else Path(message["scratch"])
         key = secrets.token_bytes(KEY_BYTES)
-        entry, limits = self._library.load(message["entry"]), Limits(**message["limits"])
+        entry, limits = self._loader.load(message["entry"]), Limits(**message["limits"])
         base_bytes = self._base_bytes or address_space()
         if own:
             scratch.mkdir(mode=0o700)
@@ -268,7 +271,7 @@ class _Server:
             raise
         if process == 0:
             ends = (output[1], errors[1], result[1])
-            entry = partial(self._library.call, entry)
+            entry = partial(self._loader.call, entry)
             run_child(entry, message, limits, str(scratch), self._settings, key, base_bytes, server_id, ends)
         for read, write in pipes:
             os.close(write)
@@ -288,7 +291,7 @@ class _Server:
         return done
 
     def _finish(self, job: Running, status: int, usage: Any) -> Message:
-        if self._backend == "none":  # behind walls there is nothing to leave behind: a job starts no processes
+        if self._backend == "none":  # a confined job leaves nothing behind: it cannot start processes
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(job.process, signal.SIGKILL)
             end_orphans(set(self._running))
@@ -311,7 +314,7 @@ class _Server:
         }
 
     def stop(self) -> None:
-        """End what runs, and remove every scratch folder."""
+        """End the running jobs, and remove every scratch folder."""
         for job in self._running.values():
             job.end(Status.CRASHED, "the server was stopped")
             os.waitpid(job.process, 0)

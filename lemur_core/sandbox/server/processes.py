@@ -1,4 +1,4 @@
-"""The processes of jobs as the server sees them: one in progress, the verdict at its end, and what it leaves behind."""
+"""The server's view of job processes: a running job, how it ended, and the removal of what it leaves behind."""
 
 import contextlib
 import hmac
@@ -15,7 +15,7 @@ from .child import KEY_BYTES, LENGTH_BYTES, MAX_VALUE_BYTES
 from .jobs import Limits, Status
 
 _BLOCK = 4096
-_LONGEST_PATH = 3500  # the kernel takes 4095 bytes
+_LONGEST_PATH = 3500  # the kernel's limit is 4095 bytes
 _MOST_ROUNDS = 100_000
 _TAIL_BYTES = 8192
 _CHUNK = 1 << 16
@@ -25,31 +25,33 @@ _MAX_FRAME = KEY_BYTES + LENGTH_BYTES + MAX_VALUE_BYTES + 1
 
 @dataclass(slots=True)
 class Running:
-    """A forked job."""
+    """A forked job that is running."""
 
     number: int
     process: int
     limits: Limits
     scratch: Path
     key: bytes
-    descriptors: tuple[int, int, int]  # where its output, errors and result arrive
-    keep: bool = False  # the scratch folder is the caller's
+    descriptors: tuple[int, int, int]  # read ends for output, errors and result
+    keep: bool = False  # the scratch folder belongs to the caller
     started: float = field(default_factory=time.monotonic)
     verdict: tuple[Status, str] | None = None
     tails: dict[int, bytearray] = field(default_factory=dict)
 
     @property
     def result(self) -> int:
-        """Where its report arrives."""
+        """The descriptor on which the report arrives."""
         return self.descriptors[2]
 
     @property
     def deadline(self) -> float:
-        """When its wall time is up, on the monotonic clock."""
+        """The end of its wall time, on the monotonic clock."""
         return self.started + self.limits.wall_seconds
 
     def take(self, descriptor: int) -> int | None:
-        """Read once what has arrived; of prints only the tail is kept. 0 at the end of the stream, None before more."""
+        """Read available data once, keeping only the tail of prints. Returns: the size; 0 at the end of the stream,
+        None if there is no data yet.
+        """
         try:
             chunk = os.read(descriptor, _CHUNK)
         except BlockingIOError:
@@ -64,28 +66,28 @@ class Running:
         return len(chunk)
 
     def drain(self) -> None:
-        """Read what is left in the pipes, once the process is gone, and close them."""
+        """Read the rest of the pipes after the process ended, and close them."""
         for descriptor in self.descriptors:
-            for _ in range(_MAX_PIPE // _CHUNK):  # bounded: without walls, something that escaped may still write
+            for _ in range(_MAX_PIPE // _CHUNK):  # bounded: if unconfined, an escaped process may still write
                 if not self.take(descriptor):
                     break
             os.close(descriptor)
 
     def end(self, status: Status, message: str) -> None:
-        """Kill it and remember why; the first reason stands."""
+        """Kill it and record why; the first reason counts."""
         if self.verdict is None:
             self.verdict = (status, message)
-        for kill in (os.killpg, os.kill):  # it may not have made its group yet
+        for kill in (os.killpg, os.kill):  # its process group may not exist yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.process, signal.SIGKILL)
 
     def check(self, now: float) -> None:
-        """End it when its wall time is up."""
+        """End it if its wall time is over."""
         if now >= self.deadline:
             self.end(Status.TIMEOUT, f"ran longer than {self.limits.wall_seconds:g} seconds (wall)")
 
     def inspect(self) -> None:
-        """End it when its scratch folder or its number of threads is over the limit."""
+        """End it if its scratch folder or number of threads exceeds the limit."""
         used = folder_bytes(self.scratch)
         if used is None:
             self.end(Status.OVER_LIMIT, "nested its folders too deep")
@@ -97,7 +99,7 @@ class Running:
             self.end(Status.OVER_LIMIT, f"started {threads} threads; the limit is {self.limits.threads}")
 
     def judge(self, wait_status: int, cpu_seconds: float) -> tuple[Status | None, str]:
-        """How it ended and why; None and the report, as JSON, if it reported and that is to be believed."""
+        """Return how it ended and why; None and the report, as JSON, if there is a report that can be trusted."""
         if self.verdict is not None:
             return self.verdict
         if os.WIFSIGNALED(wait_status):
@@ -118,18 +120,18 @@ class Running:
         if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu_seconds >= self.limits.cpu_seconds):
             return Status.TIMEOUT, f"used more than {self.limits.cpu_seconds:g} seconds of CPU"
         if number == signal.SIGSYS:
-            return Status.DENIED, "made a system call of another architecture, which is forbidden (SIGSYS)"
+            return Status.DENIED, "used a system call of another architecture, which is forbidden (SIGSYS)"
         if number == signal.SIGABRT and b"bad_alloc" in self.tails.get(self.descriptors[1], b""):
             return Status.OUT_OF_MEMORY, "aborted on a failed allocation in C++ (std::bad_alloc)"
         return Status.CRASHED, f"ended by {name} before the entry returned"
 
     def tail(self, descriptor: int) -> str:
-        """The last of what it printed."""
+        """Return the last part of its output on a descriptor."""
         return bytes(self.tails.get(descriptor, b"")).decode("utf-8", "replace")
 
 
 def folder_bytes(folder: Path) -> int | None:
-    """Bytes that a folder takes on disk, each entry counted as a block at least; None if it is nested too deep."""
+    """Return a folder's size on disk, with at least one block per entry; None if it is nested too deeply."""
     total, waiting = 0, [str(folder)]
     while waiting:
         path = waiting.pop()
@@ -143,25 +145,25 @@ def folder_bytes(folder: Path) -> int | None:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # the job moves, removes and locks things meanwhile
+            continue  # the job moves, removes and locks entries in the meantime
     return total
 
 
 def count_threads(process: int) -> int:
-    """Threads of a process; 0 once it is gone, or where there is no /proc."""
+    """Return the number of threads of a process; 0 if it has ended, or if there is no /proc."""
     try:
         text = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    found = re.search(r"^Threads:\s+(\d+)", text, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^Threads:\s+(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def end_orphans(spare: set[int]) -> None:
-    """Kill every child of this process but the ones to spare: what jobs without walls left behind. Linux only."""
+    """Kill every child of this process except those in `spare`: leftovers of unconfined jobs. Linux only."""
     if sys.platform != "linux":
         return
-    while orphans := _children() - spare:
+    while orphans := _list_children() - spare:
         for orphan in orphans:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
@@ -169,19 +171,19 @@ def end_orphans(spare: set[int]) -> None:
                 os.waitpid(orphan, 0)
 
 
-def _children() -> set[int]:
-    own, found = os.getpid(), set()
+def _list_children() -> set[int]:
+    own, children = os.getpid(), set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 if int(fields[1]) == own:
-                    found.add(int(folder.name))
-    return found
+                    children.add(int(folder.name))
+    return children
 
 
 def address_space() -> int:
-    """Bytes of address space that this process takes; 0 where that cannot be seen."""
+    """Return the bytes of address space that this process uses; 0 if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:
@@ -190,13 +192,13 @@ def address_space() -> int:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that a job has filled, however deep it nested its folders and whatever rights it took from them.
+    """Remove a folder that a job has filled, however deeply nested, and whatever permissions were removed.
 
-    Folders two levels down are moved up until none is left: no recursion, and no path that the kernel finds too long.
-    What cannot be removed stays.
+    Folders two levels down are moved up until none is left: no recursion, and no path that is too long for the kernel.
+    Entries that cannot be removed are left.
     """
     with contextlib.suppress(OSError):
-        for _ in range(_MOST_ROUNDS):  # a process without walls could go on making new ones
+        for _ in range(_MOST_ROUNDS):  # an unconfined process could keep creating new ones
             entries = list(folder.iterdir())
             for entry in entries:
                 if not _unlock(entry):
@@ -214,7 +216,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _unlock(path: Path) -> bool:
-    """Whether it is a folder (a link is not); if so, it can now be emptied."""
+    """Make a folder removable. Returns: False if the path is not a folder (a link is not one)."""
     if path.is_symlink() or not path.is_dir():
         return False
     path.chmod(0o700)

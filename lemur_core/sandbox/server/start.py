@@ -1,7 +1,7 @@
-"""The script that an interpreter is started with to become a server. Run by path; the standard library is enough.
+"""The script that turns an interpreter into a server. Run by path; it needs only the standard library.
 
-The files of this folder are imported as a package under a private name, so that an interpreter which does not have our
-distribution can run them, and foreign code that has a `sandbox` module of its own still finds that one.
+The files of this folder are imported as a package under a private name: an interpreter without our distribution can run
+them, and foreign code that has its own `sandbox` module still imports that one.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""The system calls that a job may make, as a seccomp filter. What is not listed is refused.
+"""The system calls that a job may make, as a seccomp filter. All others are refused.
 
-A list of what is allowed, so that a call which a later kernel adds (io_uring was one) is refused without our knowing
-of it. No sockets of any family, no new processes, no exec, no changes of permissions, owners or times (Landlock does
-not cover those), no signals, limits or memory of other processes.
+It is an allowlist, so that a call that a later kernel adds (io_uring was one) is refused before we know of it. No
+sockets of any family, no new processes, no exec, no changes of permissions, owners or times (Landlock does not cover
+those), no signals, limits or memory of other processes.
 
 Source: https://docs.kernel.org/userspace-api/seccomp_filter.html; numbers from the kernel's unistd headers.
 """
@@ -49,7 +49,7 @@ _ALLOWED = """
     getrandom/318/278
 """
 
-# name: (x86_64, aarch64), which argument decides, the mask laid over it (or None), the values allowed; "self" is our id
+# name: (x86_64, aarch64), index of the checked argument, its mask (or None), allowed values; "self" is our process ID
 _THREAD_FLAGS = 0x10000 | 0x800 | 0x100  # CLONE_THREAD, CLONE_SIGHAND, CLONE_VM: a thread, never a process
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 36, 37, 38)  # copies, flags, locks; not F_SETOWN, F_SETSIG: signals to others
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
@@ -65,7 +65,7 @@ _FILTERED: dict[str, tuple[tuple[int, int], int, int | None, tuple[int | str, ..
 }
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-#: Calls from here on are newer than the C libraries' first choice; those fall back to an older one only on ENOSYS.
+#: Calls from this number on are recent; C libraries that prefer them fall back to an older call only on ENOSYS.
 _FIRST_RECENT = 403
 
 _LOAD, _AND, _RETURN, _IF_EQUAL, _IF_AT_LEAST = 0x20, 0x54, 0x06, 0x15, 0x35
@@ -78,9 +78,9 @@ class _Program(ctypes.Structure):
 
 
 def build_filter(own_id: int) -> bytes:
-    """The filter program for this machine, for a process with this id.
+    """Return the filter program for this machine, for the process with this ID.
 
-    Raises: OSError on a machine whose system call numbers are not known here.
+    Raises: OSError on a machine whose system call numbers are unknown.
     """
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no system call filter for {sys.platform} on {platform.machine()}")
@@ -95,16 +95,16 @@ def build_filter(own_id: int) -> bytes:
             block += [_op(_IF_EQUAL, own_id if isinstance(value, str) else value, 0, 1), _op(_RETURN, _ALLOW)]
         block.append(refuse)
         code += [_op(_IF_EQUAL, numbers[column], 0, len(block)), *block]
-    for number in _allowed_numbers(column):
+    for number in _list_allowed(column):
         code += [_op(_IF_EQUAL, number, 0, 1), _op(_RETURN, _ALLOW)]
     code += [_op(_IF_AT_LEAST, _FIRST_RECENT, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS), refuse]
     return b"".join(code)
 
 
 def install_filter() -> None:
-    """Put the filter on the calling thread, which must be the only one; it cannot be taken off again.
+    """Install the filter on the calling thread, which must be the only one; it cannot be removed again.
 
-    Raises: OSError if the kernel does not take it.
+    Raises: OSError if the kernel refuses it.
     """
     code = build_filter(os.getpid())
     program = _Program(len(code) // 8, code)
@@ -113,19 +113,19 @@ def install_filter() -> None:
 
 
 def prctl(option: int, argument: int, more: object = 0) -> None:
-    """Ask the kernel to change what this process is. Raises: OSError if it does not."""
+    """Call prctl, which changes attributes of this process. Raises: OSError if it fails."""
     call_kernel("prctl", option, argument, more, 0, 0)
 
 
 def call_kernel(name: str, *arguments: object) -> None:
-    """Call a function of the C library. Raises: OSError if it does not give 0."""
+    """Call a function of the C library. Raises: OSError if it does not return 0."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name} {arguments[0]}: {os.strerror(number)}")
 
 
-def _allowed_numbers(column: int) -> list[int]:
-    """The numbers of the calls allowed whatever their arguments."""
+def _list_allowed(column: int) -> list[int]:
+    """Return the numbers of the calls that are allowed with any arguments."""
     lines = [line for line in _ALLOWED.splitlines() if not line.strip().startswith("#")]
     numbers = [entry.split("/")[1 + column] for line in lines for entry in line.split()]
     return [int(number) for number in numbers if number != "-"]

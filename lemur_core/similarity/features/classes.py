@@ -1,8 +1,8 @@
-"""The classes of a code, each by itself, as sets of shingles: what is compared to tell whose text a class is.
+"""The classes of a code as separate sets of shingles, to find the origin of a class.
 
-A class is the lexical view of its own lines, with all names alike but those that are read from something
-(`nn.Conv2d`): who renames a class, or those that it is made of, does not change it, and it is the same whether those
-are imported or stand in the same file. The training glue of LEMUR's contract is no part of it.
+A class is the lexical view of its own lines, with one placeholder for all names except attributes (`nn.Conv2d`):
+renaming the class, or the classes that it uses, changes nothing, and it does not matter whether those are imported or
+defined in the same file. The training functions of LEMUR's contract are left out.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from lemur_core.similarity.features.outline import CONTRACT_FUNCTIONS, ClassOutl
 from lemur_core.similarity.features.parts import outline_code
 from lemur_core.similarity.features.tokens import is_model_class, shingle_hashes, span_tokens
 
-#: A name that the lexical view abstracts.
+#: Placeholder of the names that the lexical view abstracts.
 _ANY = "_"
 
 
@@ -37,9 +37,9 @@ class ClassText(NamedTuple):
 
 
 def class_texts(code: str, name: str | None = None) -> list[ClassText]:
-    """The network classes of a code in their order, none of code that is no Python.
+    """Return the network classes of a code in order; none if it is not valid Python.
 
-    Args: name: only the class of this name, the largest of several.
+    Args: name: return only the class of this name, the largest of several.
     """
     outline = outline_code(code)
     if isinstance(outline, str):
@@ -74,33 +74,33 @@ def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np
 
 
 class ClassIndex:
-    """Classes by their shingles, asked for the nearest one: MinHash-LSH proposes, the exact Jaccard decides.
+    """Nearest-neighbour index of classes by their shingles: MinHash-LSH proposes, the exact Jaccard decides.
 
-    The chance to miss a pair is that of `lemur_core.similarity.index`.
+    See `lemur_core.similarity.index` for the chance of missing a pair.
     """
 
     def __init__(self, classes: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        """Index these classes, numbered as they come; none is empty."""
+        """Index these classes, numbered in order; none is empty."""
         self.threshold, self._classes, self._banding = threshold, classes, banding_for(threshold)
-        self._signatures = np.array([signature(one) for one in classes], np.uint32).reshape(-1, PERMUTATIONS)
+        self._signatures = np.array([signature(shingles) for shingles in classes], np.uint32).reshape(-1, PERMUTATIONS)
         keys = band_keys(self._signatures, self._banding).ravel()
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
 
     def nearest(self, shingles: npt.NDArray[np.uint64]) -> tuple[int, float] | None:
-        """The number of the class most similar to this one, and the similarity, if it reaches the threshold.
+        """Return the number of the most similar class and its similarity, if it reaches the threshold.
 
-        Of equals it is the first.
+        The first of several equally similar ones.
         """
         own = signature(shingles)
         keys = band_keys(own[None, :], self._banding)[0]
         low, high = (np.searchsorted(self._keys, keys, side) for side in ("left", "right"))
-        places = [self._order[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
-        numbers = np.unique(np.concatenate([_NONE, *places]) // self._banding.bands)
+        matches = [self._order[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
+        numbers = np.unique(np.concatenate([_NONE, *matches]) // self._banding.bands)
         estimates = np.count_nonzero(self._signatures[numbers] == own, axis=1) / PERMUTATIONS
         likely = numbers[estimates >= self.threshold - ESTIMATE_MARGIN].tolist()
-        found = [(jaccard(shingles, self._classes[number]), -number) for number in likely]
-        similarity, number = max(found, default=(0.0, 0))
+        similarities = [(jaccard(shingles, self._classes[number]), -number) for number in likely]
+        similarity, number = max(similarities, default=(0.0, 0))
         return (-number, similarity) if similarity >= self.threshold else None
 
 

@@ -1,8 +1,8 @@
-"""The structural view of a network: which layers it calls, how often, in which order, with which sizes.
+"""The structural view of a network: which layers it calls, how often, in which order, and with which sizes.
 
-The definition is the one that nn-dup published (order, bag of call names, bucketed hyperparameters), mended where it
-misreads valid code: the training glue of the LEMUR contract is left out, and a size counts alike whether it is written
-by keyword or by position. docs/similarity.md lists the differences.
+The definition is the one published with nn-dup (order, bag of call names, bucketed hyperparameters), fixed where it
+misreads valid code: the training functions of the LEMUR contract are left out, and a size counts in the same way by
+keyword and by position. docs/similarity.md lists the differences.
 
 Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 """
@@ -17,21 +17,21 @@ import numpy.typing as npt
 
 from lemur_core.similarity.features.outline import Outline
 
-#: Calls that count for the order of layers, as published.
+#: The number of calls that count for the order of layers, as published.
 SEQUENCE_CALLS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """A structure: the digest of the whole, and the set of its elements as sorted 64-bit hashes for the Jaccard."""
+    """A structure: the digest of the whole, and its set of elements as sorted 64-bit hashes for the Jaccard."""
 
     digest: bytes  # 16 bytes; equal only when order, bag and sizes are equal
-    elements: npt.NDArray[np.uint64]  # shape (n,); empty when the network calls nothing: then it is compared to nothing
-    layers: int  # calls counted
+    elements: npt.NDArray[np.uint64]  # shape (n,); empty if the network calls nothing: then it matches nothing
+    layers: int  # number of calls
 
 
 def fingerprint(outline: Outline) -> Fingerprint:
-    """The structural fingerprint of a module's outline."""
+    """Return the structural fingerprint of a module's outline."""
     bag = Counter(outline.layers)
     sizes = sorted(outline.sizes)
     elements = {_hash(f"{name}*{count}") for name, count in bag.items()}

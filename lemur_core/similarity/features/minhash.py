@@ -1,7 +1,7 @@
-"""MinHash signatures of shingle sets, and the bands by which LSH proposes pairs.
+"""MinHash signatures of shingle sets, and the bands with which LSH proposes pairs.
 
 The shingles are 64-bit hashes already, so a permutation is one multiply and add modulo 2**64, of which the upper half
-is kept (multiply-shift hashing); a signature takes a fraction of the time of hashing texts anew.
+is kept (multiply-shift hashing); this takes a fraction of the time of hashing texts again.
 
 Source: Broder 1997, "On the resemblance and containment of documents"; Dietzfelbinger et al. 1997, "A reliable
 randomized algorithm for the closest-pair problem" (multiply-shift); Leskovec, Rajaraman, Ullman, "Mining of Massive
@@ -17,24 +17,24 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 
-#: Permutations a signature, as published.
+#: Permutations per signature, as published.
 PERMUTATIONS = 256
 
-#: The name of how a signature is worked out, from the shingles' hashes to what is kept. Signatures of different schemes
-#: are never compared; the one here is ours, whatever release of datasketch is installed.
+#: The name of the signature scheme. Signatures of different schemes are never compared; this scheme is our own,
+#: independent of the installed release of datasketch.
 SCHEME = "multiply-shift64"
 
-#: The greatest chance that LSH may miss a pair whose Jaccard is just at the threshold.
+#: The maximum chance that LSH misses a pair whose Jaccard is exactly at the threshold.
 MISS_CHANCE = 1e-7
 
-#: How far below the threshold the MinHash estimate may lie for the exact Jaccard to be worked out.
+#: The exact Jaccard is computed if the MinHash estimate is at most this far below the threshold.
 ESTIMATE_MARGIN = 0.15
 
 _BLOCK = 32
 
 
 def signature(shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
-    """The MinHash signature of a non-empty set of 64-bit hashes, shape (256,)."""
+    """Return the MinHash signature of a non-empty set of 64-bit hashes, shape (256,)."""
     result = np.empty(PERMUTATIONS, np.uint32)
     for start in range(0, PERMUTATIONS, _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -45,30 +45,32 @@ def signature(shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
 
 
 class ShingleSets(Protocol):
-    """Shingle sets 0..n-1 with their signatures: what is compared."""
+    """Shingle sets 0..n-1 with their signatures."""
 
     signatures: npt.NDArray[np.uint32]  # shape (n, 256)
     set_sizes: IntArray
 
     def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
-        """The sorted distinct shingle hashes of one set."""
+        """Return the sorted distinct shingle hashes of one set."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Banding:
-    """How a signature is cut: `bands` keys of `rows` values each."""
+    """The division of a signature into `bands` keys of `rows` values each."""
 
     bands: int
     rows: int
 
     def miss_chance(self, jaccard: float) -> float:
-        """The chance that two sets of this Jaccard share no band: (1 - s**rows)**bands."""
+        """Return the chance that two sets of this Jaccard share no band: (1 - s**rows)**bands."""
         return float((1 - jaccard**self.rows) ** self.bands)
 
 
 def banding_for(threshold: float, *, effort: int = 0) -> Banding:
-    """The coarsest cut that misses a pair at `threshold` at most once in ten million; each `effort` takes a row off."""
+    """Return the coarsest banding that misses a pair at `threshold` at most once in ten million; each `effort` takes
+    one row off.
+    """
     rows = 32
     while rows > 1 and Banding(PERMUTATIONS // rows, rows).miss_chance(threshold) > MISS_CHANCE:
         rows -= 1
@@ -77,7 +79,7 @@ def banding_for(threshold: float, *, effort: int = 0) -> Banding:
 
 
 def band_keys(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArray[np.uint64]:
-    """One 64-bit key for each band, shape (n, bands); bands of different number never share keys."""
+    """Return one 64-bit key per band, shape (n, bands); different bands never share keys."""
     used = signatures[:, : banding.bands * banding.rows].astype(np.uint64)
     cut = used.reshape(len(signatures), banding.bands, banding.rows)
     keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=np.uint64), cut.shape[:2]) * _MIX
@@ -88,19 +90,19 @@ def band_keys(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArr
 
 
 def jaccard(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> float:
-    """Exact Jaccard similarity of two sets given as sorted distinct numbers; 0 when either is empty."""
+    """Return the exact Jaccard similarity of two sets of sorted distinct numbers; 0 if either is empty."""
     if not len(a) or not len(b):
         return 0.0
     if len(a) > len(b):
         a, b = b, a
-    places = np.searchsorted(b, a)
-    places[places == len(b)] = 0
-    shared = int(np.count_nonzero(b[places] == a))
+    indices = np.searchsorted(b, a)
+    indices[indices == len(b)] = 0
+    shared = int(np.count_nonzero(b[indices] == a))
     return shared / (len(a) + len(b) - shared)
 
 
 def buckets(signatures: npt.NDArray[np.uint32], banding: Banding) -> npt.NDArray[np.int32]:
-    """LSH buckets of all sets, shape (sets, bands); -1 where a set shares its band with no other."""
+    """Return the LSH buckets of all sets, shape (sets, bands); -1 where a set shares its band with no other."""
     count = len(signatures)
     table = np.full((count, banding.bands), -1, np.int32)
     step = 100_000
@@ -122,8 +124,8 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _constants(purpose: str) -> npt.NDArray[np.uint64]:
-    """256 fixed 64-bit numbers; from a digest, since library generators may change their streams."""
-    texts = [f"{purpose} {place}".encode() for place in range(PERMUTATIONS)]
+    """Return 256 fixed 64-bit numbers; from a digest, since library generators may change their streams."""
+    texts = [f"{purpose} {index}".encode() for index in range(PERMUTATIONS)]
     return np.array([int.from_bytes(hashlib.blake2b(t, digest_size=8).digest(), "little") for t in texts], np.uint64)
 
 

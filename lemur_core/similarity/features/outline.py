@@ -1,4 +1,6 @@
-"""One walk over a syntax tree that gathers what the similarities need: classes, functions, calls, the tree's digest."""
+"""One walk over a syntax tree that gathers the input of the similarities: classes, functions, calls, the tree's
+digest.
+"""
 
 import ast
 import hashlib
@@ -7,9 +9,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from lemur_core.similarity.features.sizes import sizes_of
+from lemur_core.similarity.features.sizes import read_sizes
 
-#: Training glue that the LEMUR contract asks of every network; it says nothing about the architecture.
+#: Training functions that the LEMUR contract requires of every network; they say nothing about the architecture.
 CONTRACT_FUNCTIONS = frozenset({"train_setup", "learn", "supported_hyperparameters"})
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -32,32 +34,40 @@ class ClassOutline:
 
 @dataclass(slots=True)
 class Outline:
-    """What one walk found, in source order (pre-order). Lines are counted from 1."""
+    """The result of one walk, in source order (pre-order). Lines are counted from 1."""
 
     classes: list[ClassOutline] = field(default_factory=list)
-    functions: list[tuple[str, int, int]] = field(default_factory=list)  # name, first and last line; none that is async
-    layers: list[str] = field(default_factory=list)  # last names of what is called, contract glue left out
+    functions: list[tuple[str, int, int]] = field(
+        default_factory=list
+    )  # name, first and last line; async ones are left out
+    layers: list[str] = field(
+        default_factory=list
+    )  # last names of the called functions, without the contract functions
     sizes: list[tuple[str, str]] = field(default_factory=list)  # (what, bucket) of the numbers in those calls
-    called: dict[Owners, set[str]] = field(default_factory=dict)  # names called as they are, glue included
+    called: dict[Owners, set[str]] = field(
+        default_factory=dict
+    )  # names that are called directly, contract functions included
     docstrings: list[tuple[int, int]] = field(default_factory=list)  # (line, UTF-8 column) of a dropped string
     names: set[str] = field(default_factory=set)  # identifiers: names, attributes, classes, functions
     text: list[str] = field(default_factory=list)  # the tree in pre-order, one node after another: injective
-    parts: list["Cut"] = field(default_factory=list)  # what of the source was known, or is now
+    parts: list["Cut"] = field(default_factory=list)  # cached stretches of the source
 
     @property
     def tree_digest(self) -> bytes:
-        """16 bytes; equal for codes that differ in comments, docstrings and layout only."""
+        """16 bytes; equal for codes that differ only in comments, docstrings and layout."""
         return hashlib.blake2b("\n".join(self.text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def _add(self, other: "Outline", line: int, owners: Owners, glue: bool) -> None:
-        """Take what a part holds, whose first line is `line`, inside these classes."""
+        """Add the outline of a part that begins at `line`, inside the classes `owners`."""
         before = len(self.classes)
-        for one in other.classes:
-            self.classes.append(ClassOutline(one.name, one.bases, one.has_forward, one.first + line, one.last + line))
+        for item in other.classes:
+            self.classes.append(
+                ClassOutline(item.name, item.bases, item.has_forward, item.first + line, item.last + line)
+            )
         self.functions += [(name, first + line, last + line) for name, first, last in other.functions]
         self.docstrings += [(at + line, column) for at, column in other.docstrings]
         for inner, names in other.called.items():
-            self.called.setdefault((*owners, *(before + place for place in inner)), set()).update(names)
+            self.called.setdefault((*owners, *(before + index for index in inner)), set()).update(names)
         if not glue:
             self.layers += other.layers
             self.sizes += other.sizes
@@ -67,27 +77,27 @@ class Outline:
 
 @dataclass(slots=True)
 class Part:
-    """A class or function by itself: what a walk over it finds, its lines counted from 0."""
+    """The outline of one class or function, its lines counted from 0."""
 
     outline: Outline
     function: str  # its name; empty for a class
     last: int
-    tokens: list[str] | None = None  # worked out where they are first asked for
-    alone: bool = True  # whether its tokens are the same wherever it stands
+    tokens: list[str] | None = None  # computed at first use
+    alone: bool = True  # whether its tokens are independent of its context
 
 
 @dataclass(slots=True)
 class Cut:
-    """A stretch of a source, whole lines, that holds one class or function and else comments at most, as it seems."""
+    """A stretch of whole lines that seems to contain one class or function, and otherwise at most comments."""
 
     line: int
     start: int  # in characters, as `stop`
     stop: int
     text: str
-    part: Part | None  # what is known of it; in the tree stands a mere name then
+    part: Part | None  # the cached part, if known; the tree has a placeholder name then
 
     def holds(self, statement: ast.stmt) -> bool:
-        """Whether it holds this statement, which begins on its first line, and nothing besides."""
+        """Return whether it contains this statement, which begins on its first line, and nothing else."""
         if not isinstance(statement, (ast.ClassDef, *_FUNCTIONS)):
             return False
         lines = self.text.removesuffix("\n").split("\n")
@@ -97,27 +107,27 @@ class Cut:
 
 
 def outline_tree(tree: ast.Module, cuts: Mapping[int, Cut] | None = None) -> Outline:
-    """The outline of a module. Iterative, so that deep nesting cannot exhaust the stack.
+    """Return the outline of a module. Iterative, so that deep nesting cannot exhaust the stack.
 
-    Args: cuts: by the line where a statement stands for them, a known one by its last: a name stands there. Where
-        nothing is known of one yet, and it holds what it seems to, it gets its part.
+    Args: cuts: by the line of their statement; for a known one, its last line, where the placeholder name is. An
+        unknown one gets its part here, if it really contains a class or function and nothing else.
     """
     return _walk(tree, 0, cuts or {})
 
 
 def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
-    """The outline of a tree, lines counted from `line`."""
-    found = Outline()
-    names = found.names
+    """Return the outline of a tree, with lines counted from `line`."""
+    outline = Outline()
+    names = outline.names
     owners: Owners = ()
     glue = False
-    write = found.text.append
-    stack: list[Any] = [tree]  # nodes, known parts, and what (owners, glue) are once all above is done
+    write = outline.text.append
+    stack: list[Any] = [tree]  # nodes, known parts, and the (owners, glue) to restore
     pop, push = stack.pop, stack.append
     while stack:
         node = pop()
         kind = type(node)
-        # the most frequent kinds first: they are most of all nodes
+        # the most frequent kinds first
         if kind is ast.Name:
             names.add(node.id)
             write("=" + node.id)
@@ -133,10 +143,10 @@ def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
         if kind is ast.Call:
             function, arguments, keywords = node.func, node.args, node.keywords
             if type(function) is ast.Name:
-                found.called.setdefault(owners, set()).add(function.id)
+                outline.called.setdefault(owners, set()).add(function.id)
             if not glue and (name := last_name(function)):
-                found.layers.append(name)
-                found.sizes += sizes_of(name, node)
+                outline.layers.append(name)
+                outline.sizes += read_sizes(name, node)
             write(f"Call\n*\n[{len(arguments)}\n[{len(keywords)}")
             stack += keywords[::-1]
             stack += arguments[::-1]
@@ -146,29 +156,29 @@ def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
             owners, glue = node
             continue
         if kind is Cut:
-            found._add(node.part.outline, node.line - line, owners, glue)
-            found.parts.append(node)
+            outline._add(node.part.outline, node.line - line, owners, glue)
+            outline.parts.append(node)
             continue
         if kind is ast.ClassDef:
             push((owners, glue))
-            owners = (*owners, len(found.classes))
-            found.classes.append(_outline_class(node, line, cuts))
+            owners = (*owners, len(outline.classes))
+            outline.classes.append(_outline_class(node, line, cuts))
             names.add(node.name)
         elif kind in _FUNCTIONS:
             push((owners, glue))
             if kind is ast.FunctionDef:
-                found.functions.append((node.name, node.lineno - line, (node.end_lineno or node.lineno) - line))
+                outline.functions.append((node.name, node.lineno - line, (node.end_lineno or node.lineno) - line))
             names.add(node.name)
             glue = glue or node.name in CONTRACT_FUNCTIONS
-        title, values = _FIELDS.get(kind) or _fields(kind)
+        title, values = _FIELDS.get(kind) or _describe_kind(kind)
         children: list[Any] = []
         write(title)
         for value in values(node):
             if isinstance(value, list):
                 if value and isinstance(value[0], ast.stmt):
                     if cuts:
-                        value = [_known(statement, cuts) for statement in value]
-                    _gather_docstrings(value, found, line)
+                        value = [_find_cut(statement, cuts) for statement in value]
+                    _gather_docstrings(value, outline, line)
                     if _is_docstring(node, value[0]):
                         value = value[1:]
                     write(f"[{len(value)}")
@@ -186,26 +196,26 @@ def _walk(tree: ast.AST, line: int, cuts: Mapping[int, Cut]) -> Outline:
                 write(repr(value))
         children.reverse()
         stack += children
-    return found
+    return outline
 
 
 def last_name(node: ast.AST) -> str | None:
-    """`Conv2d` of `torch.nn.Conv2d` and of `Conv2d`; None for anything else (a call's result, a subscript)."""
+    """Return `Conv2d` for `torch.nn.Conv2d` and `Conv2d`; None for other expressions (a call's result, a subscript)."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _known(statement: ast.stmt, cuts: Mapping[int, Cut]) -> ast.stmt | Cut:
-    """The cut that a statement fills, else the statement itself."""
+def _find_cut(statement: ast.stmt, cuts: Mapping[int, Cut]) -> ast.stmt | Cut:
+    """Return the cut that a statement fills, or the statement itself."""
     decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
     line = min([statement.lineno, *(item.lineno for item in decorators)]) if decorators else statement.lineno
     cut = cuts.get(line)
     if cut is None:
         return statement
     if cut.part is not None:
-        stands_for_it = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name)
-        return cut if stands_for_it else statement
+        is_placeholder = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name)
+        return cut if is_placeholder else statement
     if not cut.holds(statement):
         return statement
     inner = _walk(statement, cut.line, {})
@@ -215,18 +225,18 @@ def _known(statement: ast.stmt, cuts: Mapping[int, Cut]) -> ast.stmt | Cut:
     return cut
 
 
-#: More decimal digits Python may refuse to write.
+#: Python may refuse to format an int with more decimal digits.
 _MANY_DIGITS = 10**4000
 
 
 def _constant(value: object) -> str:
-    if type(value) is int and value >= _MANY_DIGITS:  # no constant of the syntax is negative
+    if type(value) is int and value >= _MANY_DIGITS:  # literals are never negative
         return hex(value)
     return repr(value)
 
 
-def _fields(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[Any, ...]]]:
-    """The name of a kind of nodes, and what reads the fields that count."""
+def _describe_kind(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[Any, ...]]]:
+    """Return the name of a node type, and a function that reads its relevant fields."""
     fields = [name for name in kind._fields if name not in _SILENT_FIELDS]
     get = attrgetter(*fields) if fields else None
     several = len(fields) > 1
@@ -236,8 +246,8 @@ def _fields(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[Any, ..
             return ()
         return get(node) if several else (get(node),)
 
-    made = _FIELDS[kind] = kind.__name__, get if get is not None and several else values
-    return made
+    entry = _FIELDS[kind] = kind.__name__, get if get is not None and several else values
+    return entry
 
 
 _FIELDS: dict[type[ast.AST], tuple[str, Callable[[ast.AST], tuple[Any, ...]]]] = {}
@@ -247,14 +257,14 @@ def _outline_class(node: ast.ClassDef, line: int, cuts: Mapping[int, Cut]) -> Cl
     return ClassOutline(
         name=node.name,
         bases=tuple(name for base in node.bases if (name := last_name(base)) is not None),
-        has_forward=any(_function(item, cuts) == "forward" for item in node.body),
+        has_forward=any(_function_name(item, cuts) == "forward" for item in node.body),
         first=node.lineno - line,
         last=(node.end_lineno or node.lineno) - line,
     )
 
 
-def _function(statement: ast.stmt, cuts: Mapping[int, Cut]) -> str | None:
-    """The name of the function that a statement defines, or that it stands for."""
+def _function_name(statement: ast.stmt, cuts: Mapping[int, Cut]) -> str | None:
+    """Return the name of the function that a statement defines or represents."""
     if isinstance(statement, _FUNCTIONS):
         return statement.name
     cut = cuts.get(statement.lineno)
@@ -270,15 +280,15 @@ def _is_docstring(owner: ast.AST, statement: ast.stmt | Cut) -> bool:
     )
 
 
-def _gather_docstrings(body: Sequence[ast.stmt | Cut], found: Outline, line: int) -> None:
-    """Mark strings that stand alone where a docstring may: first in a block, or on the line after a simple statement.
+def _gather_docstrings(body: Sequence[ast.stmt | Cut], outline: Outline, line: int) -> None:
+    """Record strings where a docstring may be: first in a block, or on the line after a simple statement.
 
-    This is where the published normalisation drops a string (right after an INDENT or NEWLINE token); one that
-    follows a blank line, a comment line or a nested block counts as code there, and so it does here.
+    This is where the published normalization drops a string (right after an INDENT or NEWLINE token); it counts a
+    string after a blank line, a comment line or a nested block as code, and so do we.
     """
-    for place, statement in enumerate(body):
+    for index, statement in enumerate(body):
         if isinstance(statement, ast.Expr):
-            before = body[place - 1] if place else None
+            before = body[index - 1] if index else None
             if before is None:
                 dropped = statement.col_offset > 0 or statement.lineno == 1
             elif isinstance(before, Cut) or hasattr(before, "body"):
@@ -286,4 +296,4 @@ def _gather_docstrings(body: Sequence[ast.stmt | Cut], found: Outline, line: int
             else:
                 dropped = statement.lineno == (before.end_lineno or 0) + 1
             if dropped:
-                found.docstrings.append((statement.lineno - line, statement.col_offset))
+                outline.docstrings.append((statement.lineno - line, statement.col_offset))

@@ -1,10 +1,10 @@
-"""The outline of a code, read with what is known of its parts: codes of one origin share most of their functions.
+"""The outline of a code, with a cache of its parts: codes of the same origin share most of their functions.
 
-A source is cut, by lines alone, where a class or function seems to begin at the margin or four columns from it. A
-stretch that is known from another code, as a class or function and nothing besides, is left out of the text that is
-parsed: a name alone stands in its place. Where the parser reads this name as a statement, it would have read the
-class or function there, since both begin a line of their own and end before the next; so the outline is the same as
-that of the whole code, and where the name is not found as a statement, the whole code is parsed.
+A source is cut, by its lines, where a class or function seems to begin at the margin or four columns from it. A stretch
+that is known from another code, as a class or function and nothing else, is replaced by a placeholder name in the text
+to parse. Where the parser reads this name as a statement, it would have read the class or function there, since both
+begin on a new line and end before the next one; so the outline is the same as that of the whole code. If the name is
+not parsed as a statement, the whole code is parsed.
 """
 
 import ast
@@ -14,20 +14,20 @@ from itertools import pairwise
 
 from lemur_core.similarity.features.outline import Cut, Outline, Part, outline_tree
 
-#: A network's code is tens of kilobytes at most; what is a hundred times larger is data, and is not parsed.
+#: A network's code is tens of kilobytes at most; a file a hundred times larger is data, and is not parsed.
 MAX_CODE_BYTES = 1_000_000
 
-#: Parts that are remembered, twice as many at most; one takes some kilobytes.
-_REMEMBERED = 8_192
+#: The number of cached parts, at most doubled; one takes some kilobytes.
+_CACHED_PARTS = 8_192
 _MAX_CHARACTERS = 20_000
 
-#: Where a stretch begins: decorators and what they stand above, a class or function, any statement at the margin; never
-#: after a line that goes on.
+#: Where a stretch begins: decorators with what they decorate, a class or function, any statement at the margin; never
+#: after a line that ends in a backslash.
 _BEGIN = re.compile(r"\n(?<!\\\n)(?:(?: {4})?@[^\n]*\n)*(?:(?: {4})?(?:def|class|async def) |(?=[^\W\d]))")
 _DEFINITION = re.compile(r" {4}|@|def |class |async def ")
-_HOLE = "_left_out_"
+_PLACEHOLDER = "_left_out_"
 
-#: Beginnings of lines that a Python since then may read: PEP 695 and 701; 696; 750 and 758.
+#: Line beginnings that are valid since a Python version: PEP 695 and 701; 696; 750 and 758.
 _LATER = tuple(
     (since, re.compile(text))
     for since, text in (
@@ -42,7 +42,7 @@ _NEWER = f"not Python {sys.version_info.major}.{sys.version_info.minor}, but per
 
 
 def outline_code(code: str) -> Outline | str:
-    """The outline of a code, or the reason (a short text) why it has none; never an error, whatever the text."""
+    """Return the outline of a code, or a short reason why it has none; never raises, whatever the text."""
     size = len(code) if code.isascii() else len(code.encode("utf-8", "surrogatepass"))
     if size > MAX_CODE_BYTES:
         return f"too large: {size:,} bytes of code, limit {MAX_CODE_BYTES:,}"
@@ -54,7 +54,7 @@ def outline_code(code: str) -> Outline | str:
         return _outline(code)
     except SyntaxError as error:
         line = error.lineno or 1
-        newer = any(since > sys.version_info[:2] and found.match(_line(code, line)) for since, found in _LATER)
+        newer = any(since > sys.version_info[:2] and pattern.match(_line(code, line)) for since, pattern in _LATER)
         return f"{_NEWER if newer else 'not Python'}: line {line}: {error.msg}"[:200]
     except ValueError as error:
         return f"not Python: {error}"[:200]
@@ -63,44 +63,44 @@ def outline_code(code: str) -> Outline | str:
 
 
 def _line(code: str, number: int) -> str:
-    """A line of a code, counted from 1; the beginning of a long one."""
+    """Return a line of a code, counted from 1; only the beginning of a long one."""
     return next(iter(code.splitlines()[number - 1 : number]), "")[:1_000]
 
 
 def of_another_python(reason: str) -> bool:
-    """Whether a reason why a code has no outline is that of another Python, which this one need not share."""
+    """Return whether a reason came from another Python version, and need not hold for this one."""
     return reason.startswith("not Python ") and not reason.startswith(_NEWER)
 
 
 def _outline(code: str) -> Outline:
-    if "\r" in code or _HOLE in code:
+    if "\r" in code or _PLACEHOLDER in code:
         return outline_tree(ast.parse(code))
-    cuts = _cuts(code)
+    cuts = _find_cuts(code)
     known = [cut for cut in cuts.values() if cut.part is not None]
     if not known:
-        found = outline_tree(ast.parse(code), cuts)
+        outline = outline_tree(ast.parse(code), cuts)
     else:
         try:
-            found = outline_tree(ast.parse(_without(code, known)), cuts)
+            outline = outline_tree(ast.parse(_replace_known(code, known)), cuts)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return outline_tree(ast.parse(code))
-        placed = {cut.line for cut in found.parts}
-        if not all(cut.line in placed for cut in known):
+        lines = {cut.line for cut in outline.parts}
+        if not all(cut.line in lines for cut in known):
             return outline_tree(ast.parse(code))
-    for cut in found.parts:
+    for cut in outline.parts:
         if cut.part is not None:
             _KNOWN.put(cut.text, cut.part)
-    return found
+    return outline
 
 
-def _cuts(code: str) -> dict[int, Cut]:
-    """Each stretch that seems to hold a class or function, by its first line; a known one by that where it ends."""
-    starts = [0, *(found.start() + 1 for found in _BEGIN.finditer(code)), len(code)]
+def _find_cuts(code: str) -> dict[int, Cut]:
+    """Return the stretches that seem to contain a class or function by first line, or by last line if known."""
+    starts = [0, *(match.start() + 1 for match in _BEGIN.finditer(code)), len(code)]
     cuts = {}
     line = 1
     for start, stop in pairwise(starts):
         text = code[start:stop]
-        head = text[0] != " " and code[stop : stop + 1] == " "  # of a class whose methods are stretches of their own
+        head = text[0] != " " and code[stop : stop + 1] == " "  # of a class whose methods are separate stretches
         if not head and len(text) <= _MAX_CHARACTERS and _DEFINITION.match(text):
             part = _KNOWN.get(text)
             cuts[line if part is None else line + part.last] = Cut(line, start, stop, text, part)
@@ -108,21 +108,23 @@ def _cuts(code: str) -> dict[int, Cut]:
     return cuts
 
 
-def _without(code: str, known: list[Cut]) -> str:
-    """The code with a name in place of each of these, where it ends: what stands around keeps its lines."""
+def _replace_known(code: str, known: list[Cut]) -> str:
+    """Return the code with each of these replaced by a placeholder on its last line; all other lines keep their
+    numbers.
+    """
     pieces = []
     at = 0
     for cut in known:
         before = cut.part.last if cut.part is not None else 0
         indent = "    " if cut.text[0] == " " else ""
         after = "\n" * (cut.text.count("\n") - before)
-        pieces += [code[at : cut.start], "\n" * before, indent, _HOLE, after]
+        pieces += [code[at : cut.start], "\n" * before, indent, _PLACEHOLDER, after]
         at = cut.stop
     return "".join(pieces) + code[at:]
 
 
 class _Recent:
-    """Parts by their text; those that were not asked for since the last few thousand new ones are forgotten."""
+    """A cache of parts by text; it forgets those not used since the last few thousand new ones."""
 
     def __init__(self) -> None:
         self._young: dict[str, Part] = {}
@@ -132,7 +134,7 @@ class _Recent:
         return self._young.get(text) or self._old.get(text)
 
     def put(self, text: str, part: Part) -> None:
-        if len(self._young) >= _REMEMBERED:
+        if len(self._young) >= _CACHED_PARTS:
             self._young, self._old = {}, self._young
         self._young[text] = part
 

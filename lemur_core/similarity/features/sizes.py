@@ -1,4 +1,4 @@
-"""The numbers in a call that describe an architecture: by keyword, by the place where a known layer takes them.
+"""The numbers in a call that describe an architecture: by keyword, or by the position in a known layer.
 
 Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 """
@@ -28,24 +28,24 @@ _POSITIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def sizes_of(name: str, call: ast.Call) -> list[tuple[str, str]]:
-    """(what, bucket) of the numbers in a call of `name`: by keyword, by known position, else by place in the call."""
+def read_sizes(name: str, call: ast.Call) -> list[tuple[str, str]]:
+    """Return (what, bucket) of the numbers in a call of `name`: by keyword, known position, or index in the call."""
     positions = _POSITIONS.get(name, ())
     sizes = []
-    for place, value in enumerate(call.args):
+    for index, value in enumerate(call.args):
         if (bucket := _bucket(value)) is None:
             continue
-        if place >= len(positions):
-            sizes.append((f"{name}#{place}", bucket))
-        elif positions[place] in SIZE_KEYWORDS:
-            sizes.append((positions[place], bucket))
+        if index >= len(positions):
+            sizes.append((f"{name}#{index}", bucket))
+        elif positions[index] in SIZE_KEYWORDS:
+            sizes.append((positions[index], bucket))
     named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in SIZE_KEYWORDS}
     sizes += [(what, bucket) for what, value in named.items() if what and (bucket := _bucket(value)) is not None]
     return sizes
 
 
 def _bucket(node: ast.expr) -> str | None:
-    """A number's nearest power of two (`0` for none above zero), a tuple of such, or None for anything else."""
+    """Return a number's nearest power of two (`0` if not positive), a tuple of such, or None for anything else."""
     if isinstance(node, ast.Tuple):
         return "(" + ",".join(_bucket(item) or "X" for item in node.elts) + ")" if len(node.elts) <= 8 else None
     if not isinstance(node, ast.Constant) or not isinstance(node.value, int | float):

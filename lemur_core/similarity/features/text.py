@@ -1,4 +1,4 @@
-"""Texts of any kind, prose or code: their tokens, their shingles, and which of many are nearly the same."""
+"""Texts of any kind, prose or code: tokens, shingles, and near-duplicate pairs."""
 
 import re
 import zlib
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-#: Tokens a shingle.
+#: Tokens per shingle.
 SHINGLE = 5
 
 _BLOCK = 256
@@ -18,23 +18,23 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def tokens_of(text: str) -> list[str]:
-    r"""The matches of `\w+|[^\w\s]`: words, numbers and single signs, in order, without white space.
+    r"""Return the matches of `\w+|[^\w\s]`: words, numbers and single signs, in order, without white space.
 
-    It needs no tokenizer of any model. A byte-pair tokenizer gives other numbers: it splits long names, and counts
+    It depends on no model's tokenizer. A byte-pair tokenizer gives other counts: it splits long names, and counts
     indentation and line breaks.
     """
     return _TOKEN.findall(text)
 
 
 def shingles(text: str) -> Numbers:
-    """The hashed shingles of a text, each once; of a text that is shorter than one, the whole of it."""
+    """Return the sorted distinct hashed shingles of a text; a text shorter than one shingle is one shingle."""
     tokens = tokens_of(text)
     grams = (" ".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1)))
     return np.array(sorted({zlib.crc32(gram.encode()) for gram in grams}), np.int64)
 
 
 def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numbers, Numbers]]:
-    """All pairs of places whose sets have this Jaccard or more, both ways round, some at a time; none with itself."""
+    """Yield all ordered pairs of indices whose sets have at least this Jaccard, in blocks; no index with itself."""
     if len(sets) < 2:
         return
     sizes = np.array([len(item) for item in sets], np.float64)
@@ -47,5 +47,5 @@ def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numb
         shared = (matrix[start:stop] @ matrix.T).toarray()
         shared[np.arange(stop - start), np.arange(start, stop)] = 0  # with itself
         union = sizes[start:stop, None] + sizes[None, :] - shared
-        one, other = np.nonzero(shared >= threshold * union)
-        yield one + start, other
+        first, second = np.nonzero(shared >= threshold * union)
+        yield first + start, second

@@ -1,8 +1,8 @@
-"""The lexical view of a network: its model region as a stream of tokens, and that as a set of hashed shingles.
+"""The lexical view of a network: its model region as a stream of tokens, and as a set of hashed shingles.
 
-The definitions are those that nn-dup published (names, numbers and strings abstracted, ten tokens a shingle), mended
+The definitions are those published with nn-dup (names, numbers and strings abstracted, ten tokens per shingle), fixed
 where they break on valid code: the scanner reads any layout (bare continuation lines, tabs), and a model class is
-recognised by what it is, not by a base spelled `Module`. docs/similarity.md lists the differences.
+recognized by its behaviour, not by a base spelled `Module`. docs/similarity.md lists the differences.
 
 Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
 """
@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from lemur_core.similarity.features.outline import Outline, Part
 
-#: Tokens a shingle, as published.
+#: Tokens per shingle, as published.
 SHINGLE_TOKENS = 10
 
 #: How much of the code a token keeps: `abstract` is the published definition; `literal` keeps every name, number and
-#: string, and numbers repeated shingles, so that another activation, width or depth is another network.
+#: string, and numbers repeated shingles, so that a different activation, width or depth makes a different network.
 Detail = Literal["abstract", "literal"]
 
 _STRING = (
@@ -49,31 +49,31 @@ _KEPT_PREFIXES = (
 
 
 def is_model_class(outline: Outline) -> list[bool]:
-    """For each class of the outline, whether it is a network or a part of one.
+    """Return, for each class of the outline, whether it is a network or a part of one.
 
-    It is when it derives from `Module`, from a class of the same file that is one, or when it defines `forward`
-    itself (which catches bases such as `nn.Sequential`, `ResNet` or a `BasicBlock` imported from elsewhere).
+    It is if it derives from `Module`, derives from such a class of the same file, or defines `forward` itself (which
+    catches bases such as `nn.Sequential`, `ResNet` or a `BasicBlock` imported from elsewhere).
     """
     model = [item.has_forward or "Module" in item.bases for item in outline.classes]
-    by_name = {item.name: place for place, item in enumerate(outline.classes)}
+    by_name = {item.name: index for index, item in enumerate(outline.classes)}
     derived: dict[int, list[int]] = {}
-    for place, item in enumerate(outline.classes):
+    for index, item in enumerate(outline.classes):
         for base in item.bases:
             if base in by_name:
-                derived.setdefault(by_name[base], []).append(place)
-    found = [place for place, chosen in enumerate(model) if chosen]
-    while found:
-        for place in derived.get(found.pop(), ()):
-            if not model[place]:
-                model[place] = True
-                found.append(place)
+                derived.setdefault(by_name[base], []).append(index)
+    waiting = [index for index, chosen in enumerate(model) if chosen]
+    while waiting:
+        for index in derived.get(waiting.pop(), ()):
+            if not model[index]:
+                model[index] = True
+                waiting.append(index)
     return model
 
 
 def region_lines(outline: Outline) -> list[tuple[int, int]]:
-    """Line spans (1-based, inclusive, merged) of the model classes and of the functions that they call by name.
+    """Return line spans (1-based, inclusive, merged) of the model classes and of the functions that they call by name.
 
-    Empty when there is no model class: the whole source is the region then.
+    Empty if there is no model class: the region is the whole source then.
     """
     model = is_model_class(outline)
     spans = [(item.first, item.last) for item, chosen in zip(outline.classes, model, strict=True) if chosen]
@@ -92,7 +92,7 @@ def region_lines(outline: Outline) -> list[tuple[int, int]]:
 
 
 def region_tokens(code: str, outline: Outline) -> tuple[list[str], frozenset[str]]:
-    """Tokens of the model region as written (comments and docstrings dropped), and the names declared in it."""
+    """Return the tokens of the model region as written (without comments and docstrings), and the names it declares."""
     spans = region_lines(outline) or [(1, code.count("\n") + code.count("\r") + 1)]
     tokens = span_tokens(code, outline, spans)
     declared = {item.name for item in outline.classes if any(first <= item.first <= last for first, last in spans)}
@@ -101,9 +101,9 @@ def region_tokens(code: str, outline: Outline) -> tuple[list[str], frozenset[str
 
 
 def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Tokens of some lines as written, comments and docstrings dropped.
+    """Return the tokens of some lines as written, without comments and docstrings.
 
-    Args: spans: first and last line of each stretch, from 1; beyond the last line nothing is read.
+    Args: spans: first and last line of each stretch, from 1; lines beyond the last are ignored.
     """
     code = code.replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
     starts = _line_starts(code)
@@ -115,26 +115,26 @@ def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -
         at = starts[first - 1]
         for cut in outline.parts:
             if first <= cut.line and cut.part is not None and cut.line + cut.part.last <= last:
-                between = _without(code, at, cut.start, docstrings)
+                between = _cut_out(code, at, cut.start, docstrings)
                 own = _part_tokens(cut.text, cut.part)
                 plain = plain and not _has_triple(between) and own is not None
                 tokens += _lex(between)
                 tokens += own or ()
                 at = cut.stop
-        rest = _without(code, at, starts[last], docstrings)
+        rest = _cut_out(code, at, starts[last], docstrings)
         plain = plain and not _has_triple(rest)
         tokens += _lex(rest)
-    if not plain and outline.parts:  # quotes nested in an f-string could be read as the start of a text over many lines
-        tokens = _lex("\n".join(_without(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
+    if not plain and outline.parts:  # nested quotes in an f-string could look like the start of a multi-line string
+        tokens = _lex("\n".join(_cut_out(code, starts[first - 1], starts[last], docstrings) for first, last in spans))
     return tokens
 
 
 def _part_tokens(text: str, part: Part) -> list[str] | None:
-    """The tokens of a part; None where they depend on what stands around it."""
+    """Return the tokens of a part; None if they depend on its context."""
     if part.tokens is None and part.alone:
         starts = _line_starts(text)
         docstrings = [(line + 1, column) for line, column in part.outline.docstrings]
-        cut = _without(text, 0, len(text), _docstring_spans(text, starts, docstrings))
+        cut = _cut_out(text, 0, len(text), _docstring_spans(text, starts, docstrings))
         part.alone = not _has_triple(cut)
         if part.alone:
             part.tokens = [sys.intern(token) for token in _lex(cut)]
@@ -151,12 +151,12 @@ def _lex(text: str) -> list[str]:
 
 
 def _line_starts(code: str) -> list[int]:
-    """Where each line begins, and one more."""
+    """Return the offset of each line, and of the end."""
     return list(accumulate((len(line) + 1 for line in code.split("\n")), initial=0))
 
 
 def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) -> npt.NDArray[np.uint64]:
-    """The set of shingles as sorted distinct 64-bit hashes, shape (n,); empty only when there are no tokens.
+    """Return the set of shingles as sorted distinct 64-bit hashes, shape (n,); empty only if there are no tokens.
 
     Two different shingles share a hash with a chance of 2**-64.
     """
@@ -173,8 +173,8 @@ def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) 
     count = len(values) - width + 1
     mixed = np.zeros(count, np.uint64)
     with np.errstate(over="ignore"):
-        for place in range(width):
-            mixed = mixed * _MULTIPLIER + values[place : place + count]
+        for offset in range(width):
+            mixed = mixed * _MULTIPLIER + values[offset : offset + count]
         mixed = _finish(mixed + np.uint64(width))
         unique, counts = np.unique(mixed, return_counts=True)
         if detail == "literal" and counts.max() > 1:
@@ -184,12 +184,12 @@ def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) 
 
 
 def literal_digest(tokens: list[str]) -> bytes:
-    """16 bytes that two token streams share only when they are the same, names and numbers included."""
+    """Return 16 bytes that are equal only for equal token streams, names and numbers included."""
     return hashlib.blake2b("\x1f".join(tokens).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _docstring_spans(code: str, starts: list[int], docstrings: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Character spans of the strings at these lines (from 1) and UTF-8 columns, in order."""
+    """Return the character spans of the strings at these lines (from 1) and UTF-8 columns, in order."""
     spans = []
     for line, column in sorted(docstrings):
         start = starts[line - 1]
@@ -200,7 +200,7 @@ def _docstring_spans(code: str, starts: list[int], docstrings: list[tuple[int, i
     return spans
 
 
-def _without(code: str, start: int, end: int, cuts: list[tuple[int, int]]) -> str:
+def _cut_out(code: str, start: int, end: int, cuts: list[tuple[int, int]]) -> str:
     pieces = []
     for first, last in cuts:
         if start <= first and last <= end:
@@ -214,7 +214,7 @@ def _hash(token: str) -> int:
 
 
 class _TokenTable(dict[str, int]):
-    """Token to 64-bit value, worked out once per distinct token and process."""
+    """Token to 64-bit value, computed once per distinct token and process."""
 
     def __init__(self, detail: Detail) -> None:
         super().__init__()
@@ -228,7 +228,9 @@ class _TokenTable(dict[str, int]):
 
 
 def _abstract(token: str) -> str:
-    """The published abstraction of one token: names that carry architecture stay, the rest becomes a placeholder."""
+    """Return the published abstraction of one token: names that carry architecture are kept, others become
+    placeholders.
+    """
     first = token[0]
     if first in "'\"" or (token[-1] in "'\"" and first.isalpha()):
         return "STR"

@@ -1,4 +1,4 @@
-"""What of a code is compared with others: its tree, its shingles, its structure, worked out from that code alone."""
+"""The views of a code for comparisons: tree, shingles and structure, computed from that code alone."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from lemur_core.similarity.features.tokens import Detail, literal_digest, region
 class Views:
     """The views of one valid code. Digests have 16 bytes."""
 
-    tree: bytes  # equal for codes that differ in comments, docstrings and layout only
+    tree: bytes  # equal for codes that differ only in comments, docstrings and layout
     literal: bytes  # equal for model regions with the same tokens, names and numbers included
     shingle_set: bytes  # equal for equal shingle sets
     shingles: npt.NDArray[np.uint64]  # sorted distinct hashes, never empty
@@ -26,9 +26,9 @@ class Views:
 
 
 def views_of(code: str, outline: Outline, detail: Detail = "abstract") -> Views | str:
-    """The views of a code, or the reason (a short text) why it has none.
+    """Return the views of a code, or a short reason why it has none.
 
-    Args: outline: of the code.
+    Args: outline: the outline of `code`.
     """
     tokens, declared = region_tokens(code, outline)
     shingles = shingle_hashes(tokens, declared, detail)
@@ -41,14 +41,16 @@ def views_of(code: str, outline: Outline, detail: Detail = "abstract") -> Views 
         literal=literal_digest(tokens),
         shingle_set=shingle_set,
         shingles=shingles,
-        signature=_signature_of(shingle_set, shingles),
+        signature=_find_signature(shingle_set, shingles),
         fingerprint=structure.digest,
         elements=structure.elements,
     )
 
 
-def _signature_of(shingle_set: bytes, shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
-    """Signature by content: near-copies, which a corpus is full of, share their shingle set with a neighbour."""
+def _find_signature(shingle_set: bytes, shingles: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    """Return the signature, cached by content: near-copies, which are common, share their shingle set with a
+    neighbour.
+    """
     known = _SIGNATURES.get(shingle_set)
     if known is None:
         if len(_SIGNATURES) >= 4096:

@@ -95,27 +95,27 @@ def test_it_is_the_class_that_the_original_gives(corpus, closed, run, original, 
 REFUSED = {
     "a function that returns an instance": (
         "def make():\n    class Inner(nn.Module):\n        def forward(self, x): return x\n    return Inner()\n",
-        "it is made as make runs, which does not return it",
+        "it is defined when make runs, which does not return it",
     ),
     "what nobody gives": (
         "def make(a, b, c=1):\n    class Inner(nn.Module):\n        def forward(self, x): return x + a\n    return Inner\n"
         "def other(x): return make(x, 2)\n",
-        "it depends on what make is given: a, b",
+        "it depends on arguments of make: a, b",
     ),
     "a method": (
         "class Outer:\n    def make(self):\n        class Inner(nn.Module):\n            def forward(self, x): return x\n"
         "        return Inner\n",
-        "it is made as method make of Outer runs",
+        "it is defined when method make of Outer runs",
     ),
     "a decorated function": (
         "def wrap(f): return lambda: f() or 1\n@wrap\ndef make():\n    class Inner(nn.Module):\n"
         "        def forward(self, x): return x\n    return Inner\n",
-        "it is made as make runs, which is decorated",
+        "it is defined when make runs, which is decorated",
     ),
     "one of two": (
         "def make(x=0):\n    class Inner(nn.Module):\n        def forward(self, x): return x\n"
         "    if x:\n        return Inner\n    return None\n",
-        "it is made as make runs, which does not return it",
+        "it is defined when make runs, which does not return it",
     ),
 }
 

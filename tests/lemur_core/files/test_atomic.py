@@ -152,7 +152,7 @@ FILE = "is a file, not a folder; choose another --out"
         ("file", True, FILE),
         ("dangling", False, FILE),
         ("full", False, "exists already; choose another --out, or add --force to replace it"),
-        ("full", True, "holds no manifest.json, so it was not made by lemur; choose another --out"),
+        ("full", True, "has no manifest.json, so lemur did not write it; choose another --out"),
         ("/", False, "exists already; choose another --out, or add --force to replace it"),
     ],
 )

@@ -229,7 +229,7 @@ def attack_server(payload: Payload) -> object:
 
 
 def kill_server(payload: Payload) -> object:
-    """Only for a sandbox without walls: its server belongs to the test."""
+    """Only for an unconfined sandbox: its server belongs to the test."""
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(5)
     return "the server lived"
@@ -376,7 +376,7 @@ def lift_limits(payload: Payload) -> object:
     return lifted
 
 
-def undo_walls(payload: Payload) -> object:
+def undo_confinement(payload: Payload) -> object:
     """Ask the kernel for back what was given up."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {

@@ -60,7 +60,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=["sandlock", "bubblewrap"])
 def box(request: pytest.FixtureRequest, shown: Path) -> Iterator[Sandbox]:
-    """A sandbox with walls; skipped where this back end does not work."""
+    """A confined sandbox; skipped if this back end does not work here."""
     if reason := missing(request.param):
         pytest.skip(reason)
     opened = open_sandbox(request.param, readable=[shown.parent])
@@ -70,20 +70,20 @@ def box(request: pytest.FixtureRequest, shown: Path) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def run(box: Sandbox) -> Run:
-    """Runs one job behind walls."""
+    """Run one confined job."""
     return lambda entry, limits=None, **payload: run_one(box, entry, limits, **payload)
 
 
 @pytest.fixture(scope="session")
 def open_box() -> Iterator[Sandbox]:
-    """A sandbox without walls: to see that the attacks are real, and what is kept in even then."""
+    """An unconfined sandbox: shows that the attacks are real, and what is contained even then."""
     with Sandbox(preload=(), sys_path=[HERE], limits=LIMITS, unsafe=True) as opened:
         yield opened
 
 
 @pytest.fixture
 def run_open(open_box: Sandbox) -> Run:
-    """Runs one job without walls."""
+    """Run one unconfined job."""
     return lambda entry, limits=None, **payload: run_one(open_box, entry, limits, **payload)
 
 

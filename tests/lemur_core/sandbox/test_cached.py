@@ -129,7 +129,12 @@ def test_what_an_outcome_is_kept_by(changes: dict[str, Any], differs: bool) -> N
 
 def test_an_outcome_is_kept_by_our_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what an entry imports, however: nothing else counts."""
-    texts = {"probe": "from train import parts\nimport train.more.deep\n", "parts": "", "more/deep": "", "other": ""}
+    texts = {
+        "compose/probe_guest": "from train import parts\nimport train.more.deep\n",
+        "parts": "",
+        "more/deep": "",
+        "other": "",
+    }
     for name, text in texts.items():
         (tmp_path / "train" / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "train" / f"{name}.py").write_text(text)

@@ -16,7 +16,7 @@ import torchvision
 from torchvision import tv_tensors
 
 def away():
-    return isinstance(sys.modules["torch._dynamo"], ours._StandIn) and "sympy" not in sys.modules
+    return isinstance(sys.modules["torch._dynamo"], ours._Placeholder) and "sympy" not in sys.modules
 
 def train():
     weight = torch.nn.Parameter(torch.ones(2))

@@ -159,13 +159,13 @@ def test_no_new_processes(run: Run, run_open: Run) -> None:
     assert outcome.value == dict.fromkeys(("fork", "subprocess", "posix_spawn", "exec"), "EPERM"), outcome
     outcome = run("daemonise", seconds=20)
     assert (outcome.status, outcome.error.partition(":")[0]) == (Status.DENIED, "PermissionError")
-    daemon = run_open("daemonise", seconds=20).value  # dies even without walls
+    daemon = run_open("daemonise", seconds=20).value  # dies even if unconfined
     with pytest.raises(ProcessLookupError):
         os.kill(daemon, 0)
 
 
-def test_walls_cannot_be_taken_down(run: Run) -> None:
-    found = run("undo_walls").value
+def test_confinement_cannot_be_undone(run: Run) -> None:
+    found = run("undo_confinement").value
     assert found.pop("core") == [0, 0, 0], "neither limit, nor dumpable"
     assert (found.pop("privileges"), found.pop("capabilities")) == (1, 0)
     assert set(found.values()) <= {"EPERM"}, found

@@ -116,7 +116,7 @@ def test_jobs_die_with_their_server(box: Sandbox) -> None:
 
 
 def test_job_that_kills_the_server(open_box: Sandbox) -> None:
-    """Only possible without walls. It is tried twice, the second time alone, and its neighbours come through."""
+    """Only possible if unconfined. It runs twice, the second time alone, and the other jobs succeed."""
     jobs = [Job(str(i), "attacks:sleep", {"seconds": 0.1, "x": i}) for i in range(6)]
     jobs[2] = Job("killer", "attacks:kill_server", {})
     outcomes = list(open_box.run(jobs))
@@ -203,7 +203,7 @@ def test_interrupted_caller_leaves_nothing(number: int, entry: str, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_caller_leaves_nothing_without_walls(number: int, tmp_path: Path) -> None:
+def test_interrupted_caller_leaves_nothing_unconfined(number: int, tmp_path: Path) -> None:
     interrupt(number, "none", "sleep", tmp_path)
 
 
@@ -219,7 +219,7 @@ def test_close_is_final() -> None:
         next(opened.run([]))
 
 
-def test_refuses_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_if_unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemur_core.sandbox.client.find_package", lambda name: "")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError) as refusal, Sandbox(preload=()):

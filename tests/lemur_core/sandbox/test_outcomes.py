@@ -41,7 +41,7 @@ def test_memory(run: Run, run_open: Run, entry: str, payload: dict[str, Any]) ->
     assert outcome.status in {Status.OUT_OF_MEMORY, Status.ERROR}
     assert "memory" in outcome.error.lower()
     assert outcome.peak_bytes < 2**30
-    assert run_open(entry, Limits(memory_bytes=2**29), **payload).status == outcome.status, "even without walls"
+    assert run_open(entry, Limits(memory_bytes=2**29), **payload).status == outcome.status, "even if unconfined"
 
 
 def test_torch(run_torch: Run) -> None:
@@ -77,8 +77,8 @@ def test_value_sizes(run: Run) -> None:
     [
         ("_exit", 0, "exited with code 0 before the entry returned: the code, or a thread that it started, called"),
         ("_exit", 3, "exited with code 3 before the entry returned"),
-        ("sys.exit", 0, "the code asked the interpreter to exit (SystemExit: 0)"),
-        ("atexit", 0, "the code asked the interpreter to exit (SystemExit: 0)"),
+        ("sys.exit", 0, "the code tried to exit the interpreter (SystemExit: 0)"),
+        ("atexit", 0, "the code tried to exit the interpreter (SystemExit: 0)"),
         ("thread", 0, "exited with code 0 before the entry returned"),
         ("segfault", 0, "ended by SIGSEGV before the entry returned"),
         ("abort", 0, "ended by SIGABRT before the entry returned"),
@@ -115,7 +115,7 @@ def test_replaced_functions(run: Run) -> None:
     ("entry", "payload", "status", "message"),
     [
         ("fail", {"kind": "value"}, Status.ERROR, "ValueError: a clear message"),
-        ("fail", {"kind": "odd"}, Status.ERROR, "OddError: (its message cannot be had: RuntimeError)"),
+        ("fail", {"kind": "odd"}, Status.ERROR, "OddError: (its message is unavailable: RuntimeError)"),
         ("fail", {"kind": "chained"}, Status.DENIED, "RuntimeError: could not cache"),
         ("fail", {"kind": "recursion"}, Status.ERROR, "RecursionError: maximum recursion depth exceeded"),
         ("leave", {"how": "interrupt"}, Status.ERROR, "KeyboardInterrupt"),

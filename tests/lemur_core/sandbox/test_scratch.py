@@ -27,9 +27,9 @@ def run_in(box: Sandbox, folder: Path | str | None, entry: str, **payload: objec
     return outcome
 
 
-@pytest.mark.parametrize("walls", [True, False])
-def test_it_stays_and_the_next_job_finds_it(box: Sandbox, open_box: Sandbox, folder: Path, walls: bool) -> None:
-    first, second = (run_in(box if walls else open_box, folder, "keep", name=name) for name in ("first", "second"))
+@pytest.mark.parametrize("confined", [True, False])
+def test_it_stays_and_the_next_job_finds_it(box: Sandbox, open_box: Sandbox, folder: Path, confined: bool) -> None:
+    first, second = (run_in(box if confined else open_box, folder, "keep", name=name) for name in ("first", "second"))
     assert (first.value, second.value) == ([], ["first"]), (first, second)
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"first": "kept", "second": "kept"}
 

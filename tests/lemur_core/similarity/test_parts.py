@@ -179,7 +179,7 @@ def test_what_is_known_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_few_parts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_REMEMBERED", 10)
+    monkeypatch.setattr(parts, "_CACHED_PARTS", 10)
     for number in range(100):
         outline_code(f"def f{number}():\n    pass\n")
     assert len(parts._KNOWN._young) + len(parts._KNOWN._old) <= 20

@@ -322,7 +322,7 @@ def test_names_like_those_that_are_refused() -> None:
 
 
 def test_keys_and_names() -> None:
-    with pytest.raises(UserError, match="1: given twice"):
+    with pytest.raises(UserError, match="1: appears twice"):
         bundle([part("1", "Main = 1\n"), part("1", "Main = 1\n")])
     with pytest.raises(UserError, match="1: no Main in its code"):
         bundle([part("1", "Other = 1\n")])

@@ -40,5 +40,5 @@ def test_quality_by_pylint_where_it_is(tmp_path: Path) -> None:
     found = code_quality("x = 1\n", "net", python=str(python))
     assert (found.by, found.score) == ("pylint 3.3.9", 0.90)
     python.write_text("#!/bin/sh\ncase \"$2\" in -c) echo 3.3.9;; *) echo broken >&2; echo '{';; esac\n")
-    with pytest.raises(UserError, match=r"-m pylint: gives no JSON: broken; mend or remove Pylint"):
+    with pytest.raises(UserError, match=r"-m pylint: returned no JSON: broken; repair or remove Pylint"):
         code_quality("x = 1\n", "net", python=str(python))
