@@ -1,1 +1,1 @@
-"""What is written down: records, schemas, manifests, dataset folders."""
+"""Records, schemas, manifests and dataset folders: everything that is written to disk."""

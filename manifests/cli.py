@@ -14,22 +14,22 @@ def publish(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.", show_default=False)],
     repo_id: Annotated[str, typer.Option("--repo-id", metavar="OWNER/NAME", help="The dataset repository.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be changed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="Made when it is missing.")] = "main",
+    revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="Created if missing.")] = "main",
     tag: Annotated[str | None, typer.Option("--tag", help="A name for the commit.", show_default=False)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what somebody else changed there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite changes by somebody else.")] = False,
     not_secret: Annotated[
         list[str] | None,
         typer.Option(
             "--not-secret",
             metavar="DIGEST",
-            help="What looks like this secret is none; repeatable.",
+            help="Ignore the secret finding with this digest (false positive); repeatable.",
             show_default=False,
         ),
     ] = None,
-    page: Annotated[bool, typer.Option("--page", help="Its page to look at, too (index.html, page/).")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Also publish the HTML page (index.html, page/).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Put a finished folder on the Hugging Face Hub, in one commit."""
@@ -38,7 +38,7 @@ def publish(
     run_publish(
         folder,
         repo_id,
-        verify=context.obj,  # the checks of every kind of folder, which the floor above knows
+        verify=context.obj,  # the checks of every kind of folder, passed in from `lemur`
         revision=revision,
         tag=tag,
         private=private,
@@ -59,7 +59,7 @@ def pull(
     force: Annotated[bool, typer.Option("--force", help="Replace an older folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Fetch a published folder, and check every file against its manifest."""
+    """Fetch a published folder and check every file against its manifest."""
     from manifests.publish.command import run_pull
 
     run_pull(repo_id, out, revision=revision, force=force, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Options of a run that is divided into tasks: the same for every command that can be."""
+"""Options of a distributed run: the same for every command that supports it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ _PANEL = "In tasks, here or on a cluster"
 
 
 class ExecutorName(StrEnum):
-    """What runs the tasks of a divided run."""
+    """The executor of a distributed run's tasks."""
 
     local = "local"
     slurm = "slurm"
@@ -50,9 +50,9 @@ class Division:
 def divided(
     out: Path, executor: ExecutorName | None, tasks: int | None, workers: int | None, work: str | None
 ) -> Division | None:
-    """How the work is divided, with defaults; None where it is not.
+    """Return the options of a distributed run, with defaults; None if the run is not distributed.
 
-    Raises: UsageError for options of a divided run without an executor.
+    Raises: UsageError for options of a distributed run without an executor.
     """
     if executor is None:
         if tasks is not None or workers is not None or work is not None:

@@ -1,4 +1,4 @@
-"""Options that commands of several packages share."""
+"""Options shared by commands of several packages."""
 
 from typing import Annotated
 

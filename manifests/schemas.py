@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of all record types and of a corpus file: `python -m manifests.schemas`."""
+"""Write the JSON Schemas of all record types and of a corpus file: `python -m manifests.schemas`."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).with_name("schemas")
 
 
 def schema_texts() -> dict[str, str]:
-    """File name to text, for every record type, the manifest and a corpus."""
+    """Return file name to text, for every record type, the manifest and a corpus."""
     models: tuple[type[Record], ...] = (*RECORD_TYPES, Manifest, Corpus)
     return {
         f"{model.__name__}.json": json.dumps(model.model_json_schema(), indent=2, sort_keys=True) + "\n"

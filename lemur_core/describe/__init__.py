@@ -1,1 +1,1 @@
-"""A graph for readers: named patterns, sentences, pictures."""
+"""Describe a graph for readers: named patterns, sentences, pictures."""

@@ -1,33 +1,33 @@
-"""What the dimensions of the values in a graph stand for, told from the operations that they meet."""
+"""Infer the meaning of the dimensions of each value in a graph from the operations that use it."""
 
 from collections.abc import Iterator
 
 from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref
 
-#: One letter for each dimension: N batch, C channels, D, H, W space, L length; `?` where nothing tells.
+#: One letter per dimension: N batch, C channels, D, H, W space, L length; `?` if unknown.
 Layout = str
 
 _SPACE = {1: "L", 2: "HW", 3: "DHW"}
-#: Operations that leave each dimension what it is.
+#: Operations that preserve the meaning of each dimension.
 _SAME_RANK = frozenset({"constant_pad_nd", "roll", "slice", "stop_gradient", "dropout", "cast"})
 _LAST = frozenset({"linear", "layer_norm", "rms_norm"})
 
 
 def channels_first(rank: int) -> Layout:
-    """`NCHW` for four dimensions; of fewer than three, what nothing contradicts."""
+    """Return `NCHW` for four dimensions; below three, letters that nothing contradicts."""
     return "NC" + _SPACE[rank - 2] if 3 <= rank <= 5 else "NC"[:rank] + "?" * max(0, rank - 2)
 
 
 def channels_last(rank: int) -> Layout:
-    """`NHWC` for four dimensions."""
+    """Return `NHWC` for four dimensions."""
     return "N" + _SPACE[rank - 2] + "C" if 3 <= rank <= 5 else "NC"[:rank] + "?" * max(0, rank - 2)
 
 
 def told_layout(graph: Graph, place: int) -> Layout | None:
-    """The layout of an input of three to five dimensions, where an operation on it, or on it element by element, tells.
+    """Infer the layout of an input with three to five dimensions from the operations on it and on elementwise results.
 
-    A normalisation over the last dimension alone, or a linear layer over it, makes it the channels; a convolution or a
-    batch normalisation makes the second one that.
+    A normalization over the last dimension alone, or a linear layer over it, makes it the channels; a convolution or a
+    batch normalization makes the second dimension the channels. None if neither occurs.
     """
     rank = len(graph.nodes[place].outputs[0].shape)
     if not 3 <= rank <= 5:
@@ -45,7 +45,7 @@ def _is_over_last(node: Node) -> bool:
 
 
 def _reached(graph: Graph, place: int) -> Iterator[tuple[Node, int]]:
-    """The operations on a value, or on what has its dimensions; each with the argument that it is."""
+    """Yield the operations on a value, or on elementwise results, each with the index of that argument."""
     same = {place}
     for number in range(place + 1, len(graph.nodes)):
         node = graph.nodes[number]
@@ -68,7 +68,7 @@ def _keeps(graph: Graph, node: Node, ref: Ref) -> bool:
 
 
 def layouts(graph: Graph) -> list[Layout]:
-    """The layout of the first output of each node."""
+    """Return the layout of the first output of each node."""
     found: list[Layout] = []
     for place, node in enumerate(graph.nodes):
         rank = len(node.outputs[0].shape) if node.outputs else 0
@@ -102,10 +102,10 @@ def _is_live(graph: Graph, ref: Ref) -> bool:
 
 
 def _reshaped(graph: Graph, node: Node, found: list[Layout]) -> Layout:
-    """Dimensions that stay keep their letters; height and width in one are a length."""
+    """Keep the letters of unchanged dimensions; height and width merged into one become a length."""
     source = node.inputs[0]
     if graph.nodes[source.node].op == "permute" and graph.nodes[source.node].get("dims") == (0, 1, 3, 2, 4, 5):
-        return channels_last(len(node.outputs[0].shape))  # windows, cut or put together
+        return channels_last(len(node.outputs[0].shape))  # windows, split or merged
     old, new, letters = graph.type_of(source).shape, node.outputs[0].shape, found[source.node]
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:

@@ -1,4 +1,4 @@
-"""What single modules of a network compute: their part of a graph, with what comes from elsewhere as inputs."""
+"""Extract single modules of a network: their part of a graph, with values from elsewhere as inputs."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -7,11 +7,11 @@ from lemur_core.graphs.graph import LEAVES, Graph, Node, Ref, replace_refs
 
 
 def parts(graph: Graph, least: int = 2) -> dict[str, Graph]:
-    """The graph of each module by its path, for those in which so many operations or more run.
+    """Return the graph of each module by its path, for modules that run at least `least` operations.
 
-    Of modules in which the same operations run, the outermost. A module that is called several times is one part with
-    all its calls. The inputs of a part are numbered in the order in which it reads them, its outputs are what others
-    read of it.
+    Of modules that run the same operations, keep the outermost. A module that is called several times is one part with
+    all its calls. The inputs of a part are numbered in the order in which it reads them; its outputs are the values
+    that other operations read.
     """
     inside: dict[str, list[int]] = {}
     for place, node in enumerate(graph.nodes):
@@ -28,7 +28,7 @@ def parts(graph: Graph, least: int = 2) -> dict[str, Graph]:
 
 
 def _readers(graph: Graph) -> dict[Ref, set[int]]:
-    """Of each value the nodes that read it; -1 for what is returned."""
+    """Return the nodes that read each value; -1 for returned values."""
     found: dict[Ref, set[int]] = {}
     for place, node in enumerate(graph.nodes):
         for ref in node.inputs:

@@ -1,8 +1,8 @@
-"""What a graph computes, in sentences: operations in turn, and the figures that they form, told by structure alone.
+"""Describe a graph in sentences: its operations in order, and the patterns that they form, by structure alone.
 
-A sentence follows one value through the operations that nothing else reads from; where values part or meet, another
-one begins, and they refer to each other by number. Figures are residuals, gates, attention, pooling pyramids,
-normalisations, splits and concatenations. Repeats are folded, and there are at most `SENTENCES`.
+A sentence follows one value through operations as long as nothing else reads it; where values branch or merge, a new
+sentence begins, and sentences refer to each other by number. Patterns are residuals, gates, attention, pooling
+pyramids, normalizations, splits and concatenations. Repeats are folded, and there are at most `SENTENCES`.
 """
 
 import re
@@ -15,11 +15,11 @@ from lemur_core.describe.sentences import describe, dimensions, made, plain, siz
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref
 
 SENTENCES = 16
-_IN_TRAINING = 4  # sentences that are told of train mode
-_RETURNED = 8  # values that are named one by one
-_PHRASES = 14  # in one sentence
-_LONGEST_PERIOD = 12  # of sentences that repeat
-_STEPS = 3_000  # a graph of more is counted, not told
+_IN_TRAINING = 4  # maximum sentences about train mode
+_RETURNED = 8  # maximum values that are named one by one
+_PHRASES = 14  # maximum phrases per sentence
+_LONGEST_PERIOD = 12  # maximum period of repeating sentences
+_STEPS = 3_000  # larger graphs are only counted
 
 _OPENING = frozenset({"sigmoid", "hardsigmoid", "tanh", "_softmax", "relu6"})
 _BOUNDED = {"clamp": ("min", "max"), "hardtanh": ("min_val", "max_val")}
@@ -42,7 +42,7 @@ Name = Callable[[int], str]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is told of a graph. `motifs` are its figures with how often each occurs, the commonest first."""
+    """The description of a graph. `motifs` are its patterns with how often each occurs, most frequent first."""
 
     sentences: tuple[str, ...]
     motifs: tuple[str, ...]
@@ -50,16 +50,16 @@ class Told:
 
 @dataclass(slots=True)
 class _Chain:
-    """Operations in turn: from which values it begins, and its phrases; `{7}` in one names the value of node 7."""
+    """Operations in a row: the values that it begins with, and its phrases; `{7}` in one names the value of node 7."""
 
     places: list[int]
     phrases: list[str] = field(default_factory=list)
 
 
 def tell(graph: Graph, trained: Graph | None = None) -> Told:
-    """The sentences and the figures of a canonical graph of eval mode, and what that of train mode does beside it."""
+    """Describe a canonical graph of eval mode, and how that of train mode differs."""
     teller = _Teller(graph)
-    sentences = tuple(teller.sentences())  # counts the figures on its way
+    sentences = tuple(teller.sentences())  # also counts the patterns
     if trained is not None and trained != graph:
         sentences += tuple(_in_training(sentences, _Teller(trained)))
     counted = sorted(teller.motifs.items(), key=lambda item: (-item[1], item[0]))
@@ -68,7 +68,7 @@ def tell(graph: Graph, trained: Graph | None = None) -> Told:
 
 
 def _in_training(told: Sequence[str], teller: "_Teller") -> list[str]:
-    """What train mode does otherwise: its random operations by name, all of it where eval mode has little to say."""
+    """List the differences in train mode: random operations by name; everything if eval mode is short."""
     sentences = teller.sentences()
     if sentences == list(told):
         return []
@@ -99,17 +99,17 @@ class _Teller:
             self.users[ref.node] += 1
         self.inputs = [place for place, node in enumerate(self.nodes) if node.op == "input"]
 
-    # --- what depends on what ------------------------------------------------------------------------------------
+    # --- dependencies -----------------------------------------------------------------------------------------------
 
     def _live(self) -> list[int]:
-        """The operations that depend on an input, in order; all of them where there is no input."""
+        """Return the operations that depend on an input, in order; all operations if there is no input."""
         reached: set[int] = {place for place, node in enumerate(self.nodes) if node.op == "input"}
         whole = not reached
         backward = {place for place, node in enumerate(self.nodes) if node.op == "cotangent"}
         found = []
         for place, node in enumerate(self.nodes):
             if any(ref.node in backward for ref in node.inputs) and node.op != "custom_gradient":
-                backward.add(place)  # what a gradient of its own does is not told
+                backward.add(place)  # custom backward code is not described
             elif node.op not in LEAVES and (whole or any(ref.node in reached for ref in node.inputs)):
                 reached.add(place)
                 found.append(place)
@@ -117,7 +117,7 @@ class _Teller:
         return found
 
     def _ancestors(self) -> dict[int, int]:
-        """Of each operation those that lead to it, as bits."""
+        """Return the ancestors of each operation, as bits."""
         found: dict[int, int] = {}
         if len(self.live) <= _STEPS:
             for place in sorted(self.reached):
@@ -128,7 +128,7 @@ class _Teller:
         return found
 
     def _sources_of(self, place: int) -> list[int]:
-        """The values that an operation reads, each once; attention reads queries, keys, values."""
+        """Return the distinct values that an operation reads; for attention: queries, keys, values."""
         found = self.attention.get(place)
         read = found.read if found else [ref.node for ref in self.nodes[place].inputs]
         if self.nodes[place].op == "custom_gradient":
@@ -138,10 +138,10 @@ class _Teller:
     def _leads_to(self, one: int, other: int) -> bool:
         return one != other and bool(self.behind.get(other, 0) >> one & 1)
 
-    # --- figures ---------------------------------------------------------------------------------------------------
+    # --- patterns --------------------------------------------------------------------------------------------------
 
     def _find_attention(self) -> dict[int, "_Attention"]:
-        """By the node of the weighted sum."""
+        """Return the attentions by the node of their weighted sum."""
         users: dict[int, list[int]] = {}
         for place in self.live:
             for ref in self.nodes[place].inputs:
@@ -158,16 +158,16 @@ class _Teller:
         return found
 
     def _read_behind(self, found: "_Attention", users: dict[int, list[int]]) -> "_Attention":
-        """The same, reading the values of which queries, keys and values are parts in another shape."""
+        """Trace queries, keys and values back to the values that they are reshaped parts of."""
         whole = self._walked(found, users, _BETWEEN)
         if len(set(whole.read)) == 1:
             return whole
-        return self._walked(found, users, _BETWEEN - {"slice"})  # parts of several values are values of their own
+        return self._walked(found, users, _BETWEEN - {"slice"})  # slices of several values remain separate values
 
     def _walked(self, found: "_Attention", users: dict[int, list[int]], through: frozenset[str]) -> "_Attention":
         read, within, scales = list(found.read), set(found.within), dict.fromkeys(range(3), "")
         before: list[int] = []
-        while before != read:  # the parts of one value free it only together
+        while before != read:  # the parts of one value become free only together
             before = list(read)
             for number, place in enumerate(read):
                 node = self.nodes[place]
@@ -195,7 +195,7 @@ class _Teller:
         return _Attention(place, read, steps, heads, frozenset())
 
     def _around(self, softmax: int, users: dict[int, list[int]]) -> "tuple[int, _Attention] | None":
-        """Scores before a softmax and a weighted sum after it, both products of matrices of values."""
+        """Return scores before a softmax and a weighted sum after it, both matrix products of values."""
         within, steps, place = {softmax}, ["softmax"], self.nodes[softmax].inputs[0].node
         while self.nodes[place].op in _SCORED:
             node = self.nodes[place]
@@ -242,7 +242,7 @@ class _Teller:
         return [], onward
 
     def _opens(self, place: int) -> bool:
-        """Whether a value is one that lets through: between bounds, by a sigmoid or the like."""
+        """Return whether a value is a gate: bounded, by a sigmoid or similar."""
         while self.nodes[place].op in _BETWEEN | {"div", "mul"} and len(self.sources.get(place, ())) == 1:
             place = self.sources[place][0]
         node = self.nodes[place]
@@ -254,9 +254,9 @@ class _Teller:
     # --- phrases ---------------------------------------------------------------------------------------------------
 
     def _phrase(self, place: int, main: int | None) -> str:
-        """What a node does with the value that its chain carries.
+        """Describe what a node does with the value of its chain.
 
-        Args: main: that value; None where the chain begins with several.
+        Args: main: that value; None if the chain begins with several.
         """
         node = self.nodes[place]
         if place in self.attention:
@@ -307,7 +307,7 @@ class _Teller:
         return told
 
     def _is_pooled(self, place: int) -> bool:
-        """Whether a value comes from a pooling within a few operations."""
+        """Return whether a value comes from a pooling within a few operations."""
         for _ in range(6):
             node = self.nodes[place]
             if any(kind in node.op for kind in _POOLING) or (node.op == "mean" and len(node.get("dim")) > 1):
@@ -348,7 +348,7 @@ class _Teller:
         return self._with(node, shown, first=isinstance(one, Ref) and one.node == others[0])
 
     def _reach(self, gate: int, place: int) -> str:
-        """What one value of a gate goes for."""
+        """Describe the extent of one value of a gate."""
         shape, whole = self.nodes[gate].outputs[0].shape, self.nodes[place].outputs[0].shape
         if len(shape) != len(whole):
             return ""
@@ -372,7 +372,7 @@ class _Teller:
         return f"{{{value.node}}}" if value.node in self.reached else self._given(value.node)
 
     def _given(self, place: int) -> str:
-        """What does not depend on an input."""
+        """Describe a value that does not depend on an input."""
         node = self.nodes[place]
         shape = sizes(node.outputs[0].shape) if node.outputs[0].shape else "scalar"
         if node.op in ("constant", "full") and isinstance(node.get("value"), int | float):
@@ -400,12 +400,12 @@ class _Teller:
         return chains
 
     def _is_new(self, place: int, chain: _Chain) -> bool:
-        """Whether a stage ends before an operation: a residual was added, and this one has weights again."""
+        """Return whether an operation starts a new stage: a residual was added, and weights follow again."""
         ends = any(told.endswith(_RESIDUAL) for told in chain.phrases)
         return ends and any(self.nodes[ref.node].op == "parameter" for ref in self.nodes[place].inputs)
 
     def _main(self, place: int) -> int | None:
-        """The value that a node goes on with: its only one, or of several the one worked out last for it alone."""
+        """Return the input whose chain a node continues: its only one, or the latest one that only this node reads."""
         sources = self.sources[place]
         if len(sources) == 1:
             return sources[0]
@@ -415,13 +415,13 @@ class _Teller:
         return max(alone)
 
     def sentences(self) -> list[str]:
-        """One for each chain, in order, repeats folded."""
+        """Return one sentence per chain, in order, with repeats folded."""
         if len(self.live) > _STEPS:
             return [f"{len(self.live):,} operations, too many to tell."]
-        chains = sorted(self._chains(), key=lambda chain: chain.places[-1])  # so that references look back
-        aliases: dict[int, int] = {}  # chains that do nothing worth telling: their value is that of another
+        chains = sorted(self._chains(), key=lambda chain: chain.places[-1])  # so that references point back
+        aliases: dict[int, int] = {}  # chains without anything worth describing: their value is that of another
         kept: list[_Chain] = []
-        ends: dict[int, int] = {}  # of a chain that is told: the place at its end -> its number
+        ends: dict[int, int] = {}  # node index at the end of a described chain -> its sentence number
         for chain in chains:
             first = self.sources[chain.places[0]]
             if not chain.phrases and len(first) == 1:
@@ -468,11 +468,11 @@ class _Teller:
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    place: int  # of the weighted sum
+    place: int  # index of the weighted sum
     read: list[int]  # queries, keys, values
     steps: list[str]
     heads: int | None
-    within: frozenset[int]  # nodes that it stands for, but for the last
+    within: frozenset[int]  # nodes covered by it, except the last
 
 
 def _operands(node: Node) -> tuple[Argument, Argument]:
@@ -493,7 +493,7 @@ def _and(items: Sequence[str]) -> str:
 
 
 def _repeats_folded(phrases: Sequence[str]) -> list[str]:
-    """Phrases with each run of several in turn told once; widths may differ."""
+    """Fold each run of repeated phrases; widths may differ."""
     found = list(phrases)
     for period in range(2, len(found) // 2 + 1):
         place = 0
@@ -512,7 +512,7 @@ def _repeats_folded(phrases: Sequence[str]) -> list[str]:
 
 
 def _folded(texts: list[str]) -> list[tuple[int, str]]:
-    """Sentences by their number; a run that repeats up to widths is told once, with the numbers that it stands for."""
+    """Number the sentences; a run that repeats except for widths is folded, with the range of its numbers."""
     found: list[tuple[int, str]] = []
     place = 0
     keys = [without_widths(text) for text in texts]
@@ -549,7 +549,7 @@ def _span(start: int, end: int) -> str:
 
 
 def _finished(found: list[tuple[int, str]]) -> list[str]:
-    """Sentences with the numbers under which they stand, where there are several."""
+    """Add the numbers to sentences if there are several."""
     shown = found if len(found) <= SENTENCES else found[: SENTENCES - 1]
     lines = []
     for number, text in shown:

@@ -1,7 +1,7 @@
-"""A graph as a picture: operations from top to bottom, what goes past others in another colour, shapes in the boxes.
+"""Draw a graph: operations from top to bottom, bypasses in another colour, shapes in the boxes.
 
-Layers and their order follow Sugiyama: each node lies below all that it reads, connections that pass layers get a place
-of their own in each of them, layers are ordered by the mean place of their neighbours, and straight lines come first.
+Layers and their order follow Sugiyama: each node lies below everything it reads, connections that cross layers get a
+slot in each of them, layers are ordered by the mean position of their neighbours, and straight lines take priority.
 
 Source: K. Sugiyama, S. Tagawa, M. Toda, "Methods for visual understanding of hierarchical system structures", IEEE
 Transactions on Systems, Man, and Cybernetics 11 (1981)
@@ -22,25 +22,25 @@ from lemur_core.graphs.graph import LEAVES, Graph, Node, refs_in
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Boxes up to which each operation has its own.
+#: Maximum number of boxes with one operation each.
 MAX_BOXES = 100
 
 _SIZE, _SMALL = 8.0, 6.5  # points
 _LINE = 10.5
-_PAD, _GAP, _BETWEEN, _LANE = 8.0, 18.0, 26.0, 12.0  # around text, between boxes, between layers, for what goes past
+_PAD, _GAP, _BETWEEN, _LANE = 8.0, 18.0, 26.0, 12.0  # around text, between boxes, between layers, per bypass
 _MARGIN = 20.0
 _SWEEPS = 12
-_HEAVY = 16.0  # how much straighter lines between boxes are than those that go past
+_HEAVY = 16.0  # how much more straight lines between boxes weigh than bypasses
 _CHARACTERS = 44
-#: Values of arguments that go without saying.
+#: Default arguments, which are not shown.
 _PLAIN: Mapping[str, Any] = {"stride": 1, "dilation": 1, "groups": 1, "padding": 0, "output_padding": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box: an operation, or all that runs in one call of a module.
+    """One box: an operation, or all operations in one call of a module.
 
-    `title` and `lines` are its text; `reads` the boxes that lead to it, by number; `kind` one of `input`, `output`,
+    `title` and `lines` are its text; `reads` the boxes that lead to it, by index; `kind` one of `input`, `output`,
     `operation`, `learned` (it has parameters) and `module`.
     """
 
@@ -51,19 +51,19 @@ class Box:
 
 
 def check_picture(path: Path) -> None:
-    """Nothing, if a picture may be called so. Raises: UsageError if it is no `.svg`."""
+    """Check the name of a picture. Raises: UsageError unless it ends in `.svg`."""
     if path.suffix != ".svg":
         raise UsageError(f"{path}: pictures of graphs are SVG; give a name that ends in .svg")
 
 
 def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
-    """Draw a graph into an SVG file, the same bytes for the same graph.
+    """Draw a graph into an SVG file, with the same bytes for the same graph.
 
     Args:
-        title: above the picture.
-        limit: boxes, beside inputs and outputs.
+        title: shown above the picture.
+        limit: maximum number of boxes, not counting inputs and outputs.
 
-    Returns: the number of boxes, inputs and outputs included.
+    Returns: the number of boxes, including inputs and outputs.
     Raises: UsageError as `check_picture` does.
     """
     check_picture(path)
@@ -72,14 +72,14 @@ def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
     return len(made)
 
 
-# --- what is drawn ------------------------------------------------------------------------------------------------
+# --- content ------------------------------------------------------------------------------------------------------
 
 
 def boxes(graph: Graph, limit: int = MAX_BOXES) -> list[Box]:
-    """The boxes of a graph, each after those that it reads.
+    """Return the boxes of a graph, each after the boxes it reads.
 
-    Above so many operations, those that run one after another in one module are one box, for the largest depth of
-    modules that leaves few enough; where modules do not help, as many as are needed in turn.
+    Above `limit` operations, consecutive operations of one module become one box, at the largest module depth that
+    results in few enough boxes; if modules do not help, consecutive operations are merged as needed.
     """
     wanted = _reaching(graph)
     computing = [place for place in wanted if graph.nodes[place].op not in LEAVES]
@@ -106,7 +106,7 @@ def boxes(graph: Graph, limit: int = MAX_BOXES) -> list[Box]:
 
 
 def _reaching(graph: Graph) -> list[int]:
-    """The nodes that lead to an output, in order."""
+    """Return the nodes that lead to an output, in order."""
     wanted = {ref.node for ref in graph.outputs}
     for place in range(len(graph.nodes) - 1, -1, -1):
         if place in wanted:
@@ -153,14 +153,14 @@ def _box(graph: Graph, group: Sequence[int], reads: tuple[int, ...]) -> Box:
 
 
 def _attributes(node: Node) -> list[str]:
-    """What an operation is given beside values, but for what goes without saying."""
+    """Return the arguments of an operation other than values, without defaults."""
     found = []
     for name, value in node.arguments:
         values = value if isinstance(value, tuple) else (value,)
         plain = name in _PLAIN and all(item == _PLAIN[name] for item in values)
         if any(refs_in(value)) or plain or value is None or value is False or value in ("", ()) or name == "draw":
             continue
-        if name != "shape":  # it is that of what comes out
+        if name != "shape":  # it is the shape of the result
             told = ", ".join(map(str, values)) if name in ("dim", "dims") else _value(value)
             found.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {told}")
     return found
@@ -195,7 +195,7 @@ def _common(scopes: Sequence[str]) -> str:
 
 
 def _wrapped(parts: Sequence[str], limit: int = 4) -> list[str]:
-    """Parts with commas between them, in lines of some length; beyond the limit it is said how many more there are."""
+    """Join parts with commas into lines of limited length; beyond the limit, state how many more there are."""
     lines: list[str] = []
     for number, part in enumerate(parts):
         part = shown(part, _CHARACTERS)
@@ -209,11 +209,11 @@ def _wrapped(parts: Sequence[str], limit: int = 4) -> list[str]:
     return lines
 
 
-# --- where it is drawn --------------------------------------------------------------------------------------------
+# --- layout -------------------------------------------------------------------------------------------------------
 
 
 class _Picture:
-    """Boxes with their places in points. Items are boxes, then the places of what goes past in each layer."""
+    """Boxes with their positions in points. Items are boxes, then the slots of bypasses in each layer."""
 
     def __init__(self, made: Sequence[Box]) -> None:
         self._boxes = made
@@ -243,7 +243,7 @@ class _Picture:
         self._y, self._heights = self._rows(layer_of)
 
     def _order(self) -> None:
-        """Each layer by the mean place of what its items are connected with, down and up in turn."""
+        """Sort each layer by the mean position of the connected items, sweeping down and up in turn."""
         place = {item: float(number) for layer in self._layers for number, item in enumerate(layer)}
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
@@ -257,7 +257,7 @@ class _Picture:
                 place |= {item: float(number) for number, item in enumerate(layer)}
 
     def _columns(self) -> list[float]:
-        """The middle of each item: near what it is connected with, without overlaps, boxes before what goes past."""
+        """Return the x centre of each item: near its neighbours, without overlaps, boxes before bypasses."""
         x = [0.0] * len(self._above)
         for sweep in range(_SWEEPS + 1):
             down = sweep % 2 == 0
@@ -275,7 +275,7 @@ class _Picture:
         return x
 
     def _rows(self, layer_of: Sequence[int]) -> tuple[list[float], list[float]]:
-        """The middle of each item from the top, and its height: of what goes past that of its layer."""
+        """Return the y centre of each item from the top, and its height: for bypasses that of the layer."""
         middles, heights, at = [], [], 0.0
         for layer in self._layers:
             heights.append(max((self._sizes[item][1] for item in layer if item < len(self._boxes)), default=0.0))
@@ -291,7 +291,7 @@ class _Picture:
         return self._sizes[item][0] if item < len(self._boxes) else _LANE
 
     def draw(self, figure: "Figure", title: str) -> None:
-        """Put everything into a figure, a point a unit."""
+        """Draw everything into a figure, one point per unit."""
         from matplotlib.patches import FancyBboxPatch, PathPatch
 
         left = min((x - self._width(item) / 2 for item, x in enumerate(self._x)), default=0.0) - _MARGIN
@@ -330,7 +330,7 @@ class _Picture:
                 axes.text(x, at, text, fontsize=size, color=colour, ha="center", va="center", zorder=4)
 
     def _path(self, route: Sequence[int]) -> Any:
-        """From the lower edge of a box to the upper edge of another, upright where it goes past others."""
+        """Return a path from the lower edge of a box to the upper edge of another, vertical along bypassed boxes."""
         from matplotlib.path import Path as Outline
 
         points: list[tuple[float, float]] = []
@@ -360,7 +360,7 @@ _COLOURS = {
 
 
 def _ranks(made: Sequence[Box]) -> list[int]:
-    """The layer of each box: below all that it reads; what no input leads to, just above where it is used."""
+    """Return the layer of each box: below everything it reads; boxes without an input, just above their first use."""
     import networkx as nx  # type: ignore[import-untyped]
 
     edges = nx.DiGraph()
@@ -377,7 +377,7 @@ def _ranks(made: Sequence[Box]) -> list[int]:
 
 
 def spaced(wanted: Sequence[float], weights: Sequence[float], steps: Sequence[float]) -> list[float]:
-    """Places in this order, at least these steps apart, with the least weighted squared distance to those wanted.
+    """Return ordered positions at least `steps` apart, with the least weighted squared distance to the wanted ones.
 
     Source: pool adjacent violators (Ayer et al. 1955)
     """
@@ -397,20 +397,20 @@ def spaced(wanted: Sequence[float], weights: Sequence[float], steps: Sequence[fl
 
 
 def _lines(box: Box) -> Iterator[tuple[str, float, str]]:
-    """The lines of a box, each with its size and colour."""
+    """Yield the lines of a box, each with its size and colour."""
     yield shown(box.title, _CHARACTERS), _SIZE, INK
     for line in box.lines:
         yield shown(line, 2 * _CHARACTERS), _SMALL, INK
 
 
 def _size_of(box: Box) -> tuple[float, float]:
-    """Width and height of a box in points."""
+    """Return width and height of a box in points."""
     lines = list(_lines(box))
     return max(_measure(text, size) for text, size, _ in lines) + 2 * _PAD, len(lines) * _LINE + 2 * _PAD
 
 
 def _measure(text: str, size: float) -> float:
-    """The width of a line of text in points."""
+    """Return the width of a line of text in points."""
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0, 0), text, size=size).get_extents().width) if text.strip() else 0.0

@@ -1,6 +1,6 @@
-"""Operations in words: what one node does, without what it is called in any source.
+"""Describe single operations in words, independent of names in any source.
 
-Widths stand between `‹` and `›`, so that repeats of other widths can be told; `plain` takes these away.
+Widths stand between `‹` and `›`, so that repeats with other widths can be recognized; `plain` removes the marks.
 """
 
 import re
@@ -67,27 +67,27 @@ _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "recurrent layer, tanh",
 _RESIZES = re.compile(r"_?upsample_(\w+?)(_aa)?\d?d?$")
 _POOLS = re.compile(r"_?(adaptive_)?(avg|max|lp|fractional_max)_pool(\d)d(_with_indices)?$")
 _PADS = re.compile(r"(constant|reflection|replication)_pad")
-#: Operations that only move what is there; told where it helps, else not.
+#: Operations that only move elements; described only where that helps.
 SILENT = frozenset({"cast", "expand", "to_dense"})
 
 
 def plain(words: str) -> str:
-    """Words without the marks around widths."""
+    """Remove the marks around widths."""
     return words.replace("‹", "").replace("›", "")
 
 
 def without_widths(words: str) -> str:
-    """Words without the widths."""
+    """Remove the widths."""
     return _WIDTHS.sub("", words)
 
 
 def sizes(values: Sequence[Any]) -> str:
-    """`3×3`."""
+    """Write `3×3`."""
     return "×".join(str(value) for value in values)
 
 
 def dimensions(layout: Layout, dims: Sequence[int]) -> str:
-    """`H and W`; `the last dimension` where the layout does not tell."""
+    """Write `H and W`; `the last dimension` where the layout does not tell."""
     rank = len(layout)
     told = []
     for dim in sorted(dim % rank if rank else dim for dim in dims):
@@ -102,7 +102,7 @@ def dimensions(layout: Layout, dims: Sequence[int]) -> str:
 
 
 def made(graph: Graph, place: int) -> str:
-    """Where a value comes from that depends on no input: `random`, `learned` (by parameters), `fixed`."""
+    """Return the origin of a value that depends on no input: `random`, `learned` (by parameters), `fixed`."""
     waiting, seen, learned = [place], set[int](), False
     while waiting:
         place = waiting.pop()
@@ -118,7 +118,7 @@ def made(graph: Graph, place: int) -> str:
 
 
 def describe(graph: Graph, place: int, layouts: Sequence[Layout]) -> str:
-    """One operation on one value; empty where there is nothing to say."""
+    """Describe one operation on one value; empty if there is nothing to say."""
     node = graph.nodes[place]
     source = node.inputs[0] if node.inputs else None
     before = layouts[source.node] if source is not None else ""
@@ -243,7 +243,7 @@ def _permuted(graph: Graph, node: Node, layout: Layout) -> str:
 
 
 def _windowed(graph: Graph, node: Node) -> str:
-    """Rows and columns cut at the same time, or put together again."""
+    """Describe rows and columns that are split, or merged, at the same time."""
     source = graph.nodes[node.inputs[0].node]
     if source.op != "reshape":
         return ""

@@ -1,1 +1,1 @@
-"""What a network computes: its run recorded as a graph of operations, in a form that tells equal computations."""
+"""Computation graphs: record the run of a network as operations, and bring them into a canonical form."""

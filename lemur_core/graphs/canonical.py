@@ -1,9 +1,9 @@
-"""One form for each computation: what is only another way to write the same becomes the same nodes.
+"""Canonical form: different ways of writing the same computation become the same nodes.
 
-Every rule keeps the values, bit for bit, or changes their layout in memory alone. Views become `reshape`, `permute`,
-`slice` and `expand`; those of a tensor that is one number in all places are such a tensor, too; what changes nothing
-disappears; equal operations on equal values are one; what reaches no result is gone. The operands of commutative
-operations are put in order last, by what they are (`identity.ordered`).
+Every rule preserves the values bit for bit and may change only their layout in memory. Views become `reshape`,
+`permute`, `slice` and `expand`; a view of a tensor filled with one number becomes such a tensor; operations without an
+effect are removed; equal operations on equal values are merged; nodes that reach no result are dropped. The operands of
+commutative operations are sorted last, by their content (`identity.ordered`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any
 
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, TensorType, reachable, refs_in, replace_refs
 
-#: Operations whose two operands may change places.
+#: Operations whose two operands may be swapped.
 COMMUTATIVE = frozenset(
     {"add", "mul", "maximum", "minimum", "eq", "ne"}
     | {f"{kind}_{name}" for kind in ("logical", "bitwise") for name in ("and", "or", "xor")}
@@ -41,13 +41,13 @@ _FULL = {
 _MADE = frozenset({"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randn", "rand", "randint"})
 _LIKE = {"rand_like": "rand", "randn_like": "randn", "empty_like": "empty", "new_empty": "empty"}
 
-_END = 2**63 - 1  # of a slice without an end
+_END = 2**63 - 1  # the end of a slice without one
 
 Given = dict[str, Argument]
 
 
 def canonical(graph: Graph) -> Graph:
-    """The canonical form of what was recorded."""
+    """Return the canonical form of a recorded graph."""
     made = _Form(graph)
     kept = reachable(graph.nodes, graph.results)
     for place in kept:
@@ -86,7 +86,7 @@ def _pruned(graph: Graph) -> Graph:
 
 
 class _Form:
-    """The nodes so far, each operation on the same values once."""
+    """The nodes so far, with each operation on the same values only once."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -97,11 +97,11 @@ class _Form:
         self._draws = 0
 
     def refs(self, refs: Sequence[Ref]) -> tuple[Ref, ...]:
-        """The values in this form."""
+        """Return the values in this form."""
         return tuple(self.of[ref] for ref in refs)
 
     def take(self, place: int) -> None:
-        """Bring one node into this form."""
+        """Add one recorded node to this form."""
         node = self.graph.nodes[place]
         given: Given = {
             "input" if name == "self" else name: replace_refs(value, self.of.__getitem__)
@@ -125,12 +125,12 @@ class _Form:
             return [_RULES[node.op](self, node, given)]
         for name in _DIMENSIONS & given.keys():
             given[name] = self.positive(given[name], given)
-        if given.get("stride") == () and "kernel_size" in given:  # of pooling: windows side by side
+        if given.get("stride") == () and "kernel_size" in given:  # of pooling: adjacent windows
             given["stride"] = given["kernel_size"]
         return self.add(node, node.op, given)
 
     def add(self, node: Node, op: str, given: Mapping[str, Argument], *, unique: bool = False) -> list[Ref]:
-        """One node, with the outputs, scope and classes of another; the one that is there, if it computes the same."""
+        """Add a node with the outputs, scope and classes of another, or return an equal one that exists already."""
         arguments = tuple((name, value) for name, value in given.items() if value is not None)
         key = (op, arguments, node.outputs, len(self.nodes) if unique else None)
         place = self._places.setdefault(key, len(self.nodes))
@@ -143,19 +143,19 @@ class _Form:
         return [Ref(place, output) for output in range(len(node.outputs))]
 
     def one(self, node: Node, op: str, given: Mapping[str, Argument], kind: TensorType | None = None) -> Ref:
-        """One node with one output."""
+        """Add one node with one output."""
         return self.add(replace(node, outputs=(kind or node.outputs[0],)), op, given)[0]
 
     def type(self, ref: Ref) -> TensorType:
-        """Type and shape of a value."""
+        """Return dtype and shape of a value."""
         return self.nodes[ref.node].outputs[ref.output]
 
     def is_live(self, ref: Ref) -> bool:
-        """Whether a gradient could go through it to a parameter."""
+        """Return whether a gradient could flow through a value to a parameter."""
         return ref.node in self._live
 
     def positive(self, dim: Argument, given: Given) -> Argument:
-        """Dimensions counted from the front."""
+        """Return dimensions as non-negative indices."""
         first = next((ref for value in given.values() for ref in refs_in(value)), None)
         if first is None:
             return dim
@@ -165,18 +165,18 @@ class _Form:
         return dim % rank if rank and isinstance(dim, int) else dim
 
     def full(self, node: Node, value: Argument, kind: TensorType) -> Ref:
-        """One number in all places."""
+        """Return a tensor filled with one number."""
         dtype, shape = kind
         return self.one(node, "full", {"shape": shape, "value": _number(value, dtype), "dtype": dtype}, kind)
 
     def _part(self, node: Node, source: Ref, kind: TensorType, op: str, given: Given) -> Ref:
-        """Elements of one value in other places; where all of them are one number, so are these."""
+        """Rearrange the elements of a value; a tensor filled with one number becomes a new one."""
         if self.nodes[source.node].op == "full":
             return self.full(node, self.nodes[source.node].get("value"), kind)
         return self.one(node, op, {"input": source} | given, kind)
 
     def reshape(self, node: Node, source: Ref, shape: tuple[int, ...]) -> Ref:
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         dtype = self.type(source).dtype
         if self.nodes[source.node].op == "reshape":
             source = self.nodes[source.node].inputs[0]
@@ -187,7 +187,7 @@ class _Form:
         return self._part(node, source, TensorType(dtype, shape), "reshape", {"shape": shape})
 
     def _reduced(self, reduction: Node, shape: tuple[int, ...]) -> Ref:
-        """A reduction that keeps its dimensions if that gives this shape, else one that drops them."""
+        """Return a reduction with `keepdim` if that results in this shape, else one without."""
         dtype, before = reduction.outputs[0].dtype, self.type(reduction.get("input")).shape
         dims = reduction.get("dim")
         kept = tuple(1 if dim in dims else size for dim, size in enumerate(before))
@@ -197,7 +197,7 @@ class _Form:
         return self.one(reduction, reduction.op, given, TensorType(dtype, kept if keeps else dropped))
 
     def permute(self, node: Node, source: Ref, dims: tuple[int, ...]) -> Ref:
-        """Dimensions in another order."""
+        """Reorder dimensions."""
         before = self.nodes[source.node]
         if before.op == "permute":
             inner = before.get("dims")
@@ -209,7 +209,7 @@ class _Form:
         return self._part(node, source, kind, "permute", {"dims": dims})
 
     def slice(self, node: Node, source: Ref, dim: int, start: int, end: int, step: int = 1) -> Ref:
-        """A part of one dimension."""
+        """Slice one dimension."""
         dtype, shape = self.type(source)
         size = shape[dim]
         start, end = (min(max(place + size if place < 0 else place, 0), size) for place in (start, end))
@@ -220,14 +220,14 @@ class _Form:
         return self._part(node, source, kind, "slice", {"dim": dim, "start": start, "end": end, "step": step})
 
     def expand(self, node: Node, source: Ref, shape: tuple[int, ...]) -> Ref:
-        """Repeated along dimensions of size one, by broadcasting."""
+        """Broadcast along dimensions of size one."""
         dtype, before = self.type(source)
         if before == shape:
             return source
         return self._part(node, source, TensorType(dtype, shape), "expand", {"shape": shape})
 
     def cast(self, node: Node, source: Ref, dtype: str) -> Ref:
-        """In another type."""
+        """Convert to another dtype."""
         before, shape = self.type(source)
         if before == dtype:
             return source
@@ -282,16 +282,16 @@ def _slice_scatter(form: _Form, node: Node, given: Given) -> Ref:
     whole = {"start": 0, "end": _END, "step": 1}
     given = {name: whole.get(name) if value is None else value for name, value in given.items()}
     size = form.type(given["input"]).shape[form.positive(given["dim"], given)]
-    if given["start"] == 0 and given["end"] >= size and given["step"] == 1:  # nothing of what was there is left
+    if given["start"] == 0 and given["end"] >= size and given["step"] == 1:  # the source is overwritten completely
         return form.cast(node, given["src"], node.outputs[0].dtype)
     return form.one(node, node.op, given)
 
 
 @_rule("index_put")
 def _index_put(form: _Form, node: Node, given: Given) -> Ref:
-    """One number written to chosen places: which of them is first does not count, nor how often one is chosen.
+    """Write one number to selected positions: neither their order nor duplicates matter.
 
-    To a mask only if it is one element: of more there must be as many as the mask is true, which values decide.
+    With a mask only if the number is a scalar: otherwise there must be one per true element, which depends on values.
     """
     source = form.nodes[given["values"].node]
     chosen = [(dim, index) for dim, index in enumerate(given["indices"]) if index is not None]
@@ -436,7 +436,7 @@ def _convolution(form: _Form, node: Node, given: Given) -> Ref:
 def _attention(form: _Form, node: Node, given: Given) -> Ref:
     width = form.type(given["query"]).shape[-1]
     scale = 1 / sqrt(width) if given["scale"] is None else float(given["scale"])
-    rounded = float(f"{scale:.12g}")  # width ** -0.5 differs from it in the last bit
+    rounded = float(f"{scale:.12g}")  # width ** -0.5 differs from this in the last bit
     return form.one(node, "attention", given | {"scale": rounded, "dropout_p": float(given["dropout_p"])})
 
 
@@ -447,7 +447,7 @@ def _full(form: _Form, node: Node, given: Given) -> Ref:
 
 
 def _number(value: Argument, dtype: str) -> Argument:
-    """A number as a tensor of this type takes it: whole numbers lose what is behind the point."""
+    """Convert a number as a tensor of this dtype would: integer types truncate it."""
     if not isinstance(value, int | float):
         return value
     if "float" in dtype or "complex" in dtype:
@@ -471,7 +471,7 @@ def _made(form: _Form, node: Node, given: Given) -> Ref:
 
 
 def _parts(form: _Form, node: Node, given: Given) -> list[Ref]:
-    """`split` and the like: each part a slice."""
+    """Express `split` and similar operations as one slice per part."""
     source = given["input"]
     dim = form.positive(given["dim"], given)
     refs, start = [], 0
@@ -484,6 +484,6 @@ def _parts(form: _Form, node: Node, given: Given) -> list[Ref]:
 
 
 def _norm(given: Given) -> Given:
-    """Nothing is updated where the statistics are not those of the batch, or not kept."""
+    """Drop the momentum where no statistics are updated: they are not those of the batch, or are not kept."""
     trains = given.get("training") or given.get("use_input_stats")
     return given if trains and given["running_mean"] is not None else given | {"momentum": None}

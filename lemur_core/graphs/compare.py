@@ -1,4 +1,4 @@
-"""How two computations differ, in words."""
+"""Differences between two computations, as text."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from lemur_core.graphs.identity import label, similarity, subtrees
 
 
 def differences(one: Graph, other: Graph, limit: int = 8) -> list[str]:
-    """What one graph has and the other has not, a line each: operations, then what they are given.
+    """List what only one of two graphs has, one line each: operations first, then inputs, parameters and constants.
 
     Args:
-        limit: lines of each kind; a further line tells how many were left out.
+        limit: maximum lines per group; one more line states how many were omitted.
 
-    Returns: nothing if the two have the same operations on the same shapes; they may be connected otherwise.
+    Returns: nothing if the two have the same operations on the same shapes; they may still be connected differently.
     """
     lines: list[str] = []
     for wanted in (False, True):
@@ -38,5 +38,5 @@ def _readable(key: str) -> str:
 
 
 def share(one: Graph, other: Graph) -> float:
-    """How much of two computations is the same up to widths, 0 to 1: the Jaccard similarity of their subtrees."""
+    """Return the similarity of two computations, ignoring widths, 0 to 1: the Jaccard similarity of their subtrees."""
     return similarity(subtrees(one), subtrees(other))

@@ -1,7 +1,7 @@
-"""A dataflow graph: operations by name, with what they are given, over tensors whose type and shape are known.
+"""Dataflow graphs: operations by name with their arguments, over tensors of known type and shape.
 
 The stored form is JSON, `{"form": 1, "torch": VERSION, "nodes": […], "outputs": […], "writes": […]}`. Two graphs are
-compared only if form and torch are the same: the decompositions of an operation may change with either.
+compared only if `form` and `torch` are equal: the decomposition of an operation may change with either.
 """
 
 import base64
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 TORCH = importlib.metadata.version("torch")
-#: The version of the stored form and of the rules that lead to it.
+#: The version of the stored form and of the rules that produce it.
 FORM = 1
 
-#: Operations without inputs that stand for what a run is given.
+#: Operations without inputs: the arguments, state and constants of a run.
 LEAVES = frozenset({"input", "parameter", "buffer", "constant", "cotangent"})
 
-#: Operations that draw random numbers in train mode alone.
+#: Operations that draw random numbers in train mode only.
 RANDOM = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 
 
@@ -34,7 +34,7 @@ Argument = Any  # a literal (None, bool, int, float, str), a Ref, or a tuple of 
 
 
 class TensorType(NamedTuple):
-    """What is known of a tensor before it has values."""
+    """The type of a tensor without its values."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,8 +44,8 @@ class TensorType(NamedTuple):
 class Node:
     """One operation: its name in ATen without the overload, and its arguments by name.
 
-    `scope` is the path of the module in which it ran, `within` the classes of the modules that enclose it, outermost
-    first; both are notes, which no identity depends on. `inputs` is what it reads, in the order of its arguments.
+    `scope` is the path of the module in which it ran, `within` the classes of the enclosing modules, outermost first;
+    both are annotations that no identity depends on. `inputs` lists the values it reads, in the order of its arguments.
     """
 
     op: str
@@ -59,17 +59,17 @@ class Node:
         object.__setattr__(self, "inputs", tuple(ref for _, argument in self.arguments for ref in refs_in(argument)))
 
     def get(self, name: str) -> Argument:
-        """An argument; None where there is none of this name."""
+        """Return an argument, or None if there is none of this name."""
         return next((argument for found, argument in self.arguments if found == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in an order in which each comes after what it reads.
+    """Nodes in topological order: each comes after the nodes it reads.
 
     Args:
-        outputs: what the network returns, tensors in the order in which `torch.utils._pytree` finds them.
-        writes: buffers and parameters that the run changes, each with its new value.
+        outputs: the tensors that the network returns, in the order of `torch.utils._pytree`.
+        writes: the buffers and parameters that the run changes, each with its new value.
     """
 
     nodes: tuple[Node, ...]
@@ -78,15 +78,15 @@ class Graph:
 
     @property
     def results(self) -> tuple[Ref, ...]:
-        """Everything that is seen of a run: its outputs, then what it writes."""
+        """All observable values of a run: its outputs, then the values it writes."""
         return self.outputs + tuple(value for _, value in self.writes)
 
     def type_of(self, ref: Ref) -> TensorType:
-        """Type and shape of a value."""
+        """Return dtype and shape of a value."""
         return self.nodes[ref.node].outputs[ref.output]
 
     def to_json(self) -> dict[str, Any]:
-        """The stored form."""
+        """Return the stored form."""
         return {
             "form": FORM,
             "torch": TORCH,
@@ -105,7 +105,7 @@ class Graph:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Graph":
-        """A graph from its stored form. Raises: ValueError if it has another form, or was recorded by another torch."""
+        """Read a graph from its stored form. Raises: ValueError if `form` or `torch` is another version."""
         made = (stored.get("form"), stored.get("torch"))
         if made != (FORM, TORCH):
             here = f"form {FORM} of torch {TORCH}"
@@ -124,7 +124,7 @@ class Graph:
 
 
 def refs_in(argument: Argument) -> Iterator[Ref]:
-    """The values that an argument names, in order."""
+    """Yield the values that an argument refers to, in order."""
     if isinstance(argument, Ref):
         yield argument
     elif isinstance(argument, tuple):
@@ -133,7 +133,7 @@ def refs_in(argument: Argument) -> Iterator[Ref]:
 
 
 def replace_refs(argument: Argument, replace: Callable[[Ref], Argument]) -> Argument:
-    """An argument with other values in place of those that it names."""
+    """Replace the values that an argument refers to."""
     if isinstance(argument, Ref):
         return replace(argument)
     if isinstance(argument, tuple):
@@ -142,7 +142,7 @@ def replace_refs(argument: Argument, replace: Callable[[Ref], Argument]) -> Argu
 
 
 def reachable(nodes: Sequence[Node], results: Sequence[Ref]) -> list[int]:
-    """The nodes on the way to these results, in order."""
+    """Return the nodes on the way to these results, in order."""
     wanted = {ref.node for ref in results}
     for place in range(len(nodes) - 1, -1, -1):
         if place in wanted:
@@ -151,12 +151,12 @@ def reachable(nodes: Sequence[Node], results: Sequence[Ref]) -> list[int]:
 
 
 def pack(graph: Graph) -> str:
-    """The stored form of a graph, compressed, as text."""
+    """Return the stored form of a graph as compressed text."""
     return base64.b64encode(zlib.compress(json.dumps(graph.to_json(), separators=(",", ":")).encode())).decode()
 
 
 def unpack(packed: str) -> dict[str, Any]:
-    """The stored form again."""
+    """Return the stored form of a packed graph."""
     stored: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
     return stored
 

@@ -1,8 +1,8 @@
-"""What makes two computations one: identities of a canonical graph, and how much two have in common.
+"""Identities of a canonical graph, which decide whether two computations are equal, and a graded similarity.
 
-`G0` the same computation, shapes and attributes included; `G1` the same up to widths; `G2` the same with repeated
-stages collapsed. An identity is the SHA-256 of a text that says the whole graph, so equal identities are equal graphs,
-not merely equal hashes of neighbourhoods.
+`G0`: the same computation, including shapes and attributes; `G1`: the same except for widths; `G2`: the same with
+repeated stages collapsed. An identity is the SHA-256 of a text that describes the whole graph, so equal identities mean
+equal graphs, not merely equal hashes of neighborhoods.
 
 Source: B. Weisfeiler, A. Leman, "The reduction of a graph to canonical form" (1968); N. Shervashidze et al.,
 "Weisfeiler-Lehman graph kernels", JMLR 12 (2011), for the graded similarity
@@ -17,10 +17,10 @@ from math import isclose, sqrt
 from lemur_core.graphs.canonical import COMMUTATIVE
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, Node, Ref, refs_in
 
-_ROUNDS = 2  # of refinement, towards results and back: what uses a parameter tells it from others of its shape
-_DEPTH = 3  # of the subtrees that the graded similarity counts
+_ROUNDS = 2  # refinement rounds, forward and back: its uses distinguish a parameter from others of its shape
+_DEPTH = 3  # depth of the subtrees that the graded similarity counts
 
-#: Arguments that are no widths: kept by G1, where other whole numbers and shapes are not.
+#: Arguments that are not widths: G1 keeps them, but no other integers and shapes.
 _KEPT = frozenset(
     [
         "kernel",
@@ -69,19 +69,19 @@ class Identities:
 
 
 def identities(graph: Graph) -> Identities:
-    """G0, G1 and G2 of a canonical graph."""
+    """Return G0, G1 and G2 of a canonical graph."""
     segments = collapsed(stages(graph))
     return Identities(
         _digest(text(graph, label)), _digest(text(graph, label_without_widths)), _digest("\n".join(segments))
     )
 
 
-#: The identities of a network, by the names of their columns.
+#: The identities of a network, by column name.
 IDENTITIES = ("graph", "graph_widths", "graph_repeats")
 
 
 def identities_of(forms: Mapping[str, Graph]) -> dict[str, str]:
-    """The identities of a network from its canonical graphs by mode: G0 and G1 of all of them, G2 of eval."""
+    """Return the identities of a network from its canonical graphs by mode: G0 and G1 of all modes, G2 of eval."""
     found = {mode: identities(form) for mode, form in forms.items()}
 
     def joined(name: str) -> str:
@@ -91,15 +91,15 @@ def identities_of(forms: Mapping[str, Graph]) -> dict[str, str]:
 
 
 def label(_graph: Graph, node: Node) -> str:
-    """What a node is, without what it reads."""
+    """Return the operation and arguments of a node, without the values it reads."""
     return _written(node, lambda _, argument: argument)
 
 
 def label_without_widths(graph: Graph, node: Node) -> str:
-    """What a node is but for widths: of shapes the number of dimensions, of groups whether there is one a channel."""
+    """Label a node without widths: only the rank of shapes, and of groups only whether there is one per channel."""
     if node.op in LEAVES:
         rank = len(node.outputs[0].shape)
-        trained = None if node.op == "input" else node.get("trained")  # whether gradients of inputs count is no width
+        trained = None if node.op == "input" else node.get("trained")  # gradients of inputs are not a width
         return f"{node.op} {node.outputs[0].dtype} {rank} {trained} {node.get('number')}"
     sizes = {size for ref in node.inputs for size in graph.type_of(ref).shape}
 
@@ -135,7 +135,7 @@ def _written(node: Node, shown: Callable[[str, Argument], Argument]) -> str:
 
 
 def _hidden(argument: Argument) -> str:
-    """An argument without the values that it names: these are told by where they come from."""
+    """Blank out the values in an argument; they are distinguished by their own nodes."""
     if isinstance(argument, Ref):
         return "%"
     if isinstance(argument, tuple):
@@ -144,11 +144,11 @@ def _hidden(argument: Argument) -> str:
 
 
 def text(graph: Graph, label: Label) -> str:
-    """The whole graph, the same whatever order its nodes are in.
+    """Describe the whole graph, independent of the order of its nodes.
 
-    Nodes are numbered as they are met from the results; the operands of commutative operations in the order of their
-    colours. Operands of one colour are told apart by nothing that was looked at, which is nearly always because there
-    is no difference; where there is one, two equal graphs may have two texts, and never two graphs one.
+    Nodes are numbered in the order in which a walk from the results meets them; operands of commutative operations are
+    visited in the order of their colours. Operands of one colour are usually interchangeable. If they are not, two
+    equal graphs may have different texts, but different graphs never share a text.
     """
     numbers = numbered(graph, colours := colours_of(graph, label))
     lines = []
@@ -163,7 +163,7 @@ def text(graph: Graph, label: Label) -> str:
 
 
 def numbered(graph: Graph, colours: Sequence[bytes]) -> dict[int, int]:
-    """A number for each node, in an order in which each comes after what it reads."""
+    """Number the nodes so that each comes after the nodes it reads."""
     numbers: dict[int, int] = {}
     writes = sorted(graph.writes, key=lambda write: [(colours[ref.node], ref.output) for ref in reversed(write)])
     waiting = [(ref.node, False) for ref in [*graph.outputs, *(ref for write in writes for ref in reversed(write))]]
@@ -181,7 +181,7 @@ def numbered(graph: Graph, colours: Sequence[bytes]) -> dict[int, int]:
 
 
 def leading_to(graph: Graph) -> list[bytes]:
-    """What each node is by all that leads to it: the same for equal computations on leaves of one kind."""
+    """Return a colour per node from everything that leads to it: equal for equal computations on leaves of one kind."""
     colours: list[bytes] = []
     for node in graph.nodes:
         read = [colours[ref.node] + bytes([ref.output % 256]) for ref in node.inputs]
@@ -190,14 +190,14 @@ def leading_to(graph: Graph) -> list[bytes]:
 
 
 def ordered(node: Node, colours: Sequence[bytes]) -> tuple[Ref, ...]:
-    """What a node reads, in an order that does not depend on how a commutative operation was written."""
+    """Return the values that a node reads, in an order independent of how a commutative operation was written."""
     if node.op in COMMUTATIVE:
         return tuple(sorted(node.inputs, key=lambda ref: (colours[ref.node], ref.output)))
     return node.inputs
 
 
 def colours_of(graph: Graph, label: Label) -> list[bytes]:
-    """What each node is by all that leads to it and all that comes of it."""
+    """Return a colour per node from everything that leads to it and everything that follows from it."""
     users: list[list[tuple[int, str]]] = [[] for _ in graph.nodes]
     for place, node in enumerate(graph.nodes):
         for position, ref in enumerate(node.inputs):
@@ -229,7 +229,7 @@ def _colour(*parts: str | bytes) -> bytes:
 
 
 def stages(graph: Graph) -> list[str]:
-    """The stages of a graph up to widths: each from one value that everything passes through to the next."""
+    """Split a graph into stages, ignoring widths: each runs from one bottleneck value to the next."""
     computing = [place for place, node in enumerate(graph.nodes) if node.op not in LEAVES]
     last = {place: place for place in range(len(graph.nodes))}  # the last node that reads it
     for place in computing:
@@ -254,14 +254,14 @@ def stages(graph: Graph) -> list[str]:
             f"{label_without_widths(graph, node)} <- {' '.join(sorted(read) if node.op in COMMUTATIVE else read)}"
         )
         furthest = max([furthest, *(last[ref.node] for ref in node.inputs if graph.nodes[ref.node].op not in LEAVES)])
-        if furthest <= place:  # nothing from before is read again: all goes through this one
+        if furthest <= place:  # no earlier value is read again: everything flows through this node
             found.append("\n".join(lines))
             lines, numbers, furthest = [], {}, last[place]
     return [*found, "\n".join(lines)] if lines else found
 
 
 def collapsed(items: Sequence[str]) -> list[str]:
-    """A sequence with each run of repeats, of one item or of several in turn, given once."""
+    """Keep each run of repeats, of one item or of several in turn, only once."""
     found = list(items)
     for period in range(1, len(found) // 2 + 1):
         place = 0
@@ -274,7 +274,7 @@ def collapsed(items: Sequence[str]) -> list[str]:
 
 
 def subtrees(graph: Graph, depth: int = _DEPTH) -> Counter[str]:
-    """Weisfeiler-Lehman labels of the subtrees of up to this depth, up to widths, each with how often it occurs."""
+    """Count the Weisfeiler-Lehman labels of the subtrees up to this depth, ignoring widths."""
     colours = [_colour(label_without_widths(graph, node)) for node in graph.nodes]
     counted = Counter(colour.hex() for colour in colours)
     for _ in range(depth):
@@ -290,7 +290,7 @@ def subtrees(graph: Graph, depth: int = _DEPTH) -> Counter[str]:
 
 
 def similarity(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """Jaccard similarity of two multisets: 1 if they are equal, 0 if they share nothing."""
+    """Return the Jaccard similarity of two multisets: 1 if they are equal, 0 if they are disjoint."""
     shared = sum(min(count, other.get(key, 0)) for key, count in one.items())
     total = sum(one.values()) + sum(other.values()) - shared
     return shared / total if total else 1.0

@@ -1,7 +1,7 @@
-"""The eval and the train run of one module as one: each operation once, with what differs between the modes said.
+"""Merge the eval and the train run of one module: each operation once, with the differences between the modes marked.
 
-Both runs are in the order of execution, so the longest common sequence of their operations pairs them. What only one
-mode does stays apart; where an operation of both reads another value in each mode, a `Choice` stands for it.
+Both runs are in execution order, so the longest common subsequence of their operations pairs them. Operations of only
+one mode stay separate; where a paired operation reads different values in the two modes, a `Choice` holds both.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 from lemur_core.graphs.graph import LEAVES, RANDOM, Argument, Graph, Node, Ref, replace_refs
 
-#: Arguments that the mode decides alone; layers and calls say them by `self.training`.
+#: Arguments that depend on the mode alone; layers and calls express them with `self.training`.
 _FLAGS = frozenset({"training", "momentum", "train", "use_input_stats", "draw", "dropout_p"})
 _BY_FLAGS = frozenset({"batch_norm", "instance_norm", "attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 
@@ -36,7 +36,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Step:
-    """One operation; `nodes` holds what it is in eval and in train mode, None where that mode does not perform it.
+    """One operation; `nodes` holds its node in eval and in train mode, None where that mode does not execute it.
 
     `skipped`: the value that it passes on unchanged in eval mode, as dropout does.
     """
@@ -47,14 +47,14 @@ class Step:
 
     @property
     def node(self) -> Node:
-        """The operation; as in train mode where that performs it."""
+        """The node of the operation: that of train mode if there is one, else that of eval mode."""
         node = self.nodes[TRAIN] or self.nodes[EVAL]
         assert node is not None
         return node
 
     @property
     def mode(self) -> int | None:
-        """The only mode that performs it; None: both."""
+        """The only mode that executes it; None if both do."""
         if self.skipped is not None or (self.nodes[EVAL] and self.nodes[TRAIN]):
             return None
         return EVAL if self.nodes[EVAL] else TRAIN
@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(slots=True)
 class Module:
-    """Both modes of a module: its steps in order, what it returns, and the buffers it writes, by mode."""
+    """Both modes of a module: its steps in order, its outputs, and the buffers it writes, each with its mode."""
 
     steps: list[Step]
     outputs: list[Argument]
@@ -70,12 +70,12 @@ class Module:
 
 
 def merge(evaluated: Graph, trained: Graph | None) -> Module:
-    """Both modes as one. Without a train run, what eval mode does stands for both."""
+    """Merge both modes; without a train run, the eval run is used for both."""
     return _Merge((evaluated, trained or evaluated), trained is not None).module()
 
 
 def paired(evaluated: Graph, trained: Graph) -> list[int | None]:
-    """For each node of train mode the one of eval mode that it stands for, if there is one."""
+    """Return the matching eval node for each node of train mode, None where there is none."""
     found: list[int | None] = [None] * len(trained.nodes)
     for one, other in _Merge((evaluated, trained), True)._order():
         if other is not None:
@@ -162,7 +162,7 @@ class _Merge:
         return theirs if ours == theirs else Choice(ours, theirs)
 
     def _is(self, value: Value, wanted: Value) -> bool:
-        """Whether a value of train mode is, in eval mode, this one."""
+        """Return whether a value of train mode corresponds to `wanted` in eval mode."""
         found: Value | None = value
         while found is not None and found != wanted:
             found = self.steps[found.place].skipped
@@ -172,7 +172,7 @@ class _Merge:
 def _leaves_first(
     order: Sequence[tuple[int | None, int | None]], graphs: tuple[Graph, Graph]
 ) -> list[tuple[int | None, int | None]]:
-    """Parameters and buffers that both modes read, as one wherever the sequence left them apart."""
+    """Pair the parameters and buffers that both modes read wherever the subsequence left them separate."""
     found: dict[Any, list[int | None]] = {}
     rest: list[tuple[int | None, int | None]] = []
     for places in order:

@@ -1,14 +1,14 @@
-"""Graphs in the notation of specs: JSON that people read, and that comes back as the same graphs.
+"""Serialization of graphs for specs: readable JSON that is read back as the same graphs.
 
 `{"form": 1, "torch": VERSION, "operations": […], "nodes": […], "outputs": ["%7"], "writes": [["%1", "%5.1"]]}`.
-`operations` lists each operation once with the names of what it is given: `["softmax", "input", "dim"]`. A node is the
-place of its operation there, its arguments in that order, the types of its outputs (`float32 2×16×8×8`), and its
-scope, 0 where the node before it has the same. `%7` is the value of node 7, `%7.1` its second output. Numbers in a row
-are `3×3`; a lone one is in a list. A number that follows the inputs is a formula over their sizes, `=(H+1)÷2`; in a
-row, and in a type, without the sign.
+`operations` lists each operation once with the names of its arguments: `["softmax", "input", "dim"]`. A node consists
+of the index of its operation there, its arguments in that order, the types of its outputs (`float32 2×16×8×8`), and
+its scope, 0 if equal to that of the previous node. `%7` is the value of node 7, `%7.1` its second output. A tuple of
+numbers is `3×3`; a tuple of one number is a list. A number that depends on the inputs is a formula over their sizes,
+`=(H+1)÷2`; inside a tuple and a type, without the sign.
 
-The graph of train mode is written as its difference: `"7…31"` are the nodes 7 to 31 of eval mode again, reading what
-stands for what they read; `[12, […]]` is a node that stands for node 12, any other node is one of its own.
+The graph of train mode is written as its difference from eval mode: `"7…31"` repeats the nodes 7 to 31 of eval mode,
+reading the train counterparts of what they read; `[12, […]]` is the counterpart of node 12; other nodes are new.
 """
 
 import re
@@ -34,11 +34,11 @@ _Form = tuple[str, ...]  # an operation and the names of its arguments
 def to_notation(
     graph: Graph, sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None
 ) -> dict[str, Any]:
-    """A graph in this notation.
+    """Serialize a graph.
 
     Args:
-        sizes: those that formulas name, the first values of which count.
-        evaluated: that of eval mode, from which it is written as a difference.
+        sizes: the values of the sizes that formulas name; the first values count.
+        evaluated: the graph of eval mode; if present, write the difference from it.
     """
     forms = {} if evaluated is None else dict.fromkeys(map(_form, evaluated.nodes))
     before = len(forms)
@@ -58,13 +58,13 @@ def to_notation(
 def from_notation(
     stored: Mapping[str, Any], sizes: Mapping[str, Sequence[float]] | None = None, evaluated: Graph | None = None
 ) -> Graph:
-    """The graph again.
+    """Read a serialized graph.
 
     Args:
-        sizes: those that formulas name, the first values of which count.
-        evaluated: that of eval mode, from which it was written as a difference.
+        sizes: the values of the sizes that formulas name; the first values count.
+        evaluated: the graph of eval mode, if this one was written as the difference from it.
 
-    Raises: ValueError if it has another form, was recorded by another torch, or is not in this notation.
+    Raises: ValueError if the graph has another form, was recorded by another torch, or is malformed.
     """
     made = (stored.get("form"), stored.get("torch"))
     if made != (FORM, TORCH):
@@ -107,7 +107,7 @@ class _Writer:
     def difference(self, graph: Graph, evaluated: Graph) -> list[Any]:
         found: list[Any] = []
         same: list[int] = []
-        of: dict[int, int] = {}  # what stands for a node of eval mode
+        of: dict[int, int] = {}  # eval node -> its counterpart in train mode
 
         def close() -> None:
             if same:
@@ -155,12 +155,12 @@ class _Writer:
 
 
 def _exact(node: Node) -> tuple[Any, ...]:
-    """A node with its note, and with types, which `==` does not tell apart: 1 is 1.0 is True."""
+    """Key a node by its scope and types, too, since `==` does not distinguish 1, 1.0 and True."""
     return node.op, repr(node.arguments), node.outputs, node.scope
 
 
 def _standing(node: Node, of: Mapping[int, int]) -> tuple[Any, ...] | None:
-    """A node of eval mode in train mode, if all that it reads stands there."""
+    """Return the train counterpart of an eval node if all values it reads have one."""
     return _exact(_moved(node, of)) if all(ref.node in of for ref in node.inputs) else None
 
 
@@ -249,7 +249,7 @@ def _places(told: str) -> Iterator[int]:
 
 
 def store(sized: Sized) -> dict[str, Any]:
-    """Both modes: `sizes`, `fixed`, `eval`, and `train`, null where it is the same or there is none."""
+    """Serialize both modes: `sizes`, `fixed`, `eval`, and `train`, null if it equals eval mode or there is none."""
     trained = None if sized.trained == sized.evaluated else sized.trained
     return {
         "sizes": {name: list(values) for name, values in sized.sizes.items()},
@@ -260,7 +260,7 @@ def store(sized: Sized) -> dict[str, Any]:
 
 
 def restore(stored: Mapping[str, Any]) -> Sized:
-    """Both modes again. Args: stored: of `store`, with `train_error`, which is not null where there is no train mode.
+    """Read both modes. Args: stored: from `store`, with `train_error`, which is not null if there is no train mode.
 
     Raises: ValueError as `from_notation` does.
     """
@@ -278,7 +278,7 @@ def restore(stored: Mapping[str, Any]) -> Sized:
 
 
 def forms_of(stored: Mapping[str, Any]) -> dict[str, Graph]:
-    """The graphs by mode of what a spec states as `algorithm`, at the sizes that they were traced at first.
+    """Return the graphs by mode of a spec's `algorithm`, at the sizes of the first run.
 
     Raises: ValueError as `from_notation` does.
     """

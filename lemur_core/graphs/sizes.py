@@ -1,7 +1,7 @@
-"""Which dimensions of a module's inputs are free, and its graphs at several sizes of them as one.
+"""Determine which dimensions of a module's inputs are free, and combine its graphs at several sizes into one.
 
-One dimension is changed at a time, then all together, to sizes that differ from each other; each formula that follows
-from these runs is checked at a further size of every dimension.
+Dimensions are changed one at a time, then all together, to sizes that differ from each other; each formula derived
+from these runs is checked at one more size of every dimension.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,24 +13,24 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.symbolic import Size, Symbols, misses, together
 
 Shape = tuple[int, ...]
-#: Runs a module at some shapes of its inputs, in train mode where it is told so; raises anything where that fails.
+#: Runs a module at some shapes of its inputs, in train mode if `train` is true; raises anything on failure.
 Go = Callable[[Sequence[Shape], bool], Graph]
 _Group = tuple[tuple[int, int], ...]  # dimensions that change together, each as (input, dimension)
 
-_TAKEN = 3  # further sizes of one dimension
-_NODES = 60_000  # operations of all runs together
-_OVERHEAD = 40  # what a run costs beside its operations, in operations
+_TAKEN = 3  # additional sizes per dimension
+_NODES = 60_000  # total number of operations of all runs
+_OVERHEAD = 40  # fixed cost of a run, in operations
 
 
 @dataclass(slots=True)
 class Sized:
-    """What a module computes at several sizes.
+    """The computation of a module at several sizes.
 
     Args:
-        evaluated, trained: its graphs, with a `Size` where a number follows the inputs.
-        sizes: of the inputs that are free, then numbers for which there is no formula, by name: the values of all runs,
-            those at its own sizes first.
-        fixed: why no dimension is free, where none is.
+        evaluated, trained: its graphs, with a `Size` wherever a number depends on the inputs.
+        sizes: the free input sizes, then numbers without a formula, by name: their values in all runs, starting with
+            the module's own sizes.
+        fixed: the reason why no dimension is free, if none is.
     """
 
     evaluated: Graph
@@ -40,11 +40,11 @@ class Sized:
 
 
 def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph | None) -> Sized:
-    """What a module computes at the sizes that it takes.
+    """Trace a module at every size that it accepts.
 
     Args:
-        own: shapes of its inputs, of which the graphs are.
-        evaluated, trained: its graphs there.
+        own: shapes of its inputs in the graphs passed here.
+        evaluated, trained: its graphs at these shapes.
     """
     runs = _Runs(go, tuple(own), evaluated, trained)
     free = runs.free()
@@ -65,7 +65,7 @@ class _Runs:
         self.known: dict[tuple[Shape, ...], Graph | None] = {self.own: evaluated}
 
     def at(self, shapes: tuple[Shape, ...], *, train: bool = False) -> Graph | None:
-        """The graph at some shapes; None where the module does not take them, or performs other operations there."""
+        """Return the graph at some shapes; None if the module rejects them or executes other operations there."""
         if not train and shapes in self.known:
             return self.known[shapes]
         self.left -= self.cost
@@ -77,7 +77,7 @@ class _Runs:
             try:
                 found = self.go(shapes, train)
             except (MemoryError, PermissionError):
-                raise  # the sandbox tells what was exceeded or denied
+                raise  # the sandbox reports the exceeded limit or denied access
             except Exception:  # noqa: BLE001 (foreign code raises anything)
                 found = None
             if found is not None and together([own, found]) is None:
@@ -87,7 +87,7 @@ class _Runs:
         return found
 
     def free(self) -> list[tuple[_Group, list[int]]]:
-        """The dimensions that may be changed alone, with sizes that were taken."""
+        """Return the dimensions that can be changed alone, with the sizes that worked."""
         found = []
         for group in _groups(self.own):
             size = self.own[group[0][0]][group[0][1]]
@@ -98,7 +98,7 @@ class _Runs:
         return found
 
     def together(self, free: Sequence[tuple[_Group, list[int]]]) -> Sized | None:
-        """All runs as one; None where the module does not take these sizes together, or a formula does not hold."""
+        """Combine all runs; None if the module rejects these sizes together, or a formula does not hold."""
         mixed = further = self.own
         for number, (group, taken) in enumerate(free):
             size = self.own[group[0][0]][group[0][1]]
@@ -106,7 +106,7 @@ class _Runs:
             further = _changed(further, group, _further(size, taken, number))
         points = [self.own, *(_changed(self.own, group, size) for group, taken in free for size in taken), mixed]
         points = list(dict.fromkeys(points))
-        for last in (further, None):  # what fails at the further sizes is made to hold there, too
+        for last in (further, None):  # formulas that fail at the further sizes are fitted to these, too
             graphs = [self.at(shapes) for shapes in points]
             if None in graphs:
                 return None
@@ -145,7 +145,7 @@ class _Runs:
         return None
 
     def _holds(self, sized: Sized, free: Sequence[tuple[_Group, list[int]]], shapes: tuple[Shape, ...]) -> bool:
-        """Whether the formulas are true of a run that none was made from."""
+        """Return whether the formulas hold for a run that none of them was fitted to."""
         names = _names(self.own, [group for group, _ in free])
         sizes = {name: shapes[g[0][0]][g[0][1]] for name, (g, _) in zip(names, free, strict=True)}
         evaluated = self.at(shapes)
@@ -162,7 +162,7 @@ def _distinct(symbols: Symbols) -> dict[str, tuple[float, ...]]:
 
 
 def _groups(own: Sequence[Shape]) -> list[_Group]:
-    """Dimensions that change together: those of equal place and size in all inputs."""
+    """Group the dimensions that change together: those with equal index and size in all inputs."""
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for number, shape in enumerate(own):
         for dim, size in enumerate(shape):
@@ -174,7 +174,7 @@ _LETTERS = {1: "N", 2: "BN", 3: "BNC", 4: "BCHW", 5: "BCDHW"}
 
 
 def _names(own: Sequence[Shape], groups: Sequence[_Group]) -> list[str]:
-    """Names of dimensions by their places: of a batch of images B, C, H and W."""
+    """Name dimensions by their index: B, C, H and W for a batch of images."""
     names: list[str] = []
     changed = {place for group in groups for place in group}
     for group in groups:
@@ -196,7 +196,7 @@ def _changed(shapes: Sequence[Shape], group: _Group, size: int) -> tuple[Shape, 
 
 
 def _others(size: int) -> list[int]:
-    """Sizes to try: some odd ones near it, then multiples, for what asks for a divisor."""
+    """Return sizes to try: some odd ones nearby, then multiples, for modules that require a divisor."""
     if size < 14:
         near = [size + more for more in (1, 3, 6, 9)] if size > 2 else [3, 5, 6, 7]
         return [*near, size * 2, size * 3, size * 4]
@@ -205,7 +205,7 @@ def _others(size: int) -> list[int]:
 
 
 def _further(size: int, taken: Sequence[int], number: int) -> int:
-    """A size that was not taken yet, in the same steps as those that were; another one for each `number`."""
+    """Return a size not used yet, with the same step as those used; a different one for each `number`."""
     step = gcd(*(abs(other - size) for other in taken))
     lowest = min(size, *taken)
     others = (lowest + step * turn for turn in count(1))
@@ -213,9 +213,9 @@ def _further(size: int, taken: Sequence[int], number: int) -> int:
 
 
 def never_run(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
-    """Shapes at which it was not run, to try in turn: sizes between those that were, then combinations of these.
+    """Return untested shapes to try in turn: sizes between the tested ones, then combinations of these.
 
-    Args: own: the shapes that it was run at first, also of inputs that it does not use.
+    Args: own: the shapes of the first run, including inputs that it does not use.
     """
     free: dict[str, tuple[int, int]] = {}
     for node in sized.evaluated.nodes:
@@ -241,7 +241,7 @@ _TURNS = 4
 
 
 def _reversed(points: Sequence[tuple[Shape, ...]], free: Sequence[tuple[_Group, list[int]]]) -> tuple[Shape, ...]:
-    """All dimensions at other sizes of those taken: a combination that was not run."""
+    """Return all dimensions at another tested size each: a combination that was not run."""
     shapes = points[0]
     for number, (group, taken) in enumerate(free):
         shapes = _changed(shapes, group, taken[(number + 1) % len(taken)])

@@ -1,8 +1,8 @@
-"""Sizes that were never traced: one graph of several runs, whose numbers say how they follow the inputs' sizes.
+"""Symbolic sizes: combine several runs into one graph whose numbers are formulas over the input sizes.
 
-The runs differ in the sizes of their inputs alone. Numbers that are equal in all of them stay; one that differs becomes
-a `Size`: a formula over named sizes that holds in every run. One that follows them in no way that was found becomes a
-named size itself, `U1`, of which its values in the runs are known.
+The runs differ only in the sizes of their inputs. Numbers that are equal in all of them stay numbers; one that differs
+becomes a `Size`: a formula over named sizes that holds in every run. A number without a formula becomes a
+named size itself, `U1`, known only by its values in the runs.
 """
 
 import ast
@@ -19,7 +19,7 @@ from lemur_core.graphs.graph import Argument, Graph, Node, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number that follows the sizes of the inputs: a formula as Python writes it, and its first value."""
+    """A number that depends on the input sizes: a formula in Python syntax, and its value in the first run."""
 
     text: str
     value: float
@@ -27,7 +27,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A number by its values in several runs."""
+    """The values of one number in several runs."""
 
     values: tuple[float, ...]
 
@@ -36,9 +36,9 @@ Dimension = int | Size
 
 
 def together(graphs: Sequence[Graph]) -> Graph | None:
-    """One graph of several runs, each number that differs by its values in all of them; for `Symbols.named`.
+    """Combine several runs into one graph that holds all values of each number that differs; for `Symbols.named`.
 
-    Returns: None where the runs do not perform the same operations on the same values.
+    Returns: None if the runs do not execute the same operations on the same values.
     """
     first = graphs[0]
     if any(_links(graph) != _links(first) for graph in graphs[1:]):
@@ -75,7 +75,7 @@ def _links(graph: Graph) -> tuple[object, ...]:
 
 
 def _joined(values: Sequence[Argument]) -> Argument:
-    """One argument of several. Raises: ValueError where they differ in more than numbers."""
+    """Combine one argument of several runs. Raises: ValueError if the runs differ in more than numbers."""
     first = values[0]
     if all(type(value) is type(first) and value == first for value in values):
         return first
@@ -88,18 +88,18 @@ def _joined(values: Sequence[Argument]) -> Argument:
 
 @dataclass(slots=True)
 class Symbols:
-    """The sizes that formulas may name: those of the inputs first, then numbers for which there is no formula.
+    """The sizes that formulas may name: first those of the inputs, then numbers without a formula.
 
-    Args: values: by name, in each run; the first run is that at the first sizes.
+    Args: values: by name, the values in all runs, starting with the original sizes.
     """
 
     values: dict[str, tuple[float, ...]]
     _known: dict[tuple[float, ...], str] = field(default_factory=dict)
 
     def named(self, graph: Graph, runs: Sequence[int] | None = None) -> Graph:
-        """A graph of `together` with a `Size` for each number that differs.
+        """Replace each number that differs in a graph from `together` by a `Size`.
 
-        Args: runs: those that the graph is of; of all where it is None.
+        Args: runs: the runs in the graph; None for all.
         """
         return _mapped(graph, lambda seen: self._size(seen.values, runs), _Seen)
 
@@ -119,7 +119,7 @@ class Symbols:
         return Size(normal(found), values[0])
 
     def _product(self, values: tuple[float, ...]) -> str | None:
-        """A product of two numbers that are known: `H // 2 * (W // 2)`, where a map is made flat."""
+        """Find a product of two known numbers: `H // 2 * (W // 2)`, where a feature map is flattened."""
         if not all(values) or not all(type(value) is int for value in values):
             return None
         for known, text in list(self._known.items()):
@@ -138,20 +138,20 @@ class Symbols:
 
 
 def is_unknown(name: str) -> bool:
-    """Whether a named size is a number for which there is no formula."""
+    """Return whether a named size is a number without a formula."""
     return name.startswith("U")
 
 
 def at(graph: Graph, sizes: Mapping[str, float] | None = None) -> Graph:
-    """A graph as it is at some sizes.
+    """Evaluate a graph at some sizes.
 
-    Args: sizes: by name; None for those that it was traced at first.
+    Args: sizes: by name; None for the sizes of the first run.
     """
     return _mapped(graph, lambda size: size.value if sizes is None else value_at(size.text, sizes), Size)
 
 
 def misses(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
-    """Whether a graph with formulas is, at some sizes, not what ran there; numbers without formula do not count."""
+    """Return whether a symbolic graph disagrees with a real run at some sizes, ignoring numbers without a formula."""
     if _links(graph) != _links(other):
         return True
 
@@ -204,11 +204,11 @@ def _parsed(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, RecursionError) as error:
-        raise ValueError(f"{text!r} is no formula") from error
+        raise ValueError(f"{text!r} is not a formula") from error
 
 
 def difference(one: Argument, other: Argument) -> int | None:
-    """By how much one number is above another at all sizes; None where that depends on them."""
+    """Return by how much one number exceeds another if that is the same at all sizes, else None."""
     names = sorted({name for item in (one, other) if isinstance(item, Size) for name in names_in(item.text)})
     found = set()
     for turn in range(_POINTS):
@@ -224,17 +224,17 @@ _POINTS = 5
 
 @cache
 def normal(text: str) -> str:
-    """A formula with the blanks and brackets that Python gives it. Raises: ValueError if it is none."""
+    """Normalize the spaces and parentheses of a formula. Raises: ValueError if it is not a formula."""
     return ast.unparse(_parsed(text)).replace("(-0.5)", "-0.5")
 
 
 def names_in(text: str) -> set[str]:
-    """The sizes that a formula names. Raises: ValueError if it is none."""
+    """Return the sizes that a formula names. Raises: ValueError if it is not a formula."""
     return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
 
 
 def value_at(text: str, sizes: Mapping[str, float]) -> float:
-    """The value of a formula. Raises: ValueError if it is none, or names a size that is not given."""
+    """Evaluate a formula. Raises: ValueError if it is not a formula, or names a size that is not in `sizes`."""
 
     def value(node: ast.expr) -> float:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
@@ -245,7 +245,7 @@ def value_at(text: str, sizes: Mapping[str, float]) -> float:
             return _SIGNS[type(node.op)](value(node.left), value(node.right))
         if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
             return _SIGNS[type(node.op)](value(node.operand))
-        raise ValueError(f"{text!r} is no formula over {', '.join(sizes)}")
+        raise ValueError(f"{text!r} is not a formula over {', '.join(sizes)}")
 
     try:
         return value(_parsed(text))
@@ -254,19 +254,19 @@ def value_at(text: str, sizes: Mapping[str, float]) -> float:
 
 
 Atoms = Mapping[str, tuple[float, ...]]
-_FACTORS = 3  # sizes that are multiplied in one formula
+_FACTORS = 3  # the maximum number of sizes in a product
 _STEPS = 64  # the largest divisor
 
 
 def formula(seen: Sequence[float], atoms: Atoms) -> str | None:
-    """A Python expression over named sizes that has this value in every run; the shortest kind that fits.
+    """Find the simplest Python expression over named sizes that has this value in every run.
 
-    Affine (`2 * H + 1`), a floor division (`(H + 1) // 2`), a remainder (`-H % 7`), a product of
-    these (`H // 2 * W`), or one over such, where it is within 1e-6.
+    Tries affine expressions (`2 * H + 1`), floor divisions (`(H + 1) // 2`), remainders (`-H % 7`) and products of
+    these (`H // 2 * W`); for values that are not integers, inverses and roots of these, within 1e-6.
 
     Args:
         seen: its value in each run.
-        atoms: the values of the sizes that can be named, those to prefer first.
+        atoms: the values of the sizes that may be named, in order of preference.
     """
     if not all(isfinite(value) and value == int(value) for value in seen):
         return _real(tuple(seen), atoms)
@@ -277,7 +277,7 @@ def formula(seen: Sequence[float], atoms: Atoms) -> str | None:
     return _of_one(values, atoms) or _product(values, atoms)
 
 
-#: What a number that is not whole may be of one that is, and the inverse.
+#: Functions that turn a formula with integer values into one with real values, each with its inverse.
 _REALS: tuple[tuple[str, Callable[[float], float]], ...] = (
     ("1 / {}", lambda value: 1 / value),
     ("{} ** -0.5", lambda value: value**-2),
@@ -336,7 +336,7 @@ def _affine(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[
 
 
 def _remainders(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[str]:
-    """`-n % k`: what is lacking to a multiple."""
+    """`-n % k`: the remainder to the next multiple."""
     for k in range(max(values) + 1, _STEPS + 1):
         for sign in (-1, 1):
             if len(set(values)) > 1 and all(sign * n % k == v for n, v in zip(sizes, values, strict=True)):
@@ -360,11 +360,11 @@ def _floors(values: Sequence[int], sizes: Sequence[int], name: str) -> Iterator[
                 text = _sum(base if factor == 1 else f"{base} * {factor}", c)
                 found.append(((bool(c), b not in (0, k - 1), abs(b), k), text))
     if found:
-        yield min(found)[1]  # rounded down or up first: of what fits at few sizes, that holds most often at others
+        yield min(found)[1]  # prefer plain rounding down or up: of the formulas that fit, these generalize best
 
 
 def _product(values: tuple[int, ...], atoms: Atoms) -> str | None:
-    """A product of sizes and a number, or of a size and what one other size gives."""
+    """Find a product of sizes and a number, or of a size and an expression of one other size."""
     names = list(atoms)
     for count in range(2, _FACTORS + 1):
         for chosen in itertools.combinations(names, count):

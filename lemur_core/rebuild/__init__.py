@@ -1,1 +1,1 @@
-"""A module's source text, written from its graph alone."""
+"""Write the source text of a module from its graph alone."""

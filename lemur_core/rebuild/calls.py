@@ -1,6 +1,6 @@
-"""One operation to write as a person does: a Python expression over `torch`, `F` and the methods of tensors.
+"""Write one operation as idiomatic Python: an expression over `torch`, `F` and tensor methods.
 
-Most operations are written by their own signature in ATen; the others state here how, by `emits`.
+Most operations are written from their own signature in ATen; the others have a writer registered with `emits`.
 """
 
 import ast
@@ -14,7 +14,7 @@ from torch.nn import functional
 from lemur_core.graphs.graph import Argument, Node, TensorType
 from lemur_core.graphs.symbolic import Size
 
-#: Stands around the number of a size that no formula was found for.
+#: Marks around the number of a size without a formula.
 UNKNOWN = "\0"
 
 
@@ -22,17 +22,17 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 class RebuildError(Exception):
-    """What cannot be written; the message says what, in one line."""
+    """A graph that cannot be written as source; the message gives the reason in one line."""
 
 
 class Text(NamedTuple):
-    """An expression, and how tightly it binds: as Python's own levels, `ATOM` the tightest."""
+    """An expression, and how tightly it binds, in Python's own levels; `ATOM` is the tightest."""
 
     text: str
     binds: int
 
     def within(self, binds: int) -> str:
-        """With brackets where something that binds so tightly stands around it."""
+        """Add parentheses if the surrounding expression binds tighter."""
         return self.text if self.binds >= binds else f"({self.text})"
 
 
@@ -41,17 +41,17 @@ CHOICE, COMPARE, SUM, PRODUCT, UNARY, POWER, ATOM = range(7)
 
 @dataclass(slots=True)
 class Call:
-    """One operation to write: its node, and its tensors as text; `kinds` are their types, `inner` what a reshape's
-    operand was made by, if that is written nowhere else."""
+    """One operation to write: its node, and its tensors as text; `kinds` are their types, `inner` the node whose result
+    a reshape takes, if that is written nowhere else."""
 
     node: Node
-    tensors: Mapping[str, Any]  # an argument that names tensors: a Text, or a list with None where there is none
+    tensors: Mapping[str, Any]  # an argument that names tensors: a Text, or a list with None for absent ones
     kinds: Mapping[str, TensorType]
-    number: Callable[[Argument, "Call"], str]  # literals, and sizes that follow the inputs
-    like: Text | None  # an input, for device and type
+    number: Callable[[Argument, "Call"], str]  # formats literals, and sizes that depend on the inputs
+    like: Text | None  # an input, for device and dtype
     like_dtype: str
     inner: "Call | None" = None
-    takes: int = 1  # how many of its values are wanted, counted to the last of them
+    takes: int = 1  # how many of its outputs are needed, up to the last one used
 
     def __getitem__(self, name: str) -> Text:
         found = self.tensors.get(name)
@@ -61,24 +61,24 @@ class Call:
         return Text(self.number(value, self), _binds(value.text) if isinstance(value, Size) else ATOM)
 
     def get(self, name: str) -> Argument:
-        """A literal argument."""
+        """Return a literal argument."""
         return self.node.get(name)
 
     def literal(self, name: str) -> str:
-        """A literal argument as text."""
+        """Return a literal argument as text."""
         return self.number(self.node.get(name), self)
 
     def has(self, name: str) -> bool:
-        """Whether an argument is there."""
+        """Return whether an argument is present."""
         return name in self.tensors or self.node.get(name) is not None
 
     def atom(self, name: str = "input") -> str:
-        """A tensor on which a method is called."""
+        """Return a tensor argument as text that a method can be called on."""
         return self[name].within(ATOM)
 
 
 def _binds(formula: str) -> int:
-    """How tightly a formula binds."""
+    """Return how tightly a formula binds."""
     match ast.parse(formula, mode="eval").body:
         case ast.BinOp(op=ast.Add() | ast.Sub()):
             return SUM
@@ -92,7 +92,7 @@ def _binds(formula: str) -> int:
 
 
 Emit = Callable[[Call], Text]
-#: How operations are written that have a way of their own.
+#: Writers of operations that need a special form.
 EMITS: dict[str, Emit] = {}
 _FUNCTIONAL = frozenset(
     {
@@ -154,7 +154,7 @@ _METHODS = frozenset(
 
 
 def emits(*ops: str) -> Callable[[Emit], Emit]:
-    """Notes how these operations are written."""
+    """Register the writer of these operations."""
 
     def note(emit: Emit) -> Emit:
         EMITS.update(dict.fromkeys(ops, emit))
@@ -164,17 +164,17 @@ def emits(*ops: str) -> Callable[[Emit], Emit]:
 
 
 def one_for_all(value: Argument) -> Argument:
-    """`(3, 3)` as 3."""
+    """Collapse `(3, 3)` to 3."""
     return value[0] if type(value) is tuple and value and all(item == value[0] for item in value) else value
 
 
 def function(name: str, *given: str, **named: str) -> Text:
-    """A call."""
+    """Write a function call."""
     return Text(f"{name}({', '.join([*given, *(f'{key}={value}' for key, value in named.items())])})", ATOM)
 
 
 def by_schema(call: Call) -> Text:
-    """By the operation's own signature, in `torch`, `F` or as a method. Raises: RebuildError if it is in none."""
+    """Write an operation by its own signature, in `torch`, `F` or as a method. Raises: RebuildError if none has it."""
     op = call.node.op
     names = {name for name, _ in call.node.arguments} - {"draw"}
     schema = _schema(op, names)
@@ -241,5 +241,5 @@ def _argument(call: Call, name: str) -> str:
 
 
 def dtype_text(name: Argument) -> str:
-    """A type of numbers."""
+    """Write a dtype."""
     return f"torch.{name}"

@@ -1,9 +1,9 @@
-"""Arithmetic, shapes and new tensors as a person writes them: with signs and the methods of tensors."""
+"""Write arithmetic, shapes and new tensors idiomatically: with operators and tensor methods."""
 
 from collections.abc import Sequence
 
 from lemur_core.graphs.symbolic import Dimension, Size, difference
-from lemur_core.rebuild import functionals  # noqa: F401 (its operations are known once it is imported)
+from lemur_core.rebuild import functionals  # noqa: F401 (importing it registers its operations)
 from lemur_core.rebuild.calls import (
     ATOM,
     CHOICE,
@@ -42,7 +42,7 @@ _INFIX = {
 
 
 def expression(call: Call) -> Text:
-    """One operation as text. Raises: RebuildError if there is no way to write it."""
+    """Write one operation. Raises: RebuildError if there is no way to write it."""
     emit = EMITS.get(call.node.op)
     return emit(call) if emit else by_schema(call)
 
@@ -57,7 +57,7 @@ def _infix(call: Call) -> Text:
         return function(
             "torch.div", call["input"].text, call["other"].text, rounding_mode=call.literal("rounding_mode")
         )
-    right = binds + 1  # `a + (b + c)` is another sum than `a + b + c`, by its rounding
+    right = binds + 1  # `a + (b + c)` rounds differently from `a + b + c`
     other = call["other"]
     if not isinstance(call.tensors.get("other"), Text) and other.text.startswith("-") and sign == "+":
         return Text(f"{call['input'].within(binds)} - {other.text[1:]}", binds)
@@ -169,7 +169,7 @@ def _reshape(call: Call) -> Text:
 
 
 def _selected(call: Call, source: Sequence[Dimension], target: Sequence[Dimension]) -> Text | None:
-    """`x[:, 0]`: one place of a dimension, which then goes."""
+    """Write `x[:, 0]`: select one index of a dimension, which is removed."""
     inner = call.inner
     if inner is None or inner.node.op != "slice":
         return None
@@ -184,7 +184,7 @@ def _place(dim: int, rank: int) -> str:
 
 
 def _dims(call: Call, shape: Sequence[Dimension]) -> str:
-    """The sizes of a shape; the one that is worst to say is -1."""
+    """Write the sizes of a shape; the most complicated one becomes -1."""
     texts = [call.number(size, call) for size in shape]
     hard = [place for place, size in enumerate(shape) if isinstance(size, Size)]
     hard = sorted(hard, key=lambda place: (UNKNOWN not in texts[place], -len(texts[place])))
@@ -229,7 +229,7 @@ def _end(call: Call, end: Dimension, size: Dimension) -> str:
 
 
 def _from_end(place: Dimension, size: Dimension) -> int:
-    """How far from the end, if that is always the same."""
+    """Return the distance from the end, if it is always the same."""
     if not isinstance(place, Size) or not isinstance(size, Size):
         return 0
     return difference(size, place) or 0
@@ -279,7 +279,7 @@ def _pad(call: Call) -> Text:
     return function("F.pad", call["input"].text, pads, **named)
 
 
-# --- made from nothing ------------------------------------------------------------------------------------------------
+# --- tensors created without inputs -----------------------------------------------------------------------------------
 
 
 def _typed(call: Call, dtype: str) -> dict[str, str]:
@@ -323,7 +323,7 @@ def _made(call: Call) -> Text:
 
 @emits("uniform", "normal", "bernoulli")
 def _drawn(call: Call) -> Text:
-    """What is drawn in place into new memory."""
+    """Write a tensor that is filled in place with random numbers."""
     op = call.node.op
     if isinstance(call.tensors.get("input"), Text):
         return function(f"torch.{op}", call["input"].text)

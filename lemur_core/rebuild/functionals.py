@@ -1,4 +1,4 @@
-"""Windows, grids, norms, attention and losses as a person writes them: as functions of `torch.nn.functional`."""
+"""Write windows, grids, norms, attention and losses idiomatically: as functions of `torch.nn.functional`."""
 
 from lemur_core.graphs.symbolic import Size
 from lemur_core.rebuild.calls import REDUCTIONS, Call, RebuildError, Text, emits, function, one_for_all
@@ -273,7 +273,7 @@ def _statistics(call: Call) -> Text:
     if (call.node.op == "batch_norm") == bool(call.get(flag)):
         named[flag] = repr(bool(call.get(flag)))
     if call.get("momentum") is not None:
-        raise RebuildError(f"{call.node.op} that updates what is no layer of its own")
+        raise RebuildError(f"{call.node.op} that updates statistics outside of a layer")
     return function(f"F.{call.node.op}", call["input"].text, **named, eps=call.literal("eps"))
 
 
@@ -292,7 +292,7 @@ def _convolution(call: Call) -> Text:
 
 
 def convolving(call: Call) -> dict[str, str]:
-    """What a convolution is told beside its channels and kernel."""
+    """Return the arguments of a convolution besides its channels and kernel."""
     named = {}
     for key, usual in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1)):
         value = one_for_all(call.get(key))

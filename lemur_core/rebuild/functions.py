@@ -1,4 +1,4 @@
-"""Functions with a gradient of their own: what each computes, and what its backward makes of its arguments."""
+"""Autograd functions with a custom gradient: their forward and their backward computation."""
 
 from dataclasses import dataclass, replace
 
@@ -12,13 +12,13 @@ OP = "custom_gradient"
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """One function.
+    """One autograd function.
 
     Args:
-        takes: what it is given: the values that its gradients are of, then others that it reads.
+        takes: its arguments: the values that it computes gradients for, then other values that it reads.
         forward: computes its result from these.
         backward: computes the gradients from these and, last, the gradient of the result.
-        gradients: for each that it is given, the output of `backward` that is its gradient; None where it has none.
+        gradients: for each argument the output of `backward` with its gradient, or None.
     """
 
     takes: tuple[Value, ...]
@@ -28,9 +28,9 @@ class Custom:
 
 
 def custom_of(module: Module, place: int) -> Custom:
-    """The function that a step is the result of.
+    """Return the function whose result a step is.
 
-    Raises: RebuildError if it has several results, draws random numbers, or is another one in each mode.
+    Raises: RebuildError if it has several results, draws random numbers, or differs between the modes.
     """
     step = module.steps[place]
     given = step.arguments
@@ -59,7 +59,7 @@ def custom_of(module: Module, place: int) -> Custom:
 
 
 def _inner(module: Module, results: list[Value], sources: tuple[Value, ...]) -> list[int]:
-    """The steps that follow from the sources or from the result's gradient, on the way to these results."""
+    """Return the steps between the sources, or the result's gradient, and these results."""
     depends: dict[int, bool] = {}
     ends = set(sources)
 
@@ -85,7 +85,7 @@ def _part(
     results: list[Value],
     last: Argument = None,
 ) -> Module:
-    """Some steps as a module of their own, with inputs for what they are given."""
+    """Return some steps as a separate module, with inputs for the values they take."""
     steps: list[Step] = []
     of: dict[Value, Value] = {}
     for number, value in enumerate(takes):

@@ -1,4 +1,4 @@
-"""Which parameters belong together: the `nn` layers that a graph's operations and their parameters make up."""
+"""Group parameters into layers: the `nn` layers that a graph's operations and their parameters form."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ _NORMS = {"batch_norm": "BatchNorm", "instance_norm": "InstanceNorm"}
 
 @dataclass(slots=True)
 class Layer:
-    """One layer: how it is constructed, and the original's names of its parameters and buffers by their own."""
+    """One layer: its constructor, and the original's names of its parameters and buffers by its own names."""
 
     text: str
     state: dict[str, str]
     inputs: tuple[str, ...] = ("input",)
-    counter: str | None = None  # the original's name of what counts the batches
+    counter: str | None = None  # the original's name of the batch counter
     name: str = ""
     frozen: tuple[str, ...] = ()
     steps: list[int] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Found:
         return self.step.node
 
     def leaf(self, name: str, *kinds: str) -> Node | None:
-        """The parameter that an argument names, if it is one."""
+        """Return the parameter that an argument names, or None."""
         return self.of(self.step.arguments.get(name), *kinds)
 
     def of(self, value: Argument, *kinds: str) -> Node | None:
@@ -48,13 +48,13 @@ class _Found:
 
 
 def layer_of(step: Step, module: Module) -> Layer | None:
-    """The layer that an operation is of, without its name; None where its parameters are no parameters alone."""
+    """Return the unnamed layer of an operation; None if its parameters are not plain parameters."""
     maker = _MAKERS.get(step.node.op)
     return maker(_Found(step, module)) if maker else None
 
 
 def _weighted(found: _Found) -> dict[str, str] | None:
-    """Weight and bias, or the weight alone; None where they are no parameters, or there is only a bias."""
+    """Return weight and bias, or the weight alone; None if they are not parameters, or there is only a bias."""
     weight, bias = (found.leaf(name) for name in ("weight", "bias"))
     given = [isinstance(found.step.arguments.get(name), Value) for name in ("weight", "bias")]
     if weight is None or given != [True, bias is not None]:
@@ -120,7 +120,7 @@ def _group_norm(found: _Found) -> Layer | None:
 
 
 def _statistics(found: _Found) -> Layer | None:
-    """A norm that keeps statistics, or has weight and bias."""
+    """Return a norm that tracks statistics, or has weight and bias."""
     step, node = found.step, found.node
     flag = "training" if node.op == "batch_norm" else "use_input_stats"
     state = {}
@@ -162,7 +162,7 @@ def _statistics(found: _Found) -> Layer | None:
 
 
 def _mean_of(found: _Found, name: str) -> str | None:
-    """The buffer of a norm's statistics: what it reads, or what an earlier call of it reads."""
+    """Return the buffer of a norm's statistics: the one it reads, or that an earlier call of it reads."""
     value = found.step.arguments.get(name)
     while True:
         if value is not None and not isinstance(value, Value):
@@ -255,16 +255,16 @@ _WORD = re.compile(r"\W+")
 
 
 class Names:
-    """Names of attributes, each given once.
+    """Unique attribute names.
 
-    A name follows the original's path: `layer1.0.conv` is `layer1_0_conv`.
+    A name follows the original's path: `layer1.0.conv` becomes `layer1_0_conv`.
     """
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = set(taken)
 
     def of(self, path: str, otherwise: str) -> str:
-        """A free name for what had this path."""
+        """Return an unused name for the object with this path."""
         name = _WORD.sub("_", path).strip("_") or otherwise
         name = f"m{name}" if name[0].isdigit() else name
         number, free = 1, name
@@ -276,9 +276,9 @@ class Names:
 
 
 def layers_of(module: Module, live: set[int]) -> tuple[dict[int, Layer], list[Layer]]:
-    """The layers of a module: by the steps that call them, and each once in the order of first use.
+    """Return the layers of a module: by the steps that call them, and each once in order of first use.
 
-    A parameter of a layer is read by calls of that layer alone; where another operation reads it as well, it is a
+    A parameter of a layer is read only by calls of that layer; if another operation reads it as well, it becomes a
     parameter of the module.
     """
     found: dict[int, Layer] = {}
@@ -307,7 +307,7 @@ def layers_of(module: Module, live: set[int]) -> tuple[dict[int, Layer], list[La
 
 
 def values_in(argument: Argument) -> list[Value]:
-    """The values that an argument names, those of both modes."""
+    """Return the values that an argument refers to, those of both modes."""
     if isinstance(argument, Value):
         return [argument]
     if isinstance(argument, tuple):

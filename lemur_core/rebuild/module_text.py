@@ -1,4 +1,4 @@
-"""The file around the lines of a rebuilt module: its head, layers and parameters, and the names of its state."""
+"""Assemble the file of a rebuilt module: header, layers, parameters, `forward`, and the mapping of its state."""
 
 import re
 import textwrap
@@ -12,12 +12,12 @@ from lemur_core.rebuild.layers import Layer
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A module's source, and what is to be known of it.
+    """The source of a module, with facts about it.
 
     Args:
-        mapping: the original's name of each parameter and buffer, by the new one.
-        fixed: sizes that follow the inputs by no formula that was found: these have the values of the first run.
-        takes: the numbers of the inputs that `forward` takes: of those that it uses.
+        mapping: the original's name of each parameter and buffer, by the new name.
+        fixed: sizes that depend on the inputs without a known formula; they keep the values of the first run.
+        takes: the indices of the inputs that `forward` takes: those it uses.
     """
 
     source: str
@@ -28,15 +28,15 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a module is written of.
+    """The parts of a module's source.
 
     Args:
-        input_names: of the tensors that `forward` takes, by number.
-        lines: of `forward`, each with the only mode in which it runs.
-        own: parameters and buffers that are of no layer: the new name and its step by the old name.
-        functions: functions with gradients of their own, name by text.
-        sizes: where free sizes are read: input and dimension, by the size.
-        unknown: numbers without a formula, as they are marked in the lines.
+        input_names: of the tensors that `forward` takes, by index.
+        lines: of `forward`, each with the only mode in which it runs, or None.
+        own: parameters and buffers that belong to no layer: new name and step, by the old name.
+        functions: names of functions with custom gradients, by their text.
+        sizes: where free sizes are read: input and dimension, by size.
+        unknown: numbers without a formula, as marked in the lines.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Parts:
     unknown: Sequence[str]
 
     def file(self, header: str) -> Rebuilt:
-        """The whole file. Args: header: the lines at its top, as comments."""
+        """Write the whole file. Args: header: the lines at its top, as comments."""
         mapping: dict[str, str] = {}
         made: list[str] = []
         for layer in self.layers:
@@ -83,7 +83,7 @@ class Parts:
         return Rebuilt(source, mapping, tuple(dict.fromkeys(fixed)), tuple(self.input_names))
 
     def body(self) -> str:
-        """The lines of `forward`, with those that name sizes before them."""
+        """Write the lines of `forward`, after the lines that name sizes."""
         out: list[str] = []
         before: int | None = None
         opened = ""
@@ -101,7 +101,7 @@ class Parts:
         return self._with_sizes("\n".join(out))
 
     def _with_sizes(self, body: str) -> str:
-        """Name the sizes of the inputs that are used, in one line for each input."""
+        """Name the input sizes that are used, in one line per input."""
         lines = []
         for name in self.input_names.values():
             used = sorted({int(dim) for dim in re.findall(rf"\b{re.escape(name)}\.shape\[(\d+)\]", body)})
@@ -128,7 +128,7 @@ class Parts:
 
 
 def _registered(name: str, step: Step) -> str:
-    """A parameter or a buffer that is of no layer."""
+    """Write a parameter or buffer that belongs to no layer."""
     kind = step.node.outputs[0]
     shape = ", ".join(map(str, kind.shape)) if kind.shape else "()"
     dtype = "" if kind.dtype == "float32" else f", dtype=torch.{kind.dtype}"
@@ -139,7 +139,7 @@ def _registered(name: str, step: Step) -> str:
 
 
 def _renaming(mapping: Mapping[str, str]) -> str:
-    """The function that brings the original's state under the names used here."""
+    """Write the function that renames the original's state to the names used here."""
     plain = {new.replace(".", "_"): new for new in mapping}
     odd = {new: old for new, old in mapping.items() if old.replace(".", "_") != new.replace(".", "_")}
     if len(plain) < len(mapping) or len({old.replace(".", "_") for old in mapping.values()}) < len(mapping):

@@ -1,8 +1,8 @@
-"""A module written from its graph alone: the source of one `nn.Module` that computes the same.
+"""Write a module from its graph alone: the source of one `nn.Module` that computes the same.
 
-Layers that belong together become `nn` layers, other parameters `nn.Parameter`; operations become expressions, each
-written where its value is used if it is used once. Eval and train mode are one text: layers and dropout know the mode
-themselves, what else differs stands under `if self.training`.
+Related parameters become `nn` layers, the others `nn.Parameter`; operations become expressions, written inline if their
+value is used only once. Eval and train mode share one text: layers and dropout handle the mode themselves, other
+differences go under `if self.training`.
 """
 
 import keyword
@@ -20,10 +20,10 @@ from lemur_core.rebuild.functions import OP, Custom, custom_of
 from lemur_core.rebuild.layers import Layer, Names, layers_of, values_in
 from lemur_core.rebuild.module_text import Parts, Rebuilt
 
-_WIDTH = 110  # of a line of `forward`, without what stands around it
-_INLINE = 70  # of an expression that is written where it is used
+_WIDTH = 110  # maximum width of a line of `forward`, without indentation and assignment
+_INLINE = 70  # maximum width of an inline expression
 _VARIABLES = (*"yzuvwstpqr", *(f"h{number}" for number in range(1, 10_000)))
-#: What gives further values only where they are asked for.
+#: Operations that return further values only on request.
 _FIRST_ALONE = ("max_pool", "adaptive_max", "fractional_max", "nll_loss", "_weight_norm", "torchvision::")
 _RESERVED = (
     "forward",
@@ -57,11 +57,11 @@ def rebuild(
     inputs: Mapping[int, str] | None = None,
     header: str = "",
 ) -> Rebuilt:
-    """The source of a module.
+    """Write the source of a module.
 
     Args:
-        evaluated, trained: canonical graphs of both modes, with numbers that follow the inputs as `Size`.
-        inputs: names for the tensors that `forward` is given, by number; None: as they stand in the graphs.
+        evaluated, trained: canonical graphs of both modes; numbers that depend on the inputs are a `Size`.
+        inputs: names for the arguments of `forward`, by index; None: as in the graphs.
         header: the lines at the top of the file, as comments.
 
     Raises: RebuildError if an operation cannot be written.
@@ -71,7 +71,7 @@ def rebuild(
 
 
 def input_names(steps: Sequence[Step]) -> dict[int, str]:
-    """A name for each input that is used, by its number: `x` of `x`, `x_0` of `x.0`."""
+    """Name each used input, by its index: `x` for `x`, `x_0` for `x.0`."""
     names = Names((*keyword.kwlist, "self", "torch", "nn", "F", "torchvision"))
     given = {step.node.get("number"): step.node.scope for step in steps if step.node.op == "input"}
     return {number: names.of(scope.replace("*", "x"), "x") for number, scope in sorted(given.items())}
@@ -79,11 +79,11 @@ def input_names(steps: Sequence[Step]) -> dict[int, str]:
 
 @dataclass(slots=True)
 class _Pending:
-    """An expression that is written where its value is used."""
+    """An expression that is written inline where its value is used."""
 
     text: Text
     holds: list[Value]
-    moves: bool  # whether its place in the order matters: it draws, or changes a layer that is called again
+    moves: bool  # whether its order matters: it draws random numbers, or changes a layer that is called again
     call: Call | None = None
 
 
@@ -100,7 +100,7 @@ class _Writer:
     free: list[str] = field(default_factory=list)
     owners: dict[str, Value] = field(default_factory=dict)
     calls: dict[int, Layer] = field(default_factory=dict)
-    own: dict[str, tuple[str, Step]] = field(default_factory=dict)  # parameters that are of no layer, by the old name
+    own: dict[str, tuple[str, Step]] = field(default_factory=dict)  # parameters of no layer, by the old name
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)  # where free sizes are read: input and dimension
     unknown: list[str] = field(default_factory=list)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
@@ -108,7 +108,7 @@ class _Writer:
     like_dtype: str = ""
     results: list[Text] = field(default_factory=list)
     customs: dict[int, Custom] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)  # functions with gradients of their own: name by text
+    functions: dict[str, str] = field(default_factory=dict)  # names of functions with custom gradients, by text
     place: int = 0
     next_place: int = 0
 
@@ -161,7 +161,7 @@ class _Writer:
         return wanted, writes
 
     def _without_updates(self, writes: Sequence[tuple[Value, Argument, int | None]]) -> Any:
-        """The writes that no layer does itself."""
+        """Return the writes that no layer does itself."""
         done = {name for layer in self.calls.values() for name in layer.state.values()}
         done |= {layer.counter for layer in self.calls.values() if layer.counter}
         rest = [item for item in writes if self.module.steps[item[0].place].node.scope not in done]
@@ -182,7 +182,7 @@ class _Writer:
         self.users.setdefault(value, []).append(place)
 
     def _read(self, place: int) -> list[Value]:
-        """The values that a step reads, but those that a layer holds."""
+        """Return the values that a step reads, except those that a layer holds."""
         step, layer = self.module.steps[place], self.calls.get(place)
         if place in self.customs:
             return list(self.customs[place].takes)
@@ -213,7 +213,7 @@ class _Writer:
             kind = step.node.outputs[0]
             if self.like is None:
                 self.like, self.like_dtype = Text(name, ATOM), kind.dtype
-                self.uses[value] = self.uses.get(value, 0) + 1_000_000  # it stays, for its device
+                self.uses[value] = self.uses.get(value, 0) + 1_000_000  # keep it, for its device
             for dim, size in enumerate(kind.shape):
                 if isinstance(size, Size):
                     self.sizes.setdefault(size.text, (name, dim))
@@ -264,7 +264,7 @@ class _Writer:
         )
 
     def _gives(self, step: Step) -> int:
-        """How many values Python gets of it."""
+        """Return how many outputs the Python expression has."""
         if step.node.op in ("batch_norm", "instance_norm"):
             return 1
         place = self.place
@@ -306,7 +306,7 @@ class _Writer:
         return function(f"self.{layer.name}", *given), None
 
     def _take_custom(self, place: int) -> None:
-        """A function with a gradient of its own; where that cannot be written, as if it were its forward's."""
+        """Write a function with a custom gradient; if that is impossible, fall back to the gradient of its forward."""
         step = self.module.steps[place]
         try:
             custom = custom_of(self.module, place)
@@ -316,7 +316,7 @@ class _Writer:
             step.arguments = {"input": step.arguments["input"]}
 
     def _custom(self, custom: Custom) -> str:
-        """The name of a function with a gradient of its own, which is written once for all of the same text."""
+        """Return the name of a function with a custom gradient; functions with the same text share one."""
         names = [f"x{number}" for number in range(len(custom.takes))] if len(custom.takes) > 1 else ["x"]
         forward = _Writer(custom.forward, "", dict(enumerate(names)))
         forward._run()
@@ -344,7 +344,7 @@ class _Writer:
         return self.functions.setdefault(text, f"Function{len(self.functions) + 1}")
 
     def _state(self, step: Step) -> tuple[Argument, ...]:
-        """The state that a recurrent layer begins with, unless it is zero."""
+        """Return the initial state of a recurrent layer, unless it is zero."""
         value = step.arguments.get("hx")
         parts = value if isinstance(value, tuple) else (value,)
         return () if all(isinstance(part, Value) and self._is_zero(part) for part in parts) else parts
@@ -398,7 +398,7 @@ class _Writer:
         return Text(f"self.{self.own[old][0]}", ATOM)
 
     def _settle(self, step: Step) -> None:
-        """Write what differs between the modes into variables of its own."""
+        """Assign a value that differs between the modes to a variable."""
         for name, value in step.arguments.items():
             if isinstance(value, Choice) and values_in(value):
                 text = self._text(value)
@@ -449,14 +449,14 @@ class _Writer:
         return found
 
     def _assign(self, value: Value) -> None:
-        """Give a value a name of its own."""
+        """Assign a value to a variable."""
         waiting = self.pending.pop(value)
         taken = self._release(waiting.holds)
         variable = self._variable(value, taken)
         self.lines.append((self.module.steps[value.place].mode, f"{variable} = {waiting.text.text}"))
 
     def _release(self, holds: Sequence[Value]) -> list[str]:
-        """Names that are free once these values are read."""
+        """Return the names that become free after these values are read."""
         freed = []
         for value in holds:
             self.uses[value] = self.uses.get(value, 0) - 1

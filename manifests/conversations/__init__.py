@@ -1,1 +1,1 @@
-"""The frame of all conversations to fine-tune on: drafts and what was skipped, sampling, tables, card and checks."""
+"""The common parts of all fine-tuning conversations: drafts, skips, sampling, tables, card and checks."""

@@ -1,4 +1,4 @@
-"""The part of a dataset card that describes conversations: sizes, lengths, near-duplicates, licences, examples."""
+"""The section of a dataset card about conversations: sizes, lengths, near-duplicates, licenses, examples."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ _WIDTH = 240
 def chat_card(
     chat: Chat, subjects: tuple[str, str], meanings: Mapping[str, str], promise: str, compared: str
 ) -> list[str]:
-    """Sizes, lengths, near-duplicates, licences, what was not made, and five short examples.
+    """Return the section: sizes, lengths, near-duplicates, licenses, skipped conversations, and five short examples.
 
     Args:
-        subjects: what conversations are about, one and many: `block`, `blocks`.
-        meanings: what each kind is, by kind.
-        promise: what holds for all of them, as sentences.
+        subjects: the noun for the subject of a conversation, singular and plural: `block`, `blocks`.
+        meanings: the description of each kind.
+        promise: sentences that are true of all conversations.
         compared: whose near-duplicates were counted: `rows whose question …`.
     """
     one, many = subjects
@@ -50,7 +50,7 @@ def chat_card(
 
 
 def quantile(values: Sequence[int], percents: int) -> int:
-    """The smallest value that at least this share of all values does not exceed."""
+    """Return the smallest value that is at least as large as this percentage of all values."""
     return sorted(values)[max(0, -(-percents * len(values) // 100) - 1)]
 
 
@@ -73,7 +73,7 @@ def _kinds(chat: Chat, meanings: Mapping[str, str]) -> list[str]:
 
 
 def _licences(chat: Chat) -> list[str]:
-    """Conversations by licence of their subject; where some hold code as their answer, these by themselves too."""
+    """Count conversations by license of their subject; those whose answer is code are also listed separately."""
     counts = Counter[str](item.subject.columns["license"] for item in chat.conversations)
     noticed = [item for item in chat.conversations if item.draft.columns.get("notice") is not None]
     with_code = Counter[str](item.subject.columns["license"] for item in noticed)
@@ -93,7 +93,7 @@ def _reasons(chat: Chat) -> list[str]:
 
 
 def _examples(chat: Chat) -> list[str]:
-    """Five conversations, one of each kind before the second of any; chosen by their ids."""
+    """Return five conversations, chosen by their ids: one of each kind before the second of any."""
     by_kind = [sorted((c for c in chat.conversations if c.kind == kind), key=lambda c: c.id) for kind in chat.kinds]
     ordered = [items[place] for place in range(_EXAMPLES) for items in by_kind if place < len(items)]
     lines = ["### Examples", ""] if ordered else []
@@ -105,7 +105,7 @@ def _examples(chat: Chat) -> list[str]:
 
 
 def _shortened(text: str) -> list[str]:
-    """The first and last lines of a text, each cut at a fixed width."""
+    """Return the first and last lines of a text, each truncated to a fixed width."""
     lines = [shown(line, _WIDTH) for line in text.split("\n")]
     left_out = len(lines) - _HEAD - _TAIL
     return [*lines[:_HEAD], f"… {plural(left_out, 'line')} …", *lines[-_TAIL:]] if left_out > 1 else lines

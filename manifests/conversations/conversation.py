@@ -1,7 +1,7 @@
-"""What becomes of each subject and kind: a draft and then a conversation, or the reason why there is none.
+"""Conversations from drafts: each subject and kind results in a conversation, or in a reason why there is none.
 
-A subject is what conversations are about: a kept record of a snapshot, a block with a spec of an extraction. The
-packages that know it draft the texts; lengths, near-duplicates across splits, counts and tables are the same for all.
+A subject is the topic of conversations: a kept record of a snapshot, a block with a spec of an extraction. The
+packages that define it draft the texts; lengths, near-duplicates across splits, counts and tables are shared.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from lemur_core.similarity.features.text import near_pairs, shingles, tokens_of
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema
 
-#: Where the tables lie below the folder.
+#: Folder of the tables below the dataset folder.
 TABLES, DROPS = "data/chat", "chat_drops.parquet"
 
-#: A longer conversation is dropped; see `count_tokens`.
+#: Longer conversations are dropped; see `count_tokens`.
 MAX_TOKENS = 8192
 
-#: Jaccard of the shingles of two texts from which they are near-duplicates.
+#: Minimum Jaccard similarity of the shingles of two texts for near-duplicates.
 THRESHOLD = 0.90
 
 _FENCED = re.compile(r"^(?P<fence>`{3,})python\n(?P<text>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
@@ -31,12 +31,12 @@ _FENCED = re.compile(r"^(?P<fence>`{3,})python\n(?P<text>.*?)^(?P=fence)$", re.M
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What conversations are about.
+    """The topic of conversations.
 
     Args:
-        label: how the detail of a drop names it.
-        columns: further columns of the rows of its conversations; `license` is one of them.
-        drop_columns: those of the rows that say why it has none.
+        label: its name in the detail of a drop.
+        columns: additional columns for the rows of its conversations; `license` is one of them.
+        drop_columns: columns of the rows in the table of drops.
     """
 
     id: str
@@ -48,23 +48,23 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The texts of one conversation. `variant`, where a kind has several, becomes part of its id."""
+    """The texts of one conversation. `variant`, if a kind has several, becomes part of its id."""
 
     system: str
     user: str
     assistant: str
     variant: str | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)  # further ones of its row
+    columns: Mapping[str, Any] = field(default_factory=dict)  # additional columns of its row
 
     @property
     def texts(self) -> tuple[str, str, str]:
-        """In the order of the roles."""
+        """Return the texts in the order of the roles."""
         return self.system, self.user, self.assistant
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Why there is no conversation: one short word, and what decided it."""
+    """The reason why there is no conversation: one short word, and the detail that decided it."""
 
     reason: str
     detail: str
@@ -81,11 +81,11 @@ class Conversation:
 
     @property
     def id(self) -> str:
-        """See `conversation_id`."""
+        """The id; see `conversation_id`."""
         return conversation_id(self.subject.id, self.kind, self.draft.variant)
 
     def row(self) -> dict[str, Any]:
-        """Its row in the tables."""
+        """Return its row in the tables."""
         turns = zip(CHAT_ROLES, self.draft.texts, strict=True)
         variant = {} if self.draft.variant is None else {"variant": self.draft.variant}
         return {
@@ -108,14 +108,14 @@ class Drop:
     skipped: Skipped
 
     def row(self) -> dict[str, Any]:
-        """Its row in the table of drops."""
+        """Return its row in the table of drops."""
         reason, detail = self.skipped.reason, self.skipped.detail
         return {**self.subject.drop_columns, "task": self.kind, "reason": reason, "detail": detail}
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """All conversations and drops, each in the order of the subjects, then of the kinds; `near` as `count_near`."""
+    """All conversations and drops, ordered by subject, then kind; `near` as returned by `count_near`."""
 
     kinds: Sequence[str]
     conversations: Sequence[Conversation]
@@ -123,18 +123,18 @@ class Chat:
     near: Mapping[str, Mapping[str, int]]
 
     def counts(self, subjects: str) -> dict[str, Any]:
-        """For the manifest; see `count_chat`."""
+        """Return the counts for the manifest; see `count_chat`."""
         rows = [(item.kind, item.subject.id, item.subject.split, item.tokens) for item in self.conversations]
         return count_chat(rows, [(drop.kind, drop.skipped.reason) for drop in self.drops], self.kinds, subjects)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What of two conversations of one kind is compared, and the words for it."""
+    """The text of a conversation that is compared with others of its kind, and the words for it."""
 
     text: Callable[[Draft], str]
-    counted: str  # the key of their number in `near`
-    detail: str  # of a drop, with the label and the split of the conversation that stays
+    counted: str  # the key of the count in `near`
+    detail: str  # of a drop, with the label and the split of the retained conversation
 
 
 def finish(
@@ -143,9 +143,9 @@ def finish(
     comparison: Comparison,
     max_tokens: int = MAX_TOKENS,
 ) -> Chat:
-    """The conversations of all drafts that are short enough, and near none of an earlier split.
+    """Return the conversations of all drafts that are short enough and not a near-duplicate of one in an earlier split.
 
-    Args: drafts: one for each subject and kind, in their order.
+    Args: drafts: one for each subject and kind, in this order.
     """
     made = [(subject, kind, _measured(subject, kind, draft, max_tokens)) for subject, kind, draft in drafts]
     earlier = held_earlier([item for *_, item in made if isinstance(item, Conversation)], kinds, comparison)
@@ -173,25 +173,25 @@ def _measured(subject: Subject, kind: str, draft: Draft | Skipped, max_tokens: i
 
 
 def conversation_id(subject: str, kind: str, variant: str | None = None) -> str:
-    """SHA-256 of the parts, joined by colons: the same whatever the wording and whatever else the folder holds."""
+    """Return the SHA-256 of the parts, joined by colons, independent of wording and of other conversations."""
     parts = (subject, kind) if variant is None else (subject, kind, variant)
     return hashlib.sha256(":".join(parts).encode()).hexdigest()
 
 
 def count_tokens(texts: Iterable[str]) -> int:
-    """How long the texts are together; see `tokens_of`."""
+    """Return the total length of the texts; see `tokens_of`."""
     return sum(len(tokens_of(text)) for text in texts)
 
 
 def count_chat(
     rows: Sequence[tuple[str, str, str, int]], drops: Sequence[tuple[str, str]], kinds: Sequence[str], subjects: str
 ) -> dict[str, Any]:
-    """Rows by kind and split, and what was not made, by kind and reason.
+    """Count conversations by kind and split, and drops by kind and reason.
 
     Args:
-        rows: kind, subject, split and tokens of each.
-        drops: kind and reason of each.
-        subjects: the key of their number: `records`, `blocks`.
+        rows: kind, subject, split and tokens of each conversation.
+        drops: kind and reason of each drop.
+        subjects: the key for the number of subjects: `records`, `blocks`.
     """
     by_kind, by_split = Counter(row[0] for row in rows), Counter(row[2] for row in rows)
     reasons = Counter(drops)
@@ -211,9 +211,9 @@ def count_chat(
 def count_near(
     conversations: Sequence[Conversation], kinds: Sequence[str], comparison: Comparison
 ) -> dict[str, dict[str, int]]:
-    """By kind: how many conversations there are, have a near one, and have a near one in another split.
+    """Count by kind: all conversations, those with a near-duplicate, and those with one in another split.
 
-    All pairs are compared, by the exact Jaccard of the sets of hashed shingles of their texts.
+    All pairs are compared, by the exact Jaccard similarity of the sets of hashed shingles of their texts.
     """
     near: dict[str, set[str]] = defaultdict(set)
     across: dict[str, set[str]] = defaultdict(set)
@@ -231,7 +231,7 @@ def count_near(
 def held_earlier(
     conversations: Sequence[Conversation], kinds: Sequence[str], comparison: Comparison
 ) -> dict[str, Conversation]:
-    """Those near one of an earlier split (train, validation, test), by id, each with the first such one by id."""
+    """Map the id of each conversation with a near-duplicate in an earlier split to the first such one by id."""
     found: dict[str, Conversation] = {}
     for one, other in _near(conversations, kinds, comparison):
         if SPLITS.index(other.subject.split) < SPLITS.index(one.subject.split):
@@ -250,7 +250,7 @@ def _near(
 
 
 def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type[Record]) -> dict[str, int]:
-    """Write the tables of conversations, one a split, and of drops.
+    """Write the tables of conversations, one per split, and of drops.
 
     Args: record, drop: the types of their rows.
     Returns: rows by path below `folder`.
@@ -265,10 +265,10 @@ def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type
 
 
 def fence(text: str, language: str = "python") -> str:
-    """The text as a fenced block that nothing in it closes; a missing newline at its end is added."""
+    """Return the text as a fenced block, with a fence that does not occur in it and a newline at its end."""
     return "\n".join(block([text.removesuffix("\n")], language)[:-1])
 
 
 def fenced_codes(content: str) -> list[str]:
-    """The codes of all blocks of Python that `fence` made in a message, each with a newline at its end."""
+    """Return the code of all Python blocks that `fence` wrote in a message, each with a newline at its end."""
     return [match["text"] for match in _FENCED.finditer(content)]

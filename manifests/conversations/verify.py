@@ -1,4 +1,4 @@
-"""Conversations in a folder, whatever they are about: found by id, and checked: form, splits, ids, reasons, counts."""
+"""Find conversations in a folder by id, and check them: form, splits, ids, reasons, counts."""
 
 import re
 from collections import Counter
@@ -22,19 +22,19 @@ _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 def chat_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All rows of conversations, each with the split of its file."""
+    """Yield all rows of conversations, each with the split of its file."""
     return rows_by_split(folder, TABLES)
 
 
 def has_chat(folder: Path) -> bool:
-    """Whether there is anything of conversations."""
+    """Return whether the folder has tables of conversations."""
     return (folder / TABLES).is_dir() or (folder / DROPS).exists()
 
 
 def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict[str, Any] | None:
-    """These columns of the conversation whose id is, or begins with, these digits; `id` must be among them.
+    """Return these columns of the conversation whose id equals, or starts with, these digits; `id` must be among them.
 
-    Raises: UserError if several ids begin so; OSError or pyarrow.ArrowException if a table cannot be read.
+    Raises: UserError if several ids match; OSError or pyarrow.ArrowException if a table cannot be read.
     """
     if not _DIGITS.fullmatch(wanted.lower()):
         return None
@@ -48,15 +48,15 @@ def find_conversation(folder: Path, wanted: str, columns: Sequence[str]) -> dict
 
 
 def contents(row: Row) -> tuple[str, str, str]:
-    """What system, user and assistant say."""
+    """Return the texts of system, user and assistant."""
     system, user, assistant = (message["content"] for message in row["messages"])
     return system, user, assistant
 
 
 def form_faults(row: Row, subject: str) -> Iterator[str]:
-    """What is wrong with the roles, the id and the length of one conversation.
+    """Yield the faults in the roles, the id and the length of one conversation.
 
-    Args: subject: the column that holds the id of what it is about.
+    Args: subject: the column with the id of its subject.
     """
     if tuple(message["role"] for message in row["messages"]) != CHAT_ROLES:
         yield f"roles are not {', '.join(CHAT_ROLES)}"
@@ -75,13 +75,13 @@ def check_rows(
     faults: Callable[[Row], Iterable[str]],
     facts: tuple[str, str],
 ) -> list[Check]:
-    """The checks of each conversation, and of all together with the table of drops; few rows are in memory at a time.
+    """Check each conversation, and all of them together with the table of drops, with few rows in memory at a time.
 
     Args:
-        subject: the column that holds the id of what a conversation is about; with an s, the key of their number.
+        subject: the column with the id of a conversation's subject; with an s, the key for the number of subjects.
         splits: of all subjects, by id.
-        faults: what is wrong with one conversation.
-        facts: the name of the check of these faults, and what else it says of so many conversations.
+        faults: returns the faults of one conversation.
+        facts: the name of the check of these faults, and its text after the number of conversations.
     """
     ids: Counter[str] = Counter()
     rows: list[tuple[str, str, str, int]] = []  # kind, subject, split, tokens

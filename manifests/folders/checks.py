@@ -1,4 +1,4 @@
-"""The checks of a finished folder that hold for every kind: digests, and tables that have the columns of a record."""
+"""Checks of a finished folder that apply to every kind: digests, and tables with the columns of a record type."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Check:
 
 
 def check_files(folder: Path, manifest: Manifest) -> Check:
-    """Every file has the digest that the manifest states, and there are no others."""
+    """Check that every file has the digest stated in the manifest, and that there are no other files."""
     listed = {item.path: item for item in manifest.outputs}
     every = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
     present = {name for name in every if not is_of_page(name)}
@@ -41,7 +41,7 @@ def check_files(folder: Path, manifest: Manifest) -> Check:
 
 
 def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
-    """How the files of a folder's page, if it has one, are not those that it lists."""
+    """Yield the differences between the files of a folder's page, if it has one, and the list of them."""
     if not present:
         return
     try:
@@ -57,7 +57,7 @@ def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
 
 
 def check_description(folder: Path, manifest: Manifest, configs: Configs) -> list[Check]:
-    """The check of `croissant.json`; a folder that was made without one needs none."""
+    """Check `croissant.json`; a folder that was written without one needs no check."""
     rows = {item.path: item.rows or 0 for item in manifest.outputs}
     if CROISSANT not in rows:
         return []
@@ -70,7 +70,7 @@ def check_description(folder: Path, manifest: Manifest, configs: Configs) -> lis
 
 
 def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
-    """Tables have the columns of a record type, and every row is one; older ones may lack columns that came later."""
+    """Check the columns of tables, and each row, against a record type; older tables may lack columns added later."""
     name = f"schema {record.__name__}"
     wrong: list[str] = []
     rows = 0
@@ -110,7 +110,7 @@ def _column_faults(name: str, found: pa.Schema, expected: pa.Schema, record: typ
 
 
 def found_check(name: str, wrong: list[str], fine: str) -> Check:
-    """A check from the faults that were found (the first three are told), or what is fine without any."""
+    """Return a check that fails with the first three faults, or passes with the text `fine` if there are none."""
     if not wrong:
         return Check(name, ok=True, detail=fine)
     more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""

@@ -1,9 +1,10 @@
-"""`croissant.json`: what a dataset folder holds, in the format that catalogues and loaders of data sets read.
+"""`croissant.json`: the contents of a dataset folder, in the format that dataset catalogues and loaders read.
 
-Every file of a table stands in it with its SHA-256, every table with its columns; paths are relative to the folder, so
-that `mlcroissant.Dataset("DIR/croissant.json").records("records")` reads it where it lies.
+It lists every file of a table with its SHA-256, and every table with its columns; paths are relative to the folder, so
+that `mlcroissant.Dataset("DIR/croissant.json").records("records")` reads it in place.
 
-The library takes more than a second to import: import this module where it is used, so that no other command waits.
+The library takes more than a second to import: import this module only where it is used, so that no other command
+waits.
 
 Source: https://docs.mlcommons.org/croissant/
 """
@@ -31,7 +32,7 @@ from manifests.records import arrow_schema
 _VERSION = "http://mlcommons.org/croissant/1.1"
 _SPLITS = "splits"
 
-#: Terms of version 1.1; the library's own context for new metadata is still that of 1.0.
+#: Terms of version 1.1; the library's own context for new metadata is still version 1.0.
 _TERMS: dict[str, Any] = {
     "arrayShape": "cr:arrayShape",
     "containedIn": "cr:containedIn",
@@ -50,19 +51,19 @@ _DATA_TYPES: dict[pa.DataType, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What metadata says of a folder as a whole."""
+    """Metadata of a folder as a whole."""
 
     name: str
     description: str
     version: str
-    licenses: Sequence[str]  # SPDX expressions of what is in it; none are told when one of them is NOASSERTION
+    licenses: Sequence[str]  # SPDX expressions of the contents; omitted from the metadata if one of them is NOASSERTION
     published: datetime.date | None = None
 
 
 def write_croissant(folder: Path, tables: Sequence[Table], about: About) -> None:
-    """Write `croissant.json` for the tables that lie in a folder, validated by `mlcroissant`.
+    """Write `croissant.json` for the tables in a folder, validated by `mlcroissant`.
 
-    The same tables give the same bytes: there is no date in it but `about.published`.
+    The same tables give the same bytes: it contains no date except `about.published`.
     """
     context = mlc.Context(conforms_to=_VERSION)
     context.rdf = mlc.Rdf(context=dict(sorted({**context.rdf.context, **_TERMS}.items())))
@@ -81,7 +82,7 @@ def write_croissant(folder: Path, tables: Sequence[Table], about: About) -> None
 
 
 def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> None:
-    """Copy a `croissant.json`, with the digests and sizes of files that were written anew since."""
+    """Copy a `croissant.json`, with the digests and sizes of files that were rewritten since."""
     stated = json.loads(source.read_text(encoding="utf-8"))
     outputs = {item.path: item for item in changed}
     for node in stated["distribution"]:
@@ -91,11 +92,11 @@ def restate_croissant(source: Path, target: Path, changed: Sequence[Output]) -> 
 
 
 def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
-    """What is wrong with the file: not valid, or not the tables, columns and digests that the folder has."""
+    """Return the faults of the file: invalid metadata, or tables, columns or digests that differ from the folder's."""
     try:
         stated = json.loads((folder / CROISSANT).read_text(encoding="utf-8"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of rdflib, about classes that it uses itself
+            warnings.simplefilter("ignore", DeprecationWarning)  # from rdflib, about classes that it uses itself
             metadata = mlc.Metadata.from_json(mlc.Context(), stated)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, mlc.ValidationError) as error:
         said = [line.strip(" -") for line in str(error).splitlines()]
@@ -110,7 +111,9 @@ def croissant_faults(folder: Path, tables: Sequence[Table]) -> list[str]:
         if sha256_file(files[name]) != listed[name]
     ]
     sets = {item.id: [field.name for field in item.fields] for item in metadata.record_sets if item.id != _SPLITS}
-    wrong += [f"{name} is no table of this folder" for name in sorted(sets.keys() - {table.config for table in tables})]
+    wrong += [
+        f"{name} is not a table of this folder" for name in sorted(sets.keys() - {table.config for table in tables})
+    ]
     for table in tables:
         if table.config not in sets:
             wrong.append(f"{table.config} is not described")
@@ -126,12 +129,12 @@ def _write(path: Path, stated: Mapping[str, Any]) -> None:
 
 
 def _license(expression: str) -> str:
-    """The address of a single licence; an expression of several has none."""
+    """Return the address of a license; an expression of several has none."""
     return expression if " " in expression else f"https://spdx.org/licenses/{expression}"
 
 
 def _is_set(table: Table) -> bool:
-    """Whether its files are told by patterns, and so by split."""
+    """Return whether its files are patterns, one per split."""
     return any("*" in pattern for pattern in table.files.values())
 
 
@@ -151,7 +154,7 @@ def _source_name(table: Table) -> str:
 
 
 def _splits(context: mlc.Context, used: Sequence[str]) -> Iterator[mlc.RecordSet]:
-    """The names of splits as a table of their own, which is what a field that holds one refers to."""
+    """Yield the names of splits as a separate table, which fields that hold a split refer to."""
     if not used:
         return
     name = mlc.Field(ctx=context, id=f"{_SPLITS}/name", name="name", data_types=[mlc.DataType.TEXT])
@@ -161,7 +164,7 @@ def _splits(context: mlc.Context, used: Sequence[str]) -> Iterator[mlc.RecordSet
 
 
 def _record_set(context: mlc.Context, table: Table) -> mlc.RecordSet:
-    """A table: its split, where files are told by it, and its columns."""
+    """Return a table: its split, if that follows from the file name, and its columns."""
     place = {"file_set" if _is_set(table) else "file_object": _source_name(table)}
     fields = [_split_field(context, table)] if _is_set(table) else []
     for column in arrow_schema(table.record):
@@ -174,9 +177,9 @@ def _record_set(context: mlc.Context, table: Table) -> mlc.RecordSet:
 
 
 def _split_field(context: mlc.Context, table: Table) -> mlc.Field:
-    """The split, told from the path of the file: readers can then choose files by it.
+    """Return the split, extracted from the path of the file, so that readers can choose files by it.
 
-    The library applies the expression again to what it gave, so that a split by itself must match too.
+    The library applies the expression again to its own result, so a bare split must match too.
     """
     split, pattern = next(iter(table.files.items()))
     start = pattern.removesuffix(f"{split}-*.parquet")
@@ -195,7 +198,7 @@ def _split_field(context: mlc.Context, table: Table) -> mlc.Field:
 
 
 def _source(context: mlc.Context, place: Mapping[str, str], column: str, path: str = "") -> mlc.Source:
-    """Where a field is read: a column, or a part of each value in it, by JSONPath below the column or its elements."""
+    """Return where to read a field: a column, or by JSONPath a part of each value, or of each element, in it."""
     transforms = [mlc.Transform(ctx=context, json_path=path)] if path else []
     return mlc.Source(ctx=context, **place, extract=mlc.Extract(ctx=context, column=column), transforms=transforms)
 
@@ -203,7 +206,7 @@ def _source(context: mlc.Context, place: Mapping[str, str], column: str, path: s
 def _field(
     context: mlc.Context, source: Callable[[str], mlc.Source], name: str, column: pa.Field, path: str = ""
 ) -> mlc.Field:
-    """A column or a part of it; the members of a struct, or of the structs in a list, are fields below it."""
+    """Return a column or a part of it; the members of a struct, or of structs in a list, become its subfields."""
     listed = pa.types.is_list(column.type)
     kind = column.type.value_type if listed else column.type
     form: dict[str, Any] = {"ctx": context, "id": name, "name": column.name}

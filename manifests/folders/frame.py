@@ -1,7 +1,8 @@
 """The page of a finished folder: `index.html`, and `page/NNN.js` that it reads on demand; no network, no server.
 
-A package states what there is to see as views, which are plain data; `page.js` turns each kind of view into elements,
-and puts every text in as text. All data is compressed JSON in base64, whose letters mean nothing in HTML or JavaScript.
+A package describes the content as views, which are plain data; `page.js` turns each kind of view into elements, and
+inserts every text as text. All data is compressed JSON in base64, which contains no special characters of HTML or
+JavaScript.
 """
 
 import base64
@@ -20,33 +21,33 @@ from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import INDEX, PAGE_FILES, SHARDS, Manifest, Stopwatch, is_of_page, write_manifest
 
-#: Bytes of the index at most, and what the page may take of its folder; a very small folder may have some more.
+#: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
 INDEX_BYTES, SHARE, LEAST = 5_000_000, 0.30, 256 * 1024
-#: Entries and further names of them that are listed at most.
+#: Maximum number of entries, and of further names of them, in the list.
 ENTRIES, FURTHER_NAMES = 20_000, 40_000
-_SHARD_CHARACTERS = 2_500_000  # before compression: one is read in a blink, and near texts stand together
+_SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
 _NAME = 240  # characters
-_TOO_LITTLE = 8 * 1024  # bytes, in which it is not tried to place anything heavy
+_TOO_LITTLE = 8 * 1024  # bytes; below this, heavy content is not attempted
 _STARTS = 16 * 1024  # bytes of the index that are known only at the end
 
-#: One part of a page: its kind as `view`, mostly a `title`, and what its kind needs.
+#: One part of a page: its kind as `view`, usually a `title`, and the data of this kind.
 View = dict[str, Any]
-#: What may stand in a cell: a text, a number, nothing, or a link.
+#: The content of a cell: a text, a number, nothing, or a link.
 Cell = str | int | float | Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Heavy:
-    """What is left out where the page would grow too large: lines of a text, or anything else as JSON can hold it."""
+    """Content that is left out if the page would become too large: lines of a text, or any JSON value."""
 
     content: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing of a library, as it is listed.
+    """One entry of a library's list.
 
-    `facets` and `numbers` are as the library names them; `further` are other names that lead to it.
+    `facets` and `numbers` correspond to those of the library; `further` are other names that lead to the entry.
     """
 
     name: str
@@ -60,9 +61,9 @@ class Entry:
 class Library:
     """Entries that can be searched, filtered, sorted and opened.
 
-    `views` are what each opens to, in the same order, made as they are written. `total` counts also those that are not
-    listed, and `elsewhere` says where all are; `order` is the number that they are first sorted by, else their names;
-    `by` is said before a further name.
+    `views` are the contents of the entries, in the same order, built as they are written. `total` also counts entries
+    that are not listed, and `elsewhere` says where to find all of them; `order` is the number for the initial sort
+    order, else names; `by` is the text before a further name.
     """
 
     title: str
@@ -79,7 +80,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What there is to see of a folder: a title, what kind it is, a sentence, views, and at most one library."""
+    """The page of a folder: a title, its kind, a sentence, views, and at most one library."""
 
     title: str
     kind: str
@@ -92,51 +93,51 @@ class Page:
 
 
 def link(text: str, path: str) -> Mapping[str, str]:
-    """A cell that opens a file, by its path relative to the folder that the page is of."""
+    """Return a cell that opens a file, by its path relative to the folder of the page."""
     return {"text": text, "path": path}
 
 
 def page_link(text: str, path: str) -> Mapping[str, str]:
-    """A cell that opens another page, by its path relative to this one, wherever the two are."""
+    """Return a cell that opens another page, by its path relative to this one, wherever the two are."""
     return {"text": text, "page": path}
 
 
 def facts(title: str, rows: Iterable[tuple[str, Cell | Sequence[Cell]]]) -> View:
-    """Labels with values; what is None, empty or False is left out."""
+    """Return labels with values; None, empty values and False are left out."""
     return {"view": "facts", "title": title, "rows": [row for row in rows if row[1] not in (None, "", [], (), False)]}
 
 
 def note(title: str, *paragraphs: str) -> View:
-    """Running text."""
+    """Return running text."""
     return {"view": "note", "title": title, "paragraphs": paragraphs}
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], intro: str = "") -> View:
-    """A table; columns whose cells are numbers are flush right, and every column sorts."""
+    """Return a table; numeric columns are right-aligned, and every column can be sorted."""
     return {"view": "table", "title": title, "head": head, "rows": rows, "intro": intro}
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, float, str]], intro: str = "") -> View:
-    """Bars, one a row: label, what is dark, what is light behind it, and what stands at the right."""
+    """Return a bar chart, one bar per row: label, dark part, light part behind it, and the text at the right."""
     return {"view": "bars", "title": title, "rows": rows, "intro": intro}
 
 
 def code(title: str, text: str, path: str | None = None) -> View:
-    """Code with line numbers, and the file that it is."""
+    """Return code with line numbers, and the path of its file."""
     return {"view": "code", "title": title, "text": Heavy(text.split("\n")), "path": path}
 
 
 def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: str = "") -> View:
-    """Texts that can be compared side by side with one: of each what is said of it, and the text.
+    """Return texts that can be compared side by side with a first one: for each a caption and the text.
 
-    They stand in the order of the entry's further names, by which they are called.
+    They are in the order of the entry's further names, which are their titles.
     """
     rows = [(told, Heavy(lines.split("\n"))) for told, lines in others]
     return {"view": "versions", "title": title, "text": Heavy(text.split("\n")), "rows": rows, "intro": intro}
 
 
 def graph(title: str, boxes: Sequence[Any]) -> View:
-    """Boxes of `lemur_core.describe.picture`, from top to bottom."""
+    """Return boxes from `lemur_core.describe.picture`, from top to bottom."""
     rows = [(box.title, box.lines, box.reads, box.kind) for box in boxes]
     return {"view": "graph", "title": title, "boxes": Heavy({"boxes": rows})}
 
@@ -144,19 +145,19 @@ def graph(title: str, boxes: Sequence[Any]) -> View:
 def curves(
     title: str, x: str, charts: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]]
 ) -> View:
-    """Line charts side by side: of each what it shows, and its lines by name; `x` is what runs to the right."""
+    """Return line charts side by side: for each its title, and its lines by name; `x` labels the horizontal axis."""
     return {"view": "curves", "title": title, "x": x, "charts": charts}
 
 
 def pairs(
     title: str, unit: str, rows: Sequence[tuple[str, float, float | None, float | None]], intro: str = ""
 ) -> View:
-    """Differences with their intervals: name, mean, low, high."""
+    """Return differences with their intervals: name, mean, low, high."""
     return {"view": "pairs", "title": title, "unit": unit, "rows": rows, "intro": intro}
 
 
 def manifest_views(manifest: Manifest) -> list[View]:
-    """What any folder can show of itself."""
+    """Return the views that any folder has."""
     rows: list[Sequence[Cell]] = [[link(item.path, item.path), item.bytes, item.rows] for item in manifest.outputs]
     return [facts("Counts", [(name, _told(value)) for name, value in manifest.counts.items()]),
             table("Files", ["file", "bytes", "rows"], rows)]  # fmt: skip
@@ -177,7 +178,7 @@ def write_page(folder: Path, page: Page, target: Path | None = None) -> Path:
     """Write a page into a folder whose other files are in place; the same folder gives the same bytes.
 
     Args: target: another folder to write it to; its links lead back.
-    Returns: the index.
+    Returns: the path of the index.
     """
     target = target or folder
     base = "" if target == folder else f"{folder.resolve().as_uri()}/"
@@ -201,7 +202,7 @@ def write_page(folder: Path, page: Page, target: Path | None = None) -> Path:
 
 
 def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Page], watch: Stopwatch) -> Manifest:
-    """Write the page of a folder whose other files are in place, and then its manifest, the last file.
+    """Write the page of a folder whose other files are in place, then its manifest as the last file.
 
     Args: watch: of the whole run. Returns: the manifest that was written.
     """
@@ -217,9 +218,9 @@ def _of_page(folder: Path, path: Path) -> bool:
 
 
 class Shards:
-    """Writes the views of entries, so many to a file. Each file holds every line of its texts once.
+    """Writes the views of entries, several entries per file. Each file holds every line of its texts once.
 
-    `limit` is in bytes: what is heavy is left out where it would be passed.
+    `limit` is in bytes: heavy content that would exceed it is left out.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -236,7 +237,7 @@ class Shards:
         self._add(views)
 
     def close(self) -> None:
-        """Write what was not written yet: in one file, in several where that is too much, or without what is heavy."""
+        """Write the remaining views: in one file, in several if that is too large, or without heavy content."""
         views, text = self._views, self._text()
         if len(text) <= self._left or self._bare:
             if views:
@@ -272,7 +273,7 @@ class Shards:
         return f'lemur({len(self.starts)},"{packed}");\n'
 
     def _plain(self, value: object) -> Any:
-        """What is heavy as JSON can hold it: of a text the runs of lines, each its first and how many."""
+        """Encode heavy content as JSON: a text as runs of lines, each with its first line and length."""
         assert isinstance(value, Heavy), value
         if self._bare:
             self.left_out += 1
@@ -296,7 +297,7 @@ def _packed(text: str) -> str:
 
 
 def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str) -> str:
-    """The text of `index.html`."""
+    """Return the text of `index.html`."""
     library = page.library
     data: dict[str, Any] = {"title": page.title, "kind": page.kind, "lead": page.lead, "base": base}
     data["views"] = page.views
@@ -323,7 +324,7 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
 
 
 def _facet(label: str, values: Sequence[str]) -> list[Any]:
-    """A facet, its values the commonest first, and of each entry which it has."""
+    """Return a facet: its values, most frequent first, and the value index of each entry."""
     counts: dict[str, int] = {}
     for value in values:
         counts[value] = counts.get(value, 0) + 1

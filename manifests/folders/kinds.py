@@ -1,6 +1,6 @@
-"""What a package knows of the kinds of folder that it writes: how one is checked, and how a row of it is traced back.
+"""The interface of a kind of folder: how to check one, and how to trace one of its rows back.
 
-Each of `extract`, `curate` and `train` states its kinds as `KINDS`; `lemur` puts them together.
+Each of `extract`, `curate` and `train` lists its kinds as `KINDS`; `lemur` combines them.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _LABEL, _FACT = 11, 13  # columns
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One step of a chain back to source lines. `depth` counts the folders that were gone back through."""
+    """One step of a chain back to source lines. `depth` counts the parent folders traversed."""
 
     what: str
     name: str
@@ -27,11 +27,11 @@ class Link:
     depth: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the link as a JSON object."""
         return {"link": self.what, "name": self.name, "depth": self.depth, **self.facts}
 
     def lines(self) -> list[str]:
-        """To print as they are: what it is and its name, then its facts, each on a line."""
+        """Return the printed lines: kind and name, then one fact per line."""
         stated = [(key, _text(value)) for key, value in self.facts.items() if value not in (None, "", [], {})]
         facts = [f"  {key.replace('_', ' '):<{_FACT}} {text}" for key, text in stated]
         return [shown(f"{'  ' * self.depth}{line}") for line in (f"{self.what:<{_LABEL}}{self.name}", *facts)]
@@ -39,14 +39,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What one folder knows of a row: its links, and the SHA-256 of the codes in it that its parents may hold."""
+    """A folder's information about a row: its links, and the SHA-256 of codes in it that its parents may hold."""
 
     links: tuple[Link, ...]
     codes: tuple[str, ...]
 
 
-#: All checks of one kind of folder, in a fixed order; takes the folder, and `jobs` by name. Raises: UserError if there
-#: is no valid manifest.
+#: All checks of one kind of folder, in a fixed order; called with the folder, and `jobs` by name. Raises: UserError if
+#: there is no valid manifest.
 Verifier = Callable[..., list[Check]]
 
 
@@ -56,9 +56,9 @@ class FolderKind:
 
     Attributes:
         verify: all its checks.
-        find: what is called so in the folder. Raises UserError with near names if nothing is.
-        find_code: what has the code of this SHA-256 there.
-        page: what there is to see of it; counts and files, where that is None.
+        find: finds an item of the folder by name. Raises UserError with similar names if there is none.
+        find_code: finds the item whose code has this SHA-256.
+        page: the content of its page; None for counts and files only.
     """
 
     verify: Verifier
@@ -68,13 +68,13 @@ class FolderKind:
 
 
 def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> Link:
-    """The manifest of a folder, as a link."""
+    """Return the manifest of a folder as a link."""
     facts = {"kind": manifest.kind, "sha256": sha256_file(folder / FILE_NAME), "versions": manifest.versions}
     return Link("manifest", str(folder / FILE_NAME), facts, depth)
 
 
 def lines_text(first: int, last: int) -> str:
-    """`7` or `7-9`."""
+    """Return `7` or `7-9`."""
     return str(first) if first == last else f"{first}-{last}"
 
 

@@ -1,4 +1,4 @@
-"""The manifest: what went in, what was asked, what came out, so that a folder can be checked and made again."""
+"""The manifest: inputs, parameters and outputs of a run, so that a folder can be checked and reproduced."""
 
 import importlib.metadata
 import platform
@@ -15,7 +15,7 @@ from lemur_core.files.errors import UserError
 from manifests.records import Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"
-#: The page of a folder, and the list of its files: the manifest is the same with and without it.
+#: The page of a folder, and the list of its files: the manifest does not depend on it.
 INDEX, SHARDS, PAGE_FILES = "index.html", "page/", "page/files.json"
 
 #: Packages whose releases may change results.
@@ -26,7 +26,7 @@ _VERSIONED = (
 
 
 class Input(Record):
-    """One thing that was read."""
+    """One input that was read."""
 
     name: str
     sha256: Sha256
@@ -44,12 +44,12 @@ class Output(Record):
 
 def _relative(name: str) -> str:
     if PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute() or ".." in name.split("/"):
-        raise ValueError(f"{name!r} is no bare or relative name")
+        raise ValueError(f"{name!r} is not a bare or relative name")
     return name
 
 
 class Parent(Record):
-    """A finished folder that this one was made from: its manifest says what that was made from in its turn."""
+    """A finished folder that this one was built from; its manifest states its own parents in turn."""
 
     kind: str = Field(min_length=1, description="as its manifest states it")
     name: Annotated[str, AfterValidator(_relative)] = Field(
@@ -59,7 +59,7 @@ class Parent(Record):
 
 
 class Measured(Record):
-    """What no second run can reproduce."""
+    """Measurements that differ from run to run."""
 
     seconds: float
     stage_seconds: dict[str, float]
@@ -68,13 +68,13 @@ class Measured(Record):
 
 
 class Manifest(Record):
-    """All but `measured` is the same for the same input, parameters and versions."""
+    """A run; everything except `measured` is the same for the same input, parameters and versions."""
 
     kind: str
     versions: dict[str, str]
     parameters: dict[str, Any]
     inputs: list[Input]
-    parents: list[Parent] = Field(default=[], description="folders of this tool that it was made from")
+    parents: list[Parent] = Field(default=[], description="folders of this tool that it was built from")
     counts: dict[str, Any]
     details: dict[str, Any]
     outputs: list[Output]
@@ -82,20 +82,20 @@ class Manifest(Record):
 
 
 class Stopwatch:
-    """Seconds since it was made, and since its last lap, by stage."""
+    """Seconds since it was created, and by stage since the previous lap."""
 
     def __init__(self) -> None:
         self._started = self._lap = time.monotonic()
         self._stages: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        """Book the time since the last lap under a stage."""
+        """Record the time since the last lap under a stage."""
         now = time.monotonic()
         self._stages[stage] = round(self._stages.get(stage, 0.0) + now - self._lap, 3)
         self._lap = now
 
     def measured(self) -> Measured:
-        """The figures so far."""
+        """Return the measurements so far."""
         return Measured(
             seconds=round(time.monotonic() - self._started, 3),
             stage_seconds=dict(self._stages),
@@ -105,13 +105,13 @@ class Stopwatch:
 
 
 def peak_memory() -> int:
-    """The largest resident set of this process so far, bytes."""
+    """Return the peak resident set size of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def package_versions() -> dict[str, str]:
-    """Python's and the result-bearing packages' versions."""
+    """Return the versions of Python and of the packages that affect results."""
     found = {"python": platform.python_version()}
     for name in _VERSIONED:
         try:
@@ -122,12 +122,12 @@ def package_versions() -> dict[str, str]:
 
 
 def is_of_page(name: str) -> bool:
-    """Whether a file of a folder belongs to its page, by its path there."""
+    """Return whether a file belongs to the page of its folder, by its path there."""
     return name == INDEX or name.startswith(SHARDS)
 
 
 def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
-    """Every file of a folder but the manifest and those of its page, with digests, sorted by path."""
+    """Return every file of a folder with its digest, sorted by path, except the manifest and the page's files."""
     every = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file()]
     return [
         Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
@@ -137,7 +137,7 @@ def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
 
 
 def parent_of(folder: Path) -> Parent:
-    """The entry by which the manifest of another folder names this one.
+    """Return the entry by which the manifest of another folder refers to this one.
 
     Raises: UserError if it holds no valid manifest.
     """
@@ -145,14 +145,14 @@ def parent_of(folder: Path) -> Parent:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest; the last file of a folder."""
+    """Write the manifest; it is the last file of a folder."""
     write_text(folder / FILE_NAME, manifest.model_dump_json(indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a finished folder.
+    """Read the manifest of a finished folder.
 
-    Raises: UserError if there is none, or it is not one.
+    Raises: UserError if there is none, or it is invalid.
     """
     path = folder / FILE_NAME
     try:
@@ -167,4 +167,4 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except (ValidationError, UnicodeDecodeError) as error:
         said = first_fault(error) if isinstance(error, ValidationError) else str(error)
-        raise UserError(f"{path}: not a valid manifest: {said}; make the folder anew") from None
+        raise UserError(f"{path}: not a valid manifest: {said}; create the folder again") from None

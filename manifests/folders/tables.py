@@ -1,4 +1,4 @@
-"""The dataset folder: Parquet tables under fixed names, and the card with the YAML that `datasets.load_dataset` reads.
+"""Dataset folders: Parquet tables under fixed names, and the card whose YAML `datasets.load_dataset` reads.
 
 Source: https://huggingface.co/docs/hub/datasets-manual-configuration
 """
@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 
 from manifests.records import Record, arrow_schema
 
-#: The description of the tables that catalogues read, beside the card.
+#: The description of the tables for dataset catalogues, next to the card.
 CROISSANT = "croissant.json"
 
-#: Rows a file, so that no column of code outgrows Arrow's 2 GiB strings.
+#: Rows per file, so that no column of code exceeds the 2 GiB limit of Arrow strings.
 ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000
-_ROWS_READ = 500  # at a time
+_ROWS_READ = 500  # per batch
 
 #: Configurations of a folder by name: the type of their rows, and their files by split.
 Configs = Mapping[str, tuple[type[Record], Mapping[str, str]]]
@@ -30,8 +30,8 @@ Configs = Mapping[str, tuple[type[Record], Mapping[str, str]]]
 class Table:
     """One configuration of a dataset folder.
 
-    `files` has a path for each split, relative to the folder, or a pattern `SOME/FOLDER/SPLIT-*.parquet`; a split
-    without rows is left out, as it is in the card, and so is a table without splits.
+    `files` has one path per split, relative to the folder, or a pattern `SOME/FOLDER/SPLIT-*.parquet`; as in the card,
+    a split without rows is left out, and so is a table without splits.
     """
 
     config: str
@@ -39,12 +39,12 @@ class Table:
     files: Mapping[str, str]
 
     def paths(self, folder: Path) -> list[Path]:
-        """Its files, split by split."""
+        """Return its files, split by split."""
         return [path for pattern in self.files.values() for path in sorted(folder.glob(pattern))]
 
 
 def offered_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
-    """The configurations with rows, and their splits with rows: `datasets` refuses what has none.
+    """Return the configurations and splits that have rows: `datasets` rejects empty ones.
 
     Args: rows: rows by path of every table of the folder.
     """
@@ -58,7 +58,7 @@ def offered_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
 
 
 def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All rows of the tables `SPLIT-*.parquet` in a folder below this one, with the split whose file holds them."""
+    """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file."""
     for path in sorted((folder / tables).glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_ROWS_READ):
@@ -69,7 +69,7 @@ def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, dict[str, An
 def write_tables(
     folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int
 ) -> dict[str, int]:
-    """Write `count` rows as `STEM-00000-of-0000N.parquet` below `folder`; at least one file, even without rows.
+    """Write `count` rows as `STEM-00000-of-0000N.parquet` in `folder`; at least one file, even without rows.
 
     Returns: rows by file name.
     """
@@ -87,7 +87,7 @@ def write_tables(
 
 
 def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]) -> None:
-    """Write rows as one Parquet file, a group at a time."""
+    """Write rows as one Parquet file, one row group at a time."""
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         group: list[dict[str, object]] = []
         for row in rows:
@@ -95,7 +95,7 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
             if len(group) >= _ROWS_PER_GROUP:
                 writer.write_table(pa.Table.from_pylist(group, schema=schema))
                 group = []
-        if group:  # `datasets` cannot read a row group without rows, but a file without row groups it can
+        if group:  # `datasets` reads files without row groups, but not files with an empty row group
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
@@ -105,7 +105,7 @@ def _take(rows: Iterator[dict[str, object]], count: int) -> Iterator[dict[str, o
 
 
 def card_yaml(tables: Sequence[Table], *, default: str, pretty_name: str, tags: list[str], size: int) -> str:
-    """The YAML block of a dataset card: a configuration for each table; `default` is the one opened without a name."""
+    """Return the YAML block of a dataset card: one configuration per table; `default` opens without a name."""
     lines = ["---", f"pretty_name: {pretty_name}", "task_categories:", "- text-generation", "tags:"]
     lines += [f"- {tag}" for tag in tags]
     lines += ["size_categories:", f"- {_size_category(size)}", "configs:"]

@@ -1,4 +1,4 @@
-"""Whose code an extraction's closed files and an assembled network hold, and whether it may be passed on."""
+"""Provenance of the code in closed files and in assembled networks, and whether it may be redistributed."""
 
 import json
 import re
@@ -11,32 +11,32 @@ from typing import Any
 from lemur_core.files.errors import UserError
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 
-#: The files of an extraction folder that say so.
+#: The files of an extraction folder with its provenance.
 TABLE, SPECS, REQUIREMENTS = "blocks.parquet", "specs.jsonl", "required_repos.json"
 NAMES = "nn_block_names.json"  # of a run that only discovers: a list for `--names`
-#: Its folders of code: closed files, and their lean forms.
+#: Its code folders: closed files, and their minimized forms.
 FULL, LEAN = "blocks/", "lean/"
 
-#: How an error ends that came from a line of a block's file, and what it ends with where that line is not shown.
+#: The end of an error that quotes a line of a block's file, and its replacement where that line is not shown.
 QUOTED_LINE, LINE = r" \(line (\d+): (?s:.*)$", r" (line \1)"
 
 
 def lean_path(file: str) -> str:
-    """Where the lean form of a block lies, from where its closed file does."""
+    """Return the path of the minimized form of a block from that of its closed file."""
     return LEAN + file.removeprefix(FULL)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The sources of every block that has code, and the licences of the sources."""
+    """The sources of every block with code, and the licenses of the sources."""
 
     made_from: Mapping[str, tuple[str, ...]]  # block -> sources, its own first
     source_licenses: Mapping[str, str]
 
     def licenses(self, row: Mapping[str, Any]) -> set[str]:
-        """The licence that a block's row states, and those of all sources that it holds code of.
+        """Return the license in a block's row, and those of all sources with code in the block.
 
-        `NOASSERTION` is among them where nothing is said of its sources. Of the row, `block` and `license` are read.
+        Includes `NOASSERTION` if the sources are unknown. Reads `block` and `license` of the row.
         """
         sources = self.made_from.get(row["block"])
         if sources is None:
@@ -45,7 +45,7 @@ class Parts:
 
 
 def read_parts(folder: Path) -> Parts:
-    """What `required_repos.json` of an extraction folder says.
+    """Read `required_repos.json` of an extraction folder.
 
     Raises: UserError if it cannot be read.
     """
@@ -60,17 +60,17 @@ def read_parts(folder: Path) -> Parts:
 
 
 def barred(licenses: set[str]) -> list[str]:
-    """The licences among these that are unknown or not permissive: code under one is not passed on."""
+    """Return the licenses that are unknown or not permissive: code under one may not be redistributed."""
     return sorted(name for name in licenses if not is_permissive(name))
 
 
 def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
-    """Source and licence of each block with code that may not be passed on, by block.
+    """Return source and license of each block whose code may not be redistributed, by block.
 
-    A block holds code of every source that it is made from, so each of their licences must allow it.
+    A block contains code of several sources, so all of their licenses must permit it.
     """
     found = {}
-    import pyarrow.parquet as pq  # heavy; the names of files are asked for without it
+    import pyarrow.parquet as pq  # slow to import, and not needed for the names of files
 
     for row in pq.read_table(folder / TABLE, columns=["block", "source", "license", "code_sha256"]).to_pylist():
         if row["code_sha256"] is None:
@@ -81,16 +81,16 @@ def barred_blocks(folder: Path, parts: Parts) -> dict[str, tuple[str, str]]:
 
 
 def without_source(error: str) -> str:
-    """An error of a block without the line of source that it quotes; the line's number stays."""
+    """Remove the source line that an error of a block quotes, but keep its line number."""
     return re.sub(QUOTED_LINE, LINE, error)
 
 
-#: How the comment above the block of a slot begins.
+#: The beginning of the comment above the block of a slot.
 SLOT_HEADING = "Slot "
 
 
 def provenance_lines(slot: str, name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the block of a slot comes from, as lines of the comment that `inlined_blocks` reads.
+    """Return the provenance of the block of a slot, as comment lines that `inlined_blocks` reads.
 
     Args: facts: of the block's row: `block`, `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
     """
@@ -106,7 +106,7 @@ def provenance_lines(slot: str, name: str, facts: Mapping[str, Any]) -> tuple[st
 
 
 def header_lines(code: str) -> list[str]:
-    """The comment lines that a file begins with, as they stand there."""
+    """Return the comment lines at the top of a file, unchanged."""
     return list(takewhile(lambda line: line.startswith("#"), code.split("\n")))
 
 
@@ -125,7 +125,7 @@ _COMMENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """One block in a network's file, and where it is from."""
+    """One block in a network's file, and its provenance."""
 
     slot: str
     block: str
@@ -138,7 +138,7 @@ class Inlined:
 
 
 def inlined_blocks(code: str) -> list[Inlined]:
-    """The blocks that a network's file names, in its order; none in a file that was not assembled."""
+    """Return the blocks that a network's file names, in order; none for a file that was not assembled."""
     return [
         Inlined(
             **{name: found[name] for name in ("slot", "block", "path", "swhid", "license")},

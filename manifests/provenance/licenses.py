@@ -1,4 +1,4 @@
-"""Licences: which SPDX expression a text, a declaration or a package's metadata stands for; which are permissive.
+"""Determine SPDX expressions from license texts, declarations and package metadata, and which are permissive.
 
 Source: https://packaging.python.org/specifications/core-metadata/
 """
@@ -16,8 +16,8 @@ _FREEDOM = "to deal in the software without restriction"
 _REDISTRIBUTION = "redistribution and use in source and binary forms with or without modification are permitted"
 _GRANTS = "permission to use copy modify and or distribute this software for any purpose with or without fee"
 
-#: Phrases of licence texts, as `_plain` writes them, by family: of each the first line of which all phrases are there
-#: counts. Texts of one family quote each other; those of two are two licences in one file.
+#: Phrases of license texts, as `_plain` writes them, by family: the first line of a family whose phrases all occur
+#: counts. Texts of one family quote each other; those of two families are two licenses in one file.
 _FAMILIES: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
     (
         ("AGPL-3.0", ("gnu affero general public license", "version 3", "remote network interaction")),
@@ -56,7 +56,7 @@ _FAMILIES: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
     (("Zlib", ("altered source versions must be plainly marked as such",)),),
 )
 
-#: Words that take back part of what a permissive text around them grants, or stand in licences that quote such texts.
+#: Words that restrict a permissive text around them, or occur in licenses that quote such texts.
 _LIMITS = re.compile(
     r"\bnon ?commercial|\bcommons clause\b|\bserver side public license\b|\bbusiness source license\b|"
     r"\belastic license\b|\bpolyform\b|\buse based restrictions\b|\b(?:research|academic|educational|evaluation) "
@@ -65,10 +65,10 @@ _LIMITS = re.compile(
 
 
 def license_of_text(text: str) -> str:
-    """The licence of which this is the text, or those of which it holds the texts; else NOASSERTION.
+    """Return the license of a text, or the licenses of all texts in it; NOASSERTION if unknown.
 
-    A permissive text with words that limit the use, such as "noncommercial", is not taken for what it looks like. GNU
-    licences come without -only or -or-later: their text does not tell which of the two was meant.
+    A permissive text with words that limit the use, such as "noncommercial", counts as unknown. GNU licenses come
+    without -only or -or-later: their text does not say which of the two applies.
     """
     plain = _plain(text)
     firsts = (
@@ -85,7 +85,7 @@ def _plain(text: str) -> str:
 
 NOASSERTION = "NOASSERTION"
 
-#: Licences that let anyone pass on changed copies under terms of their own, as long as notices stay.
+#: Licenses that permit redistributing modified copies under other terms, as long as notices are kept.
 _PERMISSIVE = frozenset(
     {
         "0BSD", "AFL-3.0", "Apache-2.0", "Artistic-2.0", "BSD-1-Clause", "BSD-2-Clause", "BSD-2-Clause-Patent",
@@ -97,7 +97,7 @@ _PERMISSIVE = frozenset(
 _PERMISSIVE_EXCEPTIONS = frozenset({None, "LLVM-exception"})
 _LICENSE = re.compile(r"\b(?!(?:AND|OR)\b)([\w.+:-]+)(?: WITH ([\w.-]+))?")
 
-#: On a line of its own, in a comment or a docstring.
+#: Matches a line of its own, in a comment or a docstring.
 _IDENTIFIER = re.compile(
     r"""^[ \t]*(?:\#|[rR]?"{3}|[rR]?'{3})?[ \t]*SPDX-License-Identifier:[ \t]*(\S.*?)(?:"{3}|'{3})?[ \t]*$""",
     re.MULTILINE,
@@ -105,9 +105,9 @@ _IDENTIFIER = re.compile(
 
 
 def is_permissive(expression: str) -> bool:
-    """Whether changed copies may be published under the licence; never for what is unknown.
+    """Return whether modified copies may be published under the license; False if it is unknown.
 
-    With AND both sides must allow it, with OR one of them suffices.
+    With AND both sides must permit it, with OR one of them suffices.
     """
     try:
         canonical = canonicalize_license_expression(expression)
@@ -118,14 +118,14 @@ def is_permissive(expression: str) -> bool:
 
 
 def _holds(node: ast.expr) -> bool:
-    """The value of an expression of True, False, `and` and `or`."""
+    """Evaluate an expression of True, False, `and` and `or`."""
     if isinstance(node, ast.BoolOp):
         return (all if isinstance(node.op, ast.And) else any)(map(_holds, node.values))
     return isinstance(node, ast.Constant) and node.value is True
 
 
 def all_of(expressions: Iterable[str]) -> str:
-    """The expression that holds where all of these hold at once; NOASSERTION if one of them is, or there is none."""
+    """Combine expressions with AND; NOASSERTION if one of them is, or if there are none."""
     found = set(expressions)
     if not found or NOASSERTION in found:
         return NOASSERTION
@@ -135,15 +135,15 @@ def all_of(expressions: Iterable[str]) -> str:
 
 
 def _parts(expression: str) -> list[str]:
-    """What must hold at once."""
+    """Return the operands of AND."""
     parts = re.split(r" AND (?![^()]*\))", expression)
     return [f"({expression})"] if any(" OR " in re.sub(r"\([^()]*\)", "", part) for part in parts) else parts
 
 
 def stated_expression(text: str) -> str:
-    """An SPDX expression as a user writes it, in canonical form.
+    """Return the canonical form of an SPDX expression entered by a user.
 
-    Raises: UsageError if it is none.
+    Raises: UsageError if it is invalid.
     """
     try:
         return canonicalize_license_expression(text)
@@ -154,7 +154,7 @@ def stated_expression(text: str) -> str:
 
 
 def licenses_of_code(code: str) -> list[str]:
-    """The licences that a file's own `SPDX-License-Identifier` lines state, in their order.
+    """Return the licenses in a file's own `SPDX-License-Identifier` lines, in order.
 
     Source: https://spdx.github.io/spdx-spec/v2.3/using-SPDX-short-identifiers-in-source-files/
     """
@@ -164,17 +164,17 @@ def licenses_of_code(code: str) -> list[str]:
 
 
 def license_of_code(code: str, source: str, stated: str | None = None) -> str | None:
-    """The licence of a code that states one itself: that, and the one of its source; None of a code that states none.
+    """Return the license of a code that states one itself, combined with that of its source; None if it states none.
 
     Args:
-        source: what is said of all codes of the source.
-        stated: what a user has said of those that state none: not of this one.
+        source: the license of all codes of the source.
+        stated: the user's license for codes that state none; it does not apply to this code.
     """
     own = licenses_of_code(code)
     return all_of({*own, *({source} - {stated, NOASSERTION})}) if own else None
 
 
-#: Trove classifiers that name one licence; "BSD License" and the like do not.
+#: Trove classifiers that name one license; "BSD License" and the like do not.
 _CLASSIFIERS = {
     "Apache Software License": "Apache-2.0",
     "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
@@ -190,7 +190,7 @@ _CLASSIFIERS = {
 
 _GNU = re.compile(r"GNU (?:(A)ffero |(L)esser )?General Public License v(\d)( or later)?")
 
-#: The free text of a License field, in lower case, without "the", "license", "version" and signs.
+#: The free text of a License field, in lower case, without "the", "license", "version" and punctuation.
 _FIELDS = {
     "apache 2": "Apache-2.0",
     "apache 2.0": "Apache-2.0",
@@ -212,9 +212,9 @@ _GNU_FIELD = re.compile(r"([al]?gpl) ?v([23])")
 
 
 def find_license(stated: str, texts: Sequence[str]) -> str:
-    """The licence that metadata states, else the one that a licence file is the text of, else NOASSERTION.
+    """Return the license in the metadata, else that of the license files, else NOASSERTION.
 
-    Files of several licences are joined with AND.
+    Files of several licenses are joined with AND.
     """
     if stated != NOASSERTION:
         return stated
@@ -222,7 +222,7 @@ def find_license(stated: str, texts: Sequence[str]) -> str:
 
 
 def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
-    """The licence that the fields License-Expression, License and Classifier state, in this order; else NOASSERTION.
+    """Return the license in the fields License-Expression, License or Classifier, in this order; else NOASSERTION.
 
     Args: classifiers: with or without their leading `License :: OSI Approved ::`.
     """

@@ -1,6 +1,6 @@
-"""Software Heritage identifiers: names that anyone can compute from the content itself.
+"""Software Heritage identifiers, which anyone can compute from the content itself.
 
-Source: https://www.swhid.org/specification/ (the core identifiers are those of git's objects)
+Source: https://www.swhid.org/specification/ (the core identifiers are those of git objects)
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _SHA1_RE = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class Swhid:
-    """One identifier; its qualifiers say in which context the object was met, `str()` writes them in their order."""
+    """One identifier; its qualifiers give the context of the object, and `str()` writes them in canonical order."""
 
     kind: Kind
     sha1: str
@@ -36,9 +36,9 @@ class Swhid:
 
     @classmethod
     def from_string(cls, text: str) -> Self:
-        """The identifier that a text is.
+        """Parse an identifier.
 
-        Raises: ValueError if it is none, or has a qualifier that is unknown or is there twice.
+        Raises: ValueError if it is invalid, or has an unknown or duplicate qualifier.
         """
         match = _SWHID_RE.fullmatch(text)
         if match is None:
@@ -66,20 +66,20 @@ class Swhid:
 
 
 def blob_sha1(data: bytes) -> str:
-    """The SHA-1 that git gives a file's bytes, hexadecimal."""
+    """Return the SHA-1 of a file's bytes as a git blob, in hex."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def content_swhid(data: bytes) -> str:
-    """The identifier of a file's bytes."""
+    """Return the identifier of a file's bytes."""
     return f"swh:1:cnt:{blob_sha1(data)}"
 
 
 def tree_sha1(files: Iterable[tuple[str, str]]) -> str:
-    """The SHA-1 that git gives a folder of plain files, hexadecimal.
+    """Return the SHA-1 of a folder of plain files as a git tree, in hex.
 
     Args: files: path relative to the folder with forward slashes, and `blob_sha1`; in any order.
-    Raises: ValueError if a path is no plain relative one, is there twice, or is both a file and a folder.
+    Raises: ValueError if a path is not a plain relative path, occurs twice, or is both a file and a folder.
     """
     root: _Folder = {}
     for path, blob in files:
@@ -99,7 +99,7 @@ def tree_sha1(files: Iterable[tuple[str, str]]) -> str:
 
 
 def directory_swhid(files: Iterable[tuple[str, str]]) -> str:
-    """The identifier of a folder of plain files; arguments as of `tree_sha1`."""
+    """Return the identifier of a folder of plain files; arguments as for `tree_sha1`."""
     return f"swh:1:dir:{tree_sha1(files)}"
 
 

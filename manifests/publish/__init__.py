@@ -1,1 +1,1 @@
-"""Publishing finished folders on the Hugging Face Hub, and fetching them."""
+"""Publish finished folders on the Hugging Face Hub, and fetch them."""

@@ -1,4 +1,4 @@
-"""What the commands `publish` and `pull` say and ask."""
+"""The dialog and output of the commands `publish` and `pull`."""
 
 import json
 import sys
@@ -14,20 +14,20 @@ from manifests.folders.manifest import read_manifest
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import Published, publish, pull
 
-_LISTED = 20  # files of each kind on a terminal; --json has all of them
+_LISTED = 20  # files of each kind on a terminal; --json lists all of them
 
 
 def run_publish(
     folder: Path, repo_id: str, *, dry_run: bool = False, yes: bool = False, as_json: bool = False, **options: Any
 ) -> None:
-    """Publish a folder and print what was done.
+    """Publish a folder and print a summary.
 
-    Args: options: further ones of `publish`.
-    Raises: UserError if nobody can be asked and `yes` is not given, and as `publish` does.
+    Args: options: additional arguments of `publish`.
+    Raises: UserError if confirmation is needed but there is no terminal, and as `publish` does.
     """
-    read_manifest(folder)  # a folder that is none is told before anything about asking
+    read_manifest(folder)  # reject an invalid folder before the check for a terminal
     if not (dry_run or yes or sys.stdin.isatty()):
-        raise UserError("publish: there is no terminal to ask on; add --yes, or --dry-run to see what would be changed")
+        raise UserError("publish: no terminal to confirm on; add --yes, or --dry-run to see what would change")
 
     def confirm(plan: Published) -> bool:
         for line in _told(plan):
@@ -46,7 +46,7 @@ def run_publish(
 
 
 def run_pull(repo_id: str, out: Path, *, revision: str, force: bool, as_json: bool, hub: Hub | None = None) -> None:
-    """Fetch a folder and print what came.
+    """Fetch a folder and print a summary.
 
     Raises: UserError as `pull` does.
     """
@@ -66,9 +66,9 @@ def _told(plan: Published) -> Iterator[str]:
             rest = names[_LISTED:]
             yield f"{label:<8}{_size(sum(plan.sizes[name] for name in rest)):>10}  {plural(len(rest), 'more file')}"
     if plan.branch_made:
-        yield f"make      branch {plan.revision}"
+        yield f"create    branch {plan.revision}"
     if plan.tag is not None:
-        yield f"make      tag {plan.tag}"
+        yield f"create    tag {plan.tag}"
     for item in plan.withheld:
         what = f"the code of {plural(item.blocks, 'block')}" if item.noun == "block" else plural(item.blocks, "code")
         yield f"withheld  {what} of {item.source} ({item.license})"
@@ -80,7 +80,7 @@ def _outcome(done: Published, *, dry_run: bool) -> str:
     if not done.makes:
         return f"{where}: nothing to publish, all {plural(len(done.changes.same), 'file')} there are the same"
     named = [f"branch {done.revision}"] * done.branch_made + [f"tag {done.tag}"] * (done.tag is not None)
-    also = f"; made {' and '.join(named)}" if named else ""
+    also = f"; created {' and '.join(named)}" if named else ""
     if done.commit is not None:
         return f"{where}: {done.changes}; commit {done.commit}{also}"
     if not dry_run:

@@ -1,6 +1,6 @@
-"""Talking to the Hugging Face Hub through its own client: names, time limits, tries, errors as lines with what to do.
+"""Access the Hugging Face Hub through its own client: names, time limits, retries, errors as lines with advice.
 
-The token comes from the client's login or environment; it is never asked for, and no line contains it.
+The token comes from the client's login or environment; the user is never prompted for it, and no message contains it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _LOGIN = "run `hf auth login` with a token that may write there"
 
 
 def status_of(error: BaseException) -> int | None:
-    """The status of the answer that an error, or what caused it, is about."""
+    """Return the HTTP status of an error, or of one of its causes."""
     for item in _chain(error):
         status = getattr(getattr(item, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -35,24 +35,24 @@ def status_of(error: BaseException) -> int | None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same call may succeed later: the connection failed, or the server says that it is busy or broken."""
+    """Return whether a retry may succeed: the connection failed, or the server reports that it is busy or broken."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     status = status_of(error)
     if status is not None:
         return status in _MAY_PASS or status >= 500
-    # The bases include that of every transport error, whichever HTTP library this release is built on.
+    # Covers the transport errors of whichever HTTP library this release of the client uses.
     transport = tuple(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
     chain = list(_chain(error))
     if any(isinstance(item, OfflineModeIsEnabled) for item in chain):
         return False
     return any(isinstance(item, (*transport, ConnectionError, TimeoutError)) for item in chain) or (
-        "Consistency check failed" in str(error)  # the client's words for a download that came short
+        "Consistency check failed" in str(error)  # the client's words for a truncated download
     )
 
 
 def translated(what: str, error: Exception, again: str) -> UserError:
-    """An error of the client as one line that says what to do."""
+    """Convert an error of the client into a UserError: one line with advice."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, UserError):
@@ -62,7 +62,7 @@ def translated(what: str, error: Exception, again: str) -> UserError:
         where = "" if status else "the Hub cannot be reached: "
         return RetryableError(f"{what}: {where}{said(error)}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
-        return UserError(f"{what}: no such revision; give a branch, a tag or a commit that is there")
+        return UserError(f"{what}: no such revision; use an existing branch, tag or commit")
     if isinstance(error, RepositoryNotFoundError):
         return UserError(
             f"{what}: no such repository, or it is private and you may not see it; check the name, or {_LOGIN}"
@@ -80,7 +80,7 @@ def translated(what: str, error: Exception, again: str) -> UserError:
 
 
 def said(error: BaseException) -> str:
-    """What the server, else the client, says of an error: one line, without the token."""
+    """Return the server's message about an error, else the client's: one line, without the token."""
     from huggingface_hub import get_token
 
     deepest = list(_chain(error))[-1] if status_of(error) is None else error
@@ -91,7 +91,7 @@ def said(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from."""
+    """Yield an error and its causes."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen
@@ -100,12 +100,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def hub_errors(spec: str, advice: str) -> Iterator[None]:
-    """What goes wrong in here with `spec`, in one line.
+    """Convert errors of this block about `spec` into one line.
 
     Args:
-        advice: what to do where trying again may help.
+        advice: what to do if a retry may help.
 
-    Raises: RetryableError if the Hub cannot be reached; UserError if it does not give what was asked for.
+    Raises: RetryableError if the Hub cannot be reached; UserError if it refuses the request.
     """
     from datasets.exceptions import DatasetsError
     from huggingface_hub.errors import HfHubHTTPError
@@ -126,7 +126,7 @@ def hub_errors(spec: str, advice: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _retries_in_one_line(spec: str) -> Iterator[None]:
-    """The Hub's client tells of each of its retries in two lines; here they are one, at the first."""
+    """Replace the client's two lines about each retry by one line, at the first retry."""
     told = False
 
     def passes(record: logging.LogRecord) -> bool:
@@ -148,18 +148,18 @@ def _retries_in_one_line(spec: str) -> Iterator[None]:
 
 T = TypeVar("T")
 
-#: Seconds before the second try, the third, and so on.
+#: Seconds before the second attempt, the third, and so on.
 DELAYS = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """How the Hub is reached.
+    """A connection to the Hub.
 
     Args:
-        endpoint: its address; by default what the client's environment says.
-        answer_seconds: how long to wait for any answer, and for any piece of it.
-        sleep: what waits between tries.
+        endpoint: its address; by default that of the client's environment.
+        answer_seconds: the timeout for any response, and for any part of it.
+        sleep: waits between attempts.
     """
 
     endpoint: str | None = None
@@ -167,19 +167,19 @@ class Hub:
     sleep: Callable[[float], None] = time.sleep
 
     def api(self) -> "HfApi":
-        """The Hub's client."""
+        """Return the Hub's client."""
         from huggingface_hub import HfApi
 
         return HfApi(endpoint=self.endpoint, library_name="lemur-curator")
 
     def call(self, what: str, work: Callable[[], T], *, again: str) -> T:
-        """What `work` returns, tried again after a growing while as long as its failure may pass.
+        """Call `work` and return its result, with retries at growing intervals while its failure may be temporary.
 
         Args:
-            what: the repository and what is done there, for messages.
-            again: what a rerun does, for the message when all tries have failed.
+            what: the repository and the action, for messages.
+            again: what a rerun does, for the message after the last attempt.
 
-        Raises: RetryableError if the last try failed so too; UserError for every other failure of the Hub.
+        Raises: RetryableError if the last attempt failed like that, too; UserError for any other failure of the Hub.
         """
         for delay in (*DELAYS, None):
             try:
@@ -194,12 +194,12 @@ class Hub:
         raise AssertionError("the last try returns or raises")
 
     def wait(self, what: str, error: Exception, seconds: float) -> None:
-        """Say what went wrong, and sleep before the next try."""
+        """Report the error, and sleep before the next attempt."""
         note(f"{what}: the Hub: {said(error)}; next try in {seconds:.0f} s")
         self.sleep(seconds)
 
     def limit_waiting(self) -> None:
-        """Put our time limit on the client, which makes itself anew after some errors."""
+        """Set our time limit on the client, which recreates its session after some errors."""
         from huggingface_hub import get_session
 
         hooks = get_session().event_hooks["request"]
@@ -208,7 +208,7 @@ class Hub:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """The client without warnings of its own, with bars only on a terminal; our time limit ends with the block."""
+        """Silence the client's warnings, show its bars only on a terminal, and limit waiting until the block ends."""
         from huggingface_hub import constants, get_session
         from huggingface_hub.utils import logging as hub_logging
         from huggingface_hub.utils.tqdm import (
@@ -235,7 +235,7 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Gives a request the time limits that it has not; the client sets none for most of them."""
+    """Adds the time limits that a request lacks; the client sets none for most of them."""
 
     seconds: float
 
@@ -248,15 +248,15 @@ class _Limit:
 
 
 _SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
-#: What a commit is called by.
+#: The format of a commit hash.
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$")
 
 
 def parse_dataset(spec: str) -> tuple[str, str | None]:
-    """Repository and revision of a dataset named `hf://datasets/OWNER/NAME`, `@REVISION` after it or not.
+    """Return repository and revision of a dataset `hf://datasets/OWNER/NAME`, with or without `@REVISION`.
 
-    Raises: UsageError if it is no such name.
+    Raises: UsageError if `spec` is not such a name.
     """
     match = _SPEC.fullmatch(spec)
     if match is None:
@@ -265,10 +265,10 @@ def parse_dataset(spec: str) -> tuple[str, str | None]:
 
 
 def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
-    """Nothing, if all that are given can be names on the Hub.
+    """Check that repository, branch and tag are valid names on the Hub, where present.
 
     Source: https://git-scm.com/docs/git-check-ref-format
-    Raises: UsageError if one cannot.
+    Raises: UsageError if one is invalid.
     """
     check_repository(repo_id)
     for option, name in (("--revision", branch), ("--tag", tag)):
@@ -277,16 +277,16 @@ def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
                 f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
             )
     if tag is not None and tag == branch:
-        raise UsageError(f"--tag {tag}: the branch is called so; choose another --tag")
+        raise UsageError(f"--tag {tag}: the branch has this name; choose another --tag")
 
 
 def check_repository(repo_id: str) -> None:
-    """Nothing, if a repository may be called so.
+    """Check the name of a repository.
 
-    Raises: UsageError if not, or if the owner is not named: the Hub would put the user's own name before it once only.
+    Raises: UsageError if it is invalid, or has no owner: the Hub would add the user's own name only sometimes.
     """
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # listed, but imported late
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
 
     try:
         validate_repo_id(repo_id)

@@ -1,7 +1,8 @@
-"""What must not leave, as shapes that a plain search for a few letters rules out in almost every text.
+"""Patterns of texts that must not be published, each with a short prefix that rules out almost all texts quickly.
 
-Shapes of access tokens, keys and passwords, and of absolute paths that tell whose machine a text was written on. The
-plain search is ten times as fast as one regular expression for all of them: `re` tries every branch at every place.
+Covers access tokens, keys and passwords, and absolute paths that reveal whose machine a text was written on. Searching
+for the prefixes is ten times as fast as one regular expression for all of them: `re` tries every branch at every
+position.
 
 Source: https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns
 """
@@ -16,28 +17,28 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One place in a text that has a shape."""
+    """One match in a text."""
 
     kind: str
     at: int
     text: bytes
     secret: bool
-    ours: bool  # a path of this machine
+    ours: bool  # a path on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One thing to look for: every text that `pattern` matches contains `head`."""
+    """One pattern to look for: every text that `pattern` matches contains `head`."""
 
     kind: str
     head: bytes
     pattern: re.Pattern[bytes]
-    begins: Callable[[bytes, int], bool]  # whether what stands before a place lets it begin there
+    begins: Callable[[bytes, int], bool]  # whether a match may begin at a position, by the text before it
     secret: bool
     ours: Callable[[bytes], bool] | None = None
 
     def find(self, data: bytes) -> Iterator[Hit]:
-        """The places that have this shape, in order."""
+        """Yield the matches, in order."""
         if self.head in data:
             for match in self.pattern.finditer(data):
                 if self.begins(data, match.start()):
@@ -45,19 +46,19 @@ class Shape:
                     yield Hit(self.kind, match.start(), match[0], self.secret, ours)
 
 
-#: A sign as JSON and string literals write it: what stands behind it does not go on with its letters.
+#: A character as escaped in JSON and string literals: the text after it does not continue its letters.
 _ESCAPE = re.compile(rb"\\(?:[nrtbfv\"'0]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2})\Z")
 
 
 def after_escape(data: bytes, at: int) -> bool:
-    """Whether an escaped sign stands before a place."""
+    """Return whether an escaped character ends just before a position."""
     return _ESCAPE.search(data[max(0, at - 6) : at]) is not None
 
 
 _WORD = re.compile(rb"[A-Za-z0-9_]")
 
-#: Kind, how it begins, what follows. Lengths are the shortest that the services give out: `hf_model_name` and
-#: `sk-learn` are none.
+#: Kind, how it begins, what follows. Lengths are the shortest that the services issue: `hf_model_name` and `sk-learn`
+#: do not match.
 _TOKENS = (
     ("Hugging Face token", "hf_ api_org_", r"[A-Za-z0-9]{30,}"),
     ("GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", r"[A-Za-z0-9]{36,}"),
@@ -70,7 +71,7 @@ _TOKENS = (
     ("npm token", "npm_", r"[A-Za-z0-9]{36,}"),
     ("Slack token", "xox", r"[a-z]-(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{18,}"),
 )
-#: Braces, brackets, quotes and a leading `$` are left out: they mark where a program puts the password in.
+#: Braces, brackets, quotes and a leading `$` are excluded: they mark where a program inserts the password.
 _LOGIN = r"://[^\s/?#@:\"'`<>{}\[\]()$*\\|]+:(?!\$)[^\s/@\"'`<>{}\[\]()*\\|]+@[\w\[]"
 
 
@@ -97,7 +98,7 @@ SECRETS: tuple[Shape, ...] = (
         b"PRIVATE KEY",
         re.compile(
             rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[^-]{0,200}"
-        ),  # with what tells it from others
+        ),  # each with its distinguishing prefix
         _anywhere,
         secret=True,
     ),
@@ -107,32 +108,32 @@ SECRETS: tuple[Shape, ...] = (
 
 KIND = "absolute path"
 
-#: Many machines have these, and folders like /data and /workspace; what lies below is of this one only if it is there.
+#: Many machines have these, and folders like /data and /workspace; a path below is ours only if it exists here.
 _COMMON = frozenset({"/root", "/tmp", "/var/tmp"})  # noqa: S108 (nothing is written there)
 _REST = r"[^\s\"'`<>|,;:()\[\]{}\\]*"
 _SEGMENT = r"(?:[^\s/\"'`<>|,;:()\[\]{}\\]|\\u[0-9a-fA-F]{4})+"
-_NAME = rf"{_SEGMENT}(?:(?: {_SEGMENT})?/|\b)"  # of a user; in two words only where a path goes on behind it
+_NAME = rf"{_SEGMENT}(?:(?: {_SEGMENT})?/|\b)"  # of a user; two words only if a path continues after it
 _HOMES = (
     ("/home/", rf"/home/{_NAME}"),
     ("/Users/", rf"(?:\b[A-Za-z]:)?/Users/{_NAME}"),
     *((f"\\{users}\\", rf"\b[A-Za-z]:\\{{1,4}}{users}\\{{1,4}}[^\\/:*?\"<>|\r\n]+\\") for users in ("Users", "users")),
     ("/root/", "/root/"),
 )
-#: Every machine may have these: a process that runs in one of them says nothing of whose it is.
+#: Every machine may have these: a process that runs in one of them reveals nothing about its owner.
 _SYSTEM = frozenset({"/", "/bin", "/dev", "/etc", "/home", "/lib", "/opt", "/proc", "/sys", "/usr", "/Users", "/var"})
 _RELATIVE = re.compile(rb"[\w.~/-]")
 _FLAG = re.compile(rb"(?:^|[\s\"'=])-[A-Za-z]\Z")  # as in -I/home/jane/include
 
 
 def own_folders(*more: Path) -> tuple[str, ...]:
-    """The home, working and temporary folder of this process, and `more`: as they are called, and where links lead."""
+    """Return the home, working and temporary folder of this process, and `more`: as named, and with links resolved."""
     named = {path.absolute() for path in (Path.home(), Path.cwd(), Path(tempfile.gettempdir()), *more)}
     found = {str(path) for path in named | {path.resolve() for path in named}}
     return tuple(sorted(found - _SYSTEM))
 
 
 def path_shapes(folders: tuple[str, ...]) -> tuple[Shape, ...]:
-    """Paths below this machine's folders, and then those of anybody's home."""
+    """Return patterns for paths below this machine's folders, then for those below anybody's home."""
     own = [
         Shape(
             KIND,
@@ -152,7 +153,7 @@ def path_shapes(folders: tuple[str, ...]) -> tuple[Shape, ...]:
 
 
 def _judge(folder: str, written: str) -> Callable[[bytes], bool]:
-    """Whether a path below a folder, which a text may write with escapes, is of this machine."""
+    """Return a predicate for paths below a folder, possibly with escapes: whether they are on this machine."""
     shared = folder in _COMMON or folder.count("/") == 1
 
     def ours(text: bytes) -> bool:
@@ -163,7 +164,7 @@ def _judge(folder: str, written: str) -> Callable[[bytes], bool]:
 
 
 def _is_absolute(data: bytes, at: int) -> bool:
-    """Whether a path that begins here is not the rest of a relative one or of a web address."""
+    """Return whether a path that begins here is absolute, not the rest of a relative one or of a web address."""
     before = data[max(0, at - 7) : at]
     begins = before.endswith(b"file://") or not _RELATIVE.match(before[-1:])
     return begins or after_escape(data, at) or _FLAG.search(before) is not None

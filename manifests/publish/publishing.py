@@ -1,4 +1,4 @@
-"""Publishing a finished folder: checked, screened, compared, then one commit. Fetching one: every file, or nothing."""
+"""Publish a finished folder after checks, screening and comparison, in one commit; fetch one as a whole."""
 
 import shutil
 import tempfile
@@ -22,25 +22,25 @@ _FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of a folder that was to be published, or what would.
+    """The outcome of publishing a folder, or of a dry run.
 
-    `commit` is None where nothing was or would be at the moment: a dry run, or one that was called off.
+    `commit` is None if nothing was committed: a dry run, or publishing was cancelled.
     """
 
     repo_id: str
     revision: str
     commit: str | None
-    created: bool  # the repository did not exist before, or does not yet
+    created: bool  # the repository did not exist before, or does not exist yet
     changes: Changes
-    sizes: Mapping[str, int]  # bytes of what is added or changed, or removed
+    sizes: Mapping[str, int]  # bytes of the files that are added or changed, or removed
     withheld: tuple[Withheld, ...]
     notes: tuple[str, ...] = field(default=())
-    branch_made: bool = False  # of an existing repository
-    tag: str | None = None  # that was or would be made
+    branch_made: bool = False  # in an existing repository
+    tag: str | None = None  # that is new, or would be
 
     @property
     def makes(self) -> bool:
-        """Whether anything there would be another than it is."""
+        """True if publishing changes, or would change, anything there."""
         return bool(self.changes) or self.created or self.branch_made or self.tag is not None
 
 
@@ -59,22 +59,22 @@ def publish(
     confirm: Callable[[Published], bool] | None = None,
     hub: Hub | None = None,
 ) -> Published:
-    """Put a finished folder on a dataset repository of the Hub, in one commit or not at all.
+    """Publish a finished folder as a dataset repository of the Hub, in one commit or not at all.
 
     Args:
-        verify: all checks of the folder; one that fails forbids publishing.
-        revision: the branch; made from `main` when it is missing.
+        verify: runs all checks of the folder; one that fails forbids publishing.
+        revision: the branch; created from `main` if it does not exist.
         tag: a name for the commit.
-        private: make the repository private, when it is made; else it is what its owner's settings say.
-        force: overwrite what somebody else changed there.
-        dry_run: change nothing, and need no permission to.
-        not_secret: digests of findings that only look like secrets.
-        page: publish its page to look at, too.
-        confirm: is shown what would be changed; nothing is if it returns False.
-        hub: how to reach the Hub.
+        private: make a new repository private; otherwise the owner's settings decide.
+        force: overwrite changes by somebody else.
+        dry_run: change nothing, and require no permission to.
+        not_secret: digests of findings that are false positives.
+        page: also publish its HTML page.
+        confirm: called with the planned changes; nothing is published if it returns False.
+        hub: the connection to the Hub.
 
-    Raises: UserError if the folder fails a check, holds what must not leave or changes meanwhile, somebody else
-        changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.
+    Raises: UserError if the folder fails a check, contains what must not be published or changes meanwhile, somebody
+        else changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
     check_names(repo_id, revision, tag)
@@ -82,13 +82,11 @@ def publish(
     manifest = read_manifest(folder)
     failed = [check for check in verify(folder) if not check.ok]
     if failed:
-        raise UserError(
-            f"{folder}: {failed[0].name}: {failed[0].detail}; `lemur verify` tells more, make the folder anew"
-        )
+        raise UserError(f"{folder}: {failed[0].name}: {failed[0].detail}; see `lemur verify`; create the folder again")
     with staged(folder, page=page) as ready, hub.session():
-        local = {name: local_file(path) for name, path in ready.files.items()}  # all that follows is about these bytes
+        local = {name: local_file(path) for name, path in ready.files.items()}  # everything below refers to these bytes
         if other := FILE_NAME if read_manifest(folder) != manifest else _not_as_stated(ready, local):
-            raise UserError(f"{folder}: {other} was written anew meanwhile; run again")
+            raise UserError(f"{folder}: {other} was changed meanwhile; run again")
         notes = check_findings(folder, screen(ready.files, folder), not_secret)
         repository = Repository(hub, repo_id, revision)
         remote = repository.look()
@@ -126,7 +124,7 @@ def publish(
 
 
 def _not_as_stated(ready: Staged, local: Mapping[str, LocalFile]) -> str | None:
-    """A file that is no longer the one that the manifest to publish states."""
+    """Return a file that differs from the manifest to be published, if any."""
     outputs = read_manifest(ready.files[FILE_NAME].parent).outputs
     return next((item.path for item in outputs if local[item.path].sha256 != item.sha256), None)
 
@@ -139,10 +137,10 @@ def _refuse_public(repo_id: str, remote: Remote, *, private: bool) -> None:
 def _refuse_conflicts(
     repository: Repository, remote: Remote, local: Mapping[str, LocalFile], kind: str, *, force: bool
 ) -> None:
-    """Nothing, if what would be changed in a repository is as we left it, or `force` overwrites it."""
+    """Raise UserError if publishing would overwrite changes by somebody else, unless `force` is set."""
     repo_id = repository.repo_id
     if ignores := [name for name in remote.files if name.split("/")[-1] == IGNORES]:
-        raise UserError(f"{repo_id}: holds {ignores[0]}, by which the Hub leaves files out; remove it there first")
+        raise UserError(f"{repo_id}: contains {ignores[0]}, with which the Hub ignores files; remove it there first")
     if force:
         return
     with tempfile.TemporaryDirectory(prefix="lemur-publish-") as scratch:
@@ -159,8 +157,8 @@ def _refuse_conflicts(
 
 
 def _make_branch(repository: Repository, remote: Remote, *, private: bool) -> Remote:
-    """The repository with the branch, which are made where they are missing."""
-    repo_id, hub, api, again = repository.repo_id, repository.hub, repository.hub.api(), "what exists already stays"
+    """Create the repository and the branch where they do not exist, and return the repository with the branch."""
+    repo_id, hub, api, again = repository.repo_id, repository.hub, repository.hub.api(), "what exists already is kept"
     if not remote.exists:
         hub.call(
             repo_id,
@@ -168,9 +166,9 @@ def _make_branch(repository: Repository, remote: Remote, *, private: bool) -> Re
             again=again,
         )
         remote = repository.look()
-        _refuse_public(repo_id, remote, private=private)  # somebody else may have been quicker
+        _refuse_public(repo_id, remote, private=private)  # somebody else may have created it meanwhile
         if remote.files:
-            raise UserError(f"{repo_id}: somebody else has made it meanwhile; run again to compare")
+            raise UserError(f"{repo_id}: somebody else created it meanwhile; run again to compare")
     if not remote.has_branch and remote.head is not None:
         start, branch = remote.head, repository.branch
         hub.call(
@@ -198,14 +196,14 @@ class Pulled:
 def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False, hub: Hub | None = None) -> Pulled:
     """Fetch a folder that `publish` put on the Hub, and check every file against its manifest.
 
-    What was fetched stays in the Hub client's cache, so that a rerun goes on where this one stopped.
+    Fetched files remain in the Hub client's cache, so a rerun resumes where this one stopped.
 
     Args:
         revision: a branch, a tag or a commit.
         force: replace an older `out`.
 
-    Raises: UserError if there is no such repository or revision, a file is missing or is not what the manifest states,
-        or `out` cannot be written; RetryableError if the Hub cannot be reached.
+    Raises: UserError if there is no such repository or revision, a file is missing or differs from the manifest, or
+        `out` cannot be written; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
     check_names(repo_id, None if COMMIT.fullmatch(revision) else revision, None)
@@ -216,7 +214,9 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
         commit = hub.call(repo_id, repository.head, again=_AGAIN)
         names = hub.call(repo_id, lambda: sorted(repository.list_files(commit)), again=_AGAIN)
         if FILE_NAME not in names:
-            raise UserError(f"{repo_id}: holds no {FILE_NAME} at {revision}; only what lemur published can be pulled")
+            raise UserError(
+                f"{repo_id}: has no {FILE_NAME} at {revision}; only folders published by lemur can be pulled"
+            )
         cached = Path(hub.call(repo_id, lambda: fetch(repo_id, revision=commit, **about), again=_AGAIN))
     try:
         manifest = read_manifest(cached)
@@ -238,7 +238,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
 
 
 def _copy(source: Path, target: Path) -> int:
-    """Copy a file out of the cache, not link it: whoever edits it must not damage the cache."""
+    """Copy a file out of the cache instead of linking it: editing it must not damage the cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     return target.stat().st_size

@@ -1,4 +1,4 @@
-"""The repository as it is, what publishing would change there, and the one commit that does."""
+"""The remote repository: its current state, the changes that publishing makes, and the one commit that makes them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -26,16 +26,16 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """One file here, with both of the digests by which the Hub may know it."""
+    """One local file, with both digests by which the Hub may know it."""
 
     size: int
     sha256: str
-    blob: str  # the SHA-1 that git gives it
+    blob: str  # its SHA-1 as a git blob
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of the repository: a large one by its SHA-256, another by the SHA-1 that git gives it."""
+    """One file of the repository: a large one by its SHA-256, any other by its SHA-1 as a git blob."""
 
     size: int
     blob: str
@@ -44,7 +44,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Paths, sorted; `same` are left as they are."""
+    """Paths, sorted; those in `same` do not change."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
@@ -60,7 +60,7 @@ class Changes:
 
 
 def local_file(path: Path) -> LocalFile:
-    """Size and digests of a file, read once."""
+    """Return size and digests of a file, which is read once."""
     size = path.stat().st_size
     sha256, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     with path.open("rb") as file:
@@ -71,7 +71,7 @@ def local_file(path: Path) -> LocalFile:
 
 
 def compare(local: Mapping[str, LocalFile], remote: Mapping[str, RemoteFile]) -> Changes:
-    """What makes the repository's files those that are here.
+    """Return the changes that make the repository's files equal to the local ones.
 
     Source: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects and
     https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md (which digest names which file)
@@ -95,14 +95,14 @@ KIND = "dataset"
 _THREADS = 8
 _NOTHING_YET = "nothing has been changed yet"
 _KEPT = "large files that have arrived are not sent again"
-#: Smaller files are sent from memory: the client reads what does not go to the large-file store a second time.
+#: Smaller files are sent from memory: the client would read those outside the large-file store twice.
 _IN_MEMORY = 16 << 20
-_MOVED = (409, 412)  # statuses: another commit has come first
+_MOVED = (409, 412)  # statuses: another commit came first
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A repository, and the files at the head of one branch; of a branch that is missing, where it would begin."""
+    """A repository, and the files at the head of one branch; if the branch does not exist, where it would start."""
 
     exists: bool
     has_branch: bool = False
@@ -114,16 +114,16 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A dataset repository of the Hub, and the branch of it that is published on or fetched."""
+    """A dataset repository of the Hub, and the branch to publish on or to fetch."""
 
     hub: Hub
     repo_id: str
     branch: str
 
     def look(self) -> Remote:
-        """The repository as it is now.
+        """Return the current state of the repository.
 
-        Raises: UserError if it cannot be looked at, or the branch is a tag; RetryableError if that may pass.
+        Raises: UserError if it cannot be read, or the branch is a tag; RetryableError if that may be temporary.
         """
         return self.hub.call(self.repo_id, self._look, again=_NOTHING_YET)
 
@@ -138,14 +138,14 @@ class Repository:
         branches = {item.name: item.target_commit for item in refs.branches}
         tags = {item.name: item.target_commit for item in refs.tags}
         if self.branch in tags and self.branch not in branches:
-            raise UserError(f"{self.repo_id}: {self.branch} is a tag, which stays where it is; name a branch")
+            raise UserError(f"{self.repo_id}: {self.branch} is a tag, which cannot move; name a branch")
         head = branches.get(self.branch) or branches.get("main")
         files = self.list_files(head) if head else {}
         private = api.repo_info(self.repo_id, repo_type=KIND, timeout=self.hub.answer_seconds).private
         return Remote(True, self.branch in branches, head, private, files, tags)
 
     def head(self) -> str:
-        """The commit of the branch, tag or commit that is to be fetched; errors are the client's."""
+        """Return the commit of the branch, tag or commit to fetch; errors are the client's."""
         about = self.hub.api().repo_info(
             self.repo_id, repo_type=KIND, revision=self.branch, timeout=self.hub.answer_seconds
         )
@@ -154,7 +154,7 @@ class Repository:
         return about.sha
 
     def list_files(self, commit: str) -> dict[str, RemoteFile]:
-        """The files of one commit, but for the Hub's own; errors are the client's."""
+        """Return the files of one commit, except the Hub's own; errors are the client's."""
         from huggingface_hub.hf_api import RepoFile
 
         listed = self.hub.api().list_repo_tree(
@@ -167,9 +167,11 @@ class Repository:
         }
 
     def foreign_changes(self, kind: str, remote: Remote, local: Mapping[str, LocalFile], scratch: str) -> list[str]:
-        """What somebody else did to the repository: where its files are not those that its own manifest states.
+        """Return changes by somebody else: files of the repository that differ from its own manifest.
 
-        Args: kind: of the folder to publish; one of another kind is not replaced. scratch: for files that must be read.
+        Args:
+            kind: of the folder to publish; a folder of another kind is not replaced.
+            scratch: a folder for files that must be read.
         """
         if not remote.files or remote.head is None:
             return []
@@ -218,19 +220,19 @@ class Repository:
         local: Mapping[str, LocalFile],
         message: str,
     ) -> str:
-        """The commit at the head of the branch that has our files.
+        """Commit our files, and return the commit at the head of the branch that has them.
 
-        When an answer is lost, the branch tells whether the commit has arrived, before it is sent again.
+        If a response is lost, the state of the branch shows whether the commit has arrived, before it is sent again.
 
-        Args: remote: what `changes` was worked out from; the commit is refused if the branch has moved since.
-        Raises: UserError if a file is no longer what `local` says, another commit came first, or the Hub refuses;
+        Args: remote: the state that `changes` is based on; the commit is refused if the branch has moved since.
+        Raises: UserError if a file no longer matches `local`, another commit came first, or the Hub refuses;
             RetryableError if it cannot be reached.
         """
 
         def attempt() -> str:
             from huggingface_hub import CommitOperationDelete
 
-            # Made anew for each try: the client notes in them how far it has come.
+            # Recreated for each attempt: the client stores its progress in them.
             gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
             new = [_addition(name, files[name], local[name]) for name in (*changes.added, *changes.changed)]
             try:
@@ -267,7 +269,7 @@ class Repository:
         return self.hub.call(self.repo_id, attempt, again=_KEPT)
 
     def _first_since(self, head: str | None) -> str | None:
-        """The commit that came right after an older head of the branch, if any: our own, or the one in our way."""
+        """Return the commit right after an older head of the branch, if any: our own, or a conflicting one."""
         found = self.hub.call(
             self.repo_id,
             lambda: self.hub.api().list_repo_commits(self.repo_id, repo_type=KIND, revision=self.branch),
@@ -278,40 +280,40 @@ class Repository:
         return later[-1] if later else None
 
     def _left(self, commit: str, local: Mapping[str, LocalFile]) -> Changes:
-        """How a commit differs from what is here; the Hub leaves out what a `.gitignore` there names, and is silent."""
+        """Return how a commit differs from the local files; the Hub silently drops files named in a `.gitignore`."""
         return compare(local, self.hub.call(self.repo_id, lambda: self.list_files(commit), again=_KEPT))
 
     def tag(self, name: str, commit: str) -> None:
-        """Give a commit a name.
+        """Tag a commit.
 
-        Raises: UserError if another commit has it.
+        Raises: UserError if the tag exists on another commit.
         """
         what, api = f"{self.repo_id}: tag {name}", self.hub.api()
         self.hub.call(
             what,
             lambda: api.create_tag(self.repo_id, tag=name, revision=commit, repo_type=KIND, exist_ok=True),
-            again="the commit is there, and is tagged then",
+            again="the commit exists and will be tagged",
         )
         refs = self.hub.call(
-            self.repo_id, lambda: api.list_repo_refs(self.repo_id, repo_type=KIND), again="the tag is looked at again"
+            self.repo_id, lambda: api.list_repo_refs(self.repo_id, repo_type=KIND), again="the tag is checked again"
         )
         found = {item.name: item.target_commit for item in refs.tags}.get(name)
         if found != commit:
             raise UserError(f"{what} is on another commit, {str(found)[:12]}; choose another --tag")
 
     def last_seen(self) -> str | None:
-        """The commit that was published or fetched last, or None where nothing is known: the cache is new."""
+        """Return the commit that was last published or fetched, or None if unknown: the cache is new."""
         try:
             return self._note().read_text(encoding="ascii").strip() or None
         except (OSError, ValueError, UserError):
             return None
 
     def see(self, commit: str) -> None:
-        """Keep it for the next time; a cache that cannot be written only costs that comparison."""
+        """Remember a commit for the next run; if the cache is not writable, only that comparison is lost."""
         try:
             write_text(self._note(), f"{commit}\n")
         except (OSError, UserError) as error:
-            note(f"{self.repo_id}: commit {commit[:12]} cannot be noted for the next time: {error}")
+            note(f"{self.repo_id}: commit {commit[:12]} cannot be remembered for the next run: {error}")
 
     def _note(self) -> Path:
         key = "\n".join((self.hub.api().endpoint, self.repo_id, self.branch))
@@ -319,14 +321,14 @@ class Repository:
 
 
 def _addition(name: str, path: Path, stated: LocalFile) -> "CommitOperationAdd":
-    """A file to send, of the very bytes that were checked.
+    """Return a file to send, after checking its bytes again.
 
-    Raises: UserError if it has others now.
+    Raises: UserError if they have changed.
     """
     from huggingface_hub import CommitOperationAdd
 
-    small = stated.size <= _IN_MEMORY and path.suffix != ".parquet"  # tables are large files whatever their size
+    small = stated.size <= _IN_MEMORY and path.suffix != ".parquet"  # tables are always stored as large files
     made = CommitOperationAdd(name, path.read_bytes() if small else str(path))
     if made.upload_info.sha256.hex() != stated.sha256:
-        raise UserError(f"{path}: was written anew while it was to be published; nothing was published, run again")
+        raise UserError(f"{path}: was changed during publishing; nothing was published, run again")
     return made

@@ -1,4 +1,4 @@
-"""Secrets and absolute paths, looked for in every file that would be published."""
+"""Search every file to be published for secrets and absolute paths."""
 
 import hashlib
 import re
@@ -16,12 +16,12 @@ from lemur_core.files.markdown import plural
 from manifests.provenance import FULL, LEAN
 from manifests.publish.patterns import SECRETS, Hit, Shape, own_folders, path_shapes
 
-_ROWS = 2_000  # at once, so that a column of long codes stays small in memory
+_ROWS = 2_000  # per batch, so that a column of long codes takes little memory
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The values of one column in some rows, end to end, so that one search goes through all of them."""
+    """The values of one column in some rows, concatenated, so that one search covers all of them."""
 
     column: str
     first_row: int
@@ -29,7 +29,7 @@ class Texts:
     ends: np.ndarray[Any, np.dtype[np.int64]]  # value i is data[ends[i]:ends[i + 1]]
 
     def places_of(self, head: bytes) -> Iterator[int]:
-        """The values in which `head` begins, in order and each once; it may go on into the next one."""
+        """Yield the index of each value in which `head` begins, in order, once; it may extend into the next value."""
         at = self.data.find(head)
         while at >= 0:
             place = int(np.searchsorted(self.ends, at, side="right")) - 1
@@ -37,14 +37,14 @@ class Texts:
             at = self.data.find(head, int(self.ends[place + 1]))
 
     def value(self, place: int) -> bytes:
-        """One value; null is empty."""
+        """Return one value; null is empty."""
         return self.data[int(self.ends[place]) : int(self.ends[place + 1])]
 
 
 def table_texts(path: Path) -> Iterator[Texts]:
-    """Every text of a table: columns of text and of bytes, texts inside lists and structs, and what its schema says.
+    """Yield every text of a table: columns of text and of bytes, texts inside lists and structs, and its schema.
 
-    Raises: pyarrow.ArrowInvalid if it is no Parquet file.
+    Raises: pyarrow.ArrowInvalid if it is not a Parquet file.
     """
     with pq.ParquetFile(path) as file:
         yield _pack("names", 0, pa.array([_schema_text(file.schema_arrow)], pa.large_string()))
@@ -63,7 +63,7 @@ def _schema_text(schema: pa.Schema) -> str:
 
 
 def _as_text(column: pa.Array) -> pa.Array | None:
-    """A column as long strings; None if its type holds no text."""
+    """Return a column as large strings; None if its type contains no text."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _as_text(column.dictionary_decode())
@@ -79,7 +79,7 @@ def _as_text(column: pa.Array) -> pa.Array | None:
 
 
 def _strings(value: object) -> Iterator[str]:
-    """The texts inside a value, at any depth."""
+    """Yield the texts inside a value, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, bytes):
@@ -100,7 +100,7 @@ def _pack(column: str, first_row: int, values: pa.Array) -> Texts:
     return Texts(column, first_row, data[start:end].to_pybytes() if end > start else b"", ends - start)
 
 
-#: Where other people's code stands: columns of tables; the folders of an extraction's files do, too.
+#: Table columns with other people's code; the code folders of an extraction contain it, too.
 _FOREIGN_COLUMNS = frozenset({"code", "lean_code", "nn_code", "prm", "messages"})
 _SECRET_SHOWN = 4  # characters
 _DIGEST = re.compile(r"[0-9a-f]{12}")
@@ -109,9 +109,9 @@ _FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One secret or path: in which file, at which line or row and column, of what kind.
+    """One secret or path: its file, line or row and column, and kind.
 
-    A secret is shown only by its start, and by a digest under which a user can say that it is none.
+    Only the beginning of a secret is shown, with a digest that lets the user mark it as a false positive.
     """
 
     file: str
@@ -128,11 +128,11 @@ class Finding:
 
 
 def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
-    """All findings: in Parquet tables row by row, in other files by line, or by byte where they are not text.
+    """Return all findings: in Parquet tables by row, in other files by line, or by byte where they are binary.
 
     Args:
-        files: what would be published, by its path there.
-        more: folders of this machine beside its home, working and temporary one.
+        files: the files to publish, by their path in the repository.
+        more: folders of this machine besides the home, working and temporary one.
 
     Raises: UserError if a table cannot be read.
     """
@@ -145,34 +145,34 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
         try:
             found += _in_table(name, path, shapes)
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}; make the folder anew") from error
+            raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}; create the folder again") from error
     return found
 
 
 def check_digests(not_secret: Collection[str]) -> None:
-    """Nothing, if each may be the digest of a finding.
+    """Check that each is a digest of a finding.
 
-    Raises: UsageError if one is none.
+    Raises: UsageError if one is not.
     """
     for digest in not_secret:
         if not _DIGEST.fullmatch(digest):
-            raise UsageError(f"--not-secret {digest}: give the 12 digits that stand in brackets behind what was found")
+            raise UsageError(f"--not-secret {digest}: use the 12 digits in brackets after the finding")
 
 
 def check_findings(folder: Path, found: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
-    """Notes on what was found and may leave.
+    """Return notes on findings that may be published.
 
-    Args: not_secret: digests of findings that somebody looked at: they only look like secrets.
-    Raises: UserError if something was found that must not leave, secrets first.
+    Args: not_secret: digests of findings that were reviewed: they only look like secrets.
+    Raises: UserError if a finding must not be published, secrets first.
     """
     let = [item for item in found if item.digest in not_secret]
     refused = sorted((item for item in found if item.refused and item not in let), key=lambda item: not item.secret)
     if refused:
         more = f" (and {len(refused) - _FEW:,} more)" if len(refused) > _FEW else ""
-        advice = "make it anew without"
+        advice = "create it again without"
         if refused[0].secret:
-            advice = "revoke the secrets and make the folder anew without them"
-            advice += f"; for what is none, an example in foreign code: --not-secret {refused[0].digest}"
+            advice = "revoke the secrets and create the folder again without them"
+            advice += f"; for a false positive, such as an example in foreign code: --not-secret {refused[0].digest}"
         raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
     paths = [item for item in found if not item.secret]
     notes = []
@@ -206,7 +206,7 @@ def _in_table(name: str, path: Path, shapes: Sequence[Shape]) -> Iterator[Findin
 
 
 def _hits(data: bytes, shapes: Sequence[Shape]) -> Iterator[Hit]:
-    """Each place once, as what the first shape says that it has."""
+    """Yield each match once, as the first pattern that matches there."""
     told: set[int] = set()
     for shape in shapes:
         for hit in shape.find(data):

@@ -1,11 +1,10 @@
-"""What of a finished folder may be published: all of it, but for code whose licence does not allow that.
+"""Select the parts of a finished folder that may be published: everything except code whose license forbids it.
 
-An extraction folder loses the code of blocks from sources that are not permissively licensed, and what they compute;
-their rows, the other facts of their specs and everything else stay. A snapshot loses the code of networks whose
-licence, by column `license`, is another than that of the others and not permissive, and their graphs; it stays here as
-a whole where the licence that they share does not allow it. So does a training run with such a block in it: a network
-without one of its blocks is none. Files that do not change are taken from the folder itself, changed ones from a
-temporary one.
+An extraction folder loses the code and the algorithms of blocks from sources without a permissive license; their rows,
+the other facts of their specs and everything else are kept. A snapshot loses the code and the graphs of networks whose
+license, by column `license`, differs from that of the others and is not permissive; it is refused entirely if the
+license that they share forbids it. So is a training run with such a block: a network without one of its blocks is
+incomplete. Unchanged files are taken from the folder itself, changed ones from a temporary folder.
 """
 
 import contextlib
@@ -40,11 +39,11 @@ from manifests.records import TrainingRecord
 
 #: The Hub's own file, which a repository has from its first commit on.
 ATTRIBUTES = ".gitattributes"
-#: What keeps the Hub from taking other files, without a word.
+#: The file with which the Hub silently ignores other files.
 IGNORES = ".gitignore"
 _RECORD, _NETWORK = "record.json", "net.py"
 _TRAINED = frozenset({"run", "ablation", "search"})
-_REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client takes no file that lies in one
+_REFUSED_FOLDERS = frozenset({".git", ".cache"})  # the Hub's client ignores files in these folders
 _ROWS = 500
 #: The specs of an extraction folder, as lines and as tables.
 SPECS, SPEC_TABLES = "specs.jsonl", "data/specs/"
@@ -52,7 +51,7 @@ SPECS, SPEC_TABLES = "specs.jsonl", "data/specs/"
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Code that is not published, by source and licence."""
+    """Code that is not published, by source and license."""
 
     source: str
     license: str
@@ -61,13 +60,13 @@ class Withheld:
 
     @property
     def told(self) -> dict[str, object]:
-        """As the manifest has it."""
+        """Return the entry for the manifest."""
         return {"source": self.source, "license": self.license, f"{self.noun}s": self.blocks}
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The files to publish by their path in the repository, the manifest among them."""
+    """The files to publish by their path in the repository, including the manifest."""
 
     kind: str
     files: dict[str, Path]
@@ -76,11 +75,11 @@ class Staged:
 
 @contextlib.contextmanager
 def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
-    """What may be published of a folder that was verified; changed files are there until the end of the block.
+    """Yield the publishable files of a verified folder; changed files exist until the end of the block.
 
-    Args: page: its page too, which holds nothing that may not be passed on.
-    Raises: UserError if it has a file that the Hub does not take, its tables or records cannot be read, or its codes or
-        a network in it may not be passed on.
+    Args: page: also its page, which contains nothing that may not be redistributed.
+    Raises: UserError if the Hub does not accept a file, tables or records cannot be read, or the codes or a network in
+        the folder may not be redistributed.
     """
     manifest = read_manifest(folder)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
@@ -89,7 +88,7 @@ def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
         files |= {name: folder / name for name in (*shown, PAGE_FILES)}
     for name in sorted(files):
         if name == ATTRIBUTES or name.split("/")[-1] == IGNORES or _REFUSED_FOLDERS & set(name.split("/")):
-            raise UserError(f"{folder}: the Hub takes no file named {name}; make the folder anew without it")
+            raise UserError(f"{folder}: the Hub accepts no file named {name}; create the folder again without it")
     _refuse_barred_networks(folder, manifest)
     without = barred_blocks(folder, read_parts(folder)) if manifest.kind == "extraction" else {}
     if manifest.kind == "snapshot":
@@ -102,7 +101,7 @@ def staged(folder: Path, *, page: bool = False) -> Iterator[Staged]:
 
 
 def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
-    """Nothing, if every block in the networks of a folder's training runs may be passed on, and so may the rest."""
+    """Raise UserError unless all blocks and other code in the networks of training runs may be redistributed."""
     runs = [folder / item.path for item in manifest.outputs if item.path.split("/")[-1] == _NETWORK]
     for network in runs if manifest.kind in _TRAINED else ():
         blocks, own = _licenses_of(network)
@@ -120,9 +119,9 @@ def _refuse_barred_networks(folder: Path, manifest: Manifest) -> None:
 
 
 def _licenses_of(network: Path) -> tuple[dict[str, set[str]], set[str]]:
-    """The licences of the blocks in a network's file, by its comments and its record, and what it states of itself.
+    """Return the licenses of the blocks in a network's file, by its comments and its record, and its own licenses.
 
-    A network that was not assembled from a recipe must state something.
+    A network that was not assembled from a recipe must state a license.
     """
     run, found = network.parent, defaultdict[str, set[str]](set)
     try:
@@ -135,12 +134,12 @@ def _licenses_of(network: Path) -> tuple[dict[str, set[str]], set[str]]:
         assembled = json.loads(record.recipe)["model"] is not None
     except (OSError, ValueError, TypeError, KeyError) as error:  # ValidationError is a ValueError
         detail = str(error).splitlines()[0]
-        raise UserError(f"{run}: not readable as a training run: {detail}; train it anew") from error
+        raise UserError(f"{run}: not readable as a training run: {detail}; train it again") from error
     own = set(licenses_of_code(code))
     return dict(sorted(found.items())), own if own or assembled else {NOASSERTION}
 
 
-#: The tables of a snapshot that hold networks, and of these what is emptied where a network stays here.
+#: The tables of a snapshot that contain networks, and the columns to empty if a network is withheld.
 _CODES = ("data/records/*.parquet", "removed.parquet")
 _EMPTIED: Mapping[str, Mapping[str, str | None]] = {
     **{pattern: {"nn_code": ""} for pattern in _CODES},
@@ -149,9 +148,9 @@ _EMPTIED: Mapping[str, Mapping[str, str | None]] = {
 
 
 def _barred_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str, str]]:
-    """Source and licence of each code of a snapshot that may not be passed on, by id.
+    """Return source and license of each code of a snapshot that may not be redistributed, by id.
 
-    Raises: UserError if none of them may.
+    Raises: UserError if none of the codes may be.
     """
     shared = str(manifest.details.get("license", NOASSERTION))
     found: dict[str, tuple[str, str]] = {}
@@ -173,7 +172,7 @@ def _barred_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str, str]
 
 
 def _empty_codes(folder: Path, scratch: Path, without: Collection[str]) -> list[str]:
-    """Write the tables of a snapshot that change without some codes. Returns: their names."""
+    """Write the tables of a snapshot without some codes, where they change. Returns: their names."""
     changed = []
     ids = pa.array(sorted(without), pa.string())
     for pattern, columns in _EMPTIED.items():
@@ -204,7 +203,7 @@ def _without_code(
     gone: set[str] = set()
     if manifest.kind == "snapshot":
         changed_tables = _empty_codes(folder, scratch, without)
-        if not changed_tables:  # of what was staged already
+        if not changed_tables:  # of those staged above
             return Staged(manifest.kind, files, ())
     else:
         changed_tables = [TABLE]
@@ -241,12 +240,12 @@ def _without_code(
 
 
 def _without_algorithm(facts: dict[str, Any], told: str) -> dict[str, Any]:
-    """A spec without what its block computes, also in its summary. Args: told: what the summary ends with."""
+    """Return a spec without its algorithm, also in its summary. Args: told: the end of the summary to remove."""
     return facts | {"algorithm": None, "summary": facts["summary"].removesuffix(told).rstrip()}
 
 
 def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
-    """The lines of specs, those of some blocks without what they compute. Returns: whether one was changed."""
+    """Write spec lines without the algorithm of some blocks. Returns: whether a line changed."""
     changed = False
     with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8", newline="\n") as out:
         for line in lines:
@@ -259,7 +258,7 @@ def _write_lines(source: Path, target: Path, without: Collection[str]) -> bool:
 
 
 def _write_spec_table(source: Path, target: Path, without: Collection[str]) -> bool:
-    """The rows of specs, those of some blocks without what they compute. Returns: whether one was changed."""
+    """Write spec rows without the algorithm of some blocks. Returns: whether a row changed."""
     changed = False
     with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
         for batch in file.iter_batches(batch_size=_ROWS):
@@ -272,9 +271,9 @@ def _write_spec_table(source: Path, target: Path, without: Collection[str]) -> b
 
 
 def _write_table(source: Path, target: Path, without: dict[str, tuple[str, str]]) -> set[str]:
-    """The table without the code of some blocks, whole or as a line in an error; and the files in which it lies.
+    """Write the table without the code of some blocks, including lines quoted in errors. Returns: their code files.
 
-    The lean form of such a block stays where its own licence lets it.
+    The minimized form of such a block is kept if its own license permits it.
     """
     gone: set[str] = set()
     names = pa.array(sorted(without), pa.string())

@@ -1,4 +1,4 @@
-"""The record types that cross folders and packages; their JSON Schemas lie in `schemas/`, their tables are Parquet."""
+"""Record types shared by folders and packages, with JSON Schemas in `schemas/`; tables of records are Parquet."""
 
 import types
 import typing
@@ -13,13 +13,13 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Split = Literal["train", "validation", "test"]
 
-#: The splits, in the order in which they are told and filled.
+#: The splits, in the order in which they are listed and filled.
 SPLITS: tuple[Split, ...] = typing.get_args(Split)
 Stage = Literal["invalid", "filter", "repeat", "exact", "lexical", "structural", "graph", "leak"]
 Agreement = Literal["same", "widths", "different"]
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
 
-#: The rungs that a block can reach, each one including those before it.
+#: The levels that a block can reach, each one including those before it.
 LEVELS: tuple[Level, ...] = typing.get_args(Level)
 
 
@@ -29,7 +29,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-#: What a value must be, in plain words, by Pydantic's kind of fault.
+#: Plain messages by Pydantic's error type.
 _SAID = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
@@ -46,7 +46,7 @@ _SAID = {
 
 
 def said_of(fault: Mapping[str, Any]) -> str:
-    """What is wrong, of one of Pydantic's errors, in plain words."""
+    """Return a plain message for one of Pydantic's errors."""
     plain = _SAID.get(fault["type"])
     if plain is not None:
         return plain.format(**fault.get("ctx", {}))
@@ -54,20 +54,20 @@ def said_of(fault: Mapping[str, Any]) -> str:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Where the first thing is that is wrong with a record, and what it is."""
+    """Return the location and message of the first fault in a record."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where + ': ' if where else ''}{said_of(first)}"
 
 
-_LICENSE = "SPDX expression of the code: by its own word, its source's, its origin's; NOASSERTION where one is unknown"
-_ORIGIN = "block of an extracted repository that a class of the code is the text of; null where none was found"
-_ORIGIN_SIMILARITY = "Jaccard of the two classes"
+_LICENSE = "SPDX expression of the code: as stated by itself, its source, its origin; NOASSERTION where one is unknown"
+_ORIGIN = "block of an extracted repository whose source a class of the code matches; null if there is none"
+_ORIGIN_SIMILARITY = "Jaccard similarity of the two classes"
 _ORIGIN_LICENSE = "SPDX expression of the repository, or NOASSERTION"
 
 
 class LemurRecord(Record):
-    """One distinct network code, shown by its best row; the first nine columns are those of the LEMUR API."""
+    """One distinct network code, represented by its best row; the first nine columns are those of the LEMUR API."""
 
     nn: str = Field(description="name of the network")
     nn_code: str = Field(description="Python source of the network")
@@ -82,26 +82,28 @@ class LemurRecord(Record):
     prm: str | None = Field(description="hyperparameters, a JSON object")
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
     prefix: str = Field(description="text of nn before the first '-'")
-    family: str = Field(description="architecture family, told from the code's identifiers")
+    family: str = Field(description="architecture family, inferred from the code's identifiers")
     split: Split
     weight: float = Field(ge=0, description="sampling weight")
-    cluster: str = Field(description="group that must stay in one split: the smallest id of its members, 16 digits")
+    cluster: str = Field(description="group that must be in one split: the smallest id of its members, 16 digits")
     score: Ratio | None = Field(description="percentile of accuracy among the networks of the same benchmark")
     pretrained: bool = Field(description="the code loads trained weights")
     runs: bool | None = Field(
-        default=None, description="constructed by LEMUR's contract, it runs forward; null where that was not tried"
+        default=None, description="runs forward when constructed by LEMUR's contract; null if not tried"
     )
-    runs_error: str | None = Field(default=None, description="why it does not run or was not checked: category, line")
-    graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
-    graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
+    runs_error: str | None = Field(
+        default=None, description="why it does not run or was not checked: category and one line"
+    )
+    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
+    graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
     dead_classes: tuple[str, ...] | None = Field(
-        default=None, description="classes of the code in which nothing runs that leads to an output"
+        default=None, description="classes of the code that contribute to no output"
     )
     unused_parameters: tuple[str, ...] | None = Field(
         default=None, description="parameters that no output depends on, by name"
     )
     arch_uid: str | None = Field(
-        default=None, description="LEMUR's own certificate of the architecture; null where the source states none"
+        default=None, description="LEMUR's own certificate of the architecture; null if the source states none"
     )
     license: str | None = Field(default=None, description=_LICENSE)
     origin: str | None = Field(default=None, description=_ORIGIN)
@@ -110,47 +112,49 @@ class LemurRecord(Record):
 
 
 class Decision(Record):
-    """What became of one input row, and why."""
+    """The outcome of one input row, and the reason."""
 
     row: int = Field(ge=0, description="number of the input row, from 0")
     id: Sha256 | None = Field(description="SHA-256 of the row's code; null when it has none")
     nn: str
     kept: bool = Field(description="true for one row of each kept record")
     stage: Stage | None = Field(description="stage that removed the row; null when kept")
-    rescued: Literal["prefix", "topup"] | None = Field(description="kept for its prefix's or family's support")
-    canonical: Sha256 | None = Field(description="id of the kept record that stands for it, here or published before")
-    similarity: Ratio | None = Field(description="Jaccard to the canonical at that stage; 1.0 for equal code")
+    rescued: Literal["prefix", "topup"] | None = Field(description="kept to support its prefix or family")
+    canonical: Sha256 | None = Field(description="id of the kept record that represents it, here or published before")
+    similarity: Ratio | None = Field(
+        description="Jaccard similarity to the canonical at that stage; 1.0 for equal code"
+    )
     reason: str
     agreement: Agreement | None = Field(
-        default=None, description="of the graphs of the row's code and its canonical; null where one is not known"
+        default=None, description="of the graphs of the row's code and its canonical; null if one is unknown"
     )
 
 
 class GraphRow(Record):
-    """What one code computes, or why that is not known; see docs/graphs.md."""
+    """The computation of one code, or why it is unknown; see docs/graphs.md."""
 
     id: Sha256
     graph: Sha256 | None = Field(description="the computation in eval and train mode (G0)")
-    graph_widths: Sha256 | None = Field(description="the same up to widths (G1)")
-    graph_repeats: Sha256 | None = Field(description="the same up to widths and repeats (G2)")
-    error: str | None = Field(description="why there is no graph: category, line")
-    train_error: str | None = Field(description="why there is none of the train mode")
-    route: Literal["meta", "cpu"] | None = Field(description="without values, or with them")
+    graph_widths: Sha256 | None = Field(description="the same, ignoring widths (G1)")
+    graph_repeats: Sha256 | None = Field(description="the same, ignoring widths and repeats (G2)")
+    error: str | None = Field(description="why there is no graph: category and one line")
+    train_error: str | None = Field(description="why there is no graph of train mode")
+    route: Literal["meta", "cpu"] | None = Field(description="recorded without values (meta) or with values (cpu)")
     in_shape: tuple[int, ...] | None = Field(description="of the input")
-    reads_values: bool | None = Field(description="Python saw values on the way: one path of several may be seen")
+    reads_values: bool | None = Field(description="Python read tensor values: the graph may show one branch of several")
     prm_read: tuple[str, ...] | None = Field(description="hyperparameters that the network read")
-    initial: Sha256 | None = Field(description="digest of how the parameters are made")
+    initial: Sha256 | None = Field(description="digest of the parameters' initialization")
     glue: Sha256 | None = Field(description="digest of train_setup and learn")
     dead_classes: tuple[str, ...] | None
     unused_parameters: tuple[str, ...] | None
-    torch: str | None = Field(description="the release that recorded it")
+    torch: str | None = Field(description="the torch release that recorded it")
     form: int | None = Field(description="version of the stored form")
     eval: str | None = Field(description="the graph in eval mode, JSON")
     train: str | None = Field(description="the graph in train mode, JSON")
 
 
 class Stat(Record):
-    """One evaluation of a kept network: a row of the input without its code."""
+    """One evaluation of a kept network: an input row without its code."""
 
     id: Sha256
     nn: str
@@ -164,12 +168,12 @@ class Stat(Record):
 
 
 class Removed(Record):
-    """The code of a record that was removed, so that the snapshot can explain and prove every removal by itself."""
+    """The code of a removed record, so that the snapshot can explain and prove every removal by itself."""
 
     id: Sha256
     nn: str
     nn_code: str
-    score: Ratio | None = Field(description="as of the kept records, for comparison with the canonical's")
+    score: Ratio | None = Field(description="as for kept records, to compare with the canonical's")
     license: str | None = Field(default=None, description=_LICENSE)
     origin: str | None = Field(default=None, description=_ORIGIN)
     origin_similarity: Ratio | None = Field(default=None, description=_ORIGIN_SIMILARITY)
@@ -191,7 +195,7 @@ class ChatMessage(Record):
 
 ChatKind = Literal["design", "complete", "repair", "explain", "change"]
 
-#: The kinds of request that conversations are made of.
+#: The kinds of requests in conversations.
 CHAT_KINDS: tuple[ChatKind, ...] = typing.get_args(ChatKind)
 
 
@@ -205,11 +209,13 @@ class ChatRow(Record):
     nn: str = Field(description="name of the record's network")
     record: Sha256 = Field(description="id of the record")
     license: str = Field(description="SPDX expression of the record's code, or NOASSERTION")
-    n_tokens: int = Field(ge=1, description="words, numbers and single signs of all contents; white space not counted")
+    n_tokens: int = Field(
+        ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
+    )
 
 
 class ChatDrop(Record):
-    """A kind of conversation that a kept record did not give, and why."""
+    """A kind of conversation that was not generated for a kept record, and why."""
 
     record: Sha256 = Field(description="id of the record")
     nn: str
@@ -219,7 +225,7 @@ class ChatDrop(Record):
 
 
 class Block(Record):
-    """One nn.Module class of one source: where it stands there, how far it came, and its closed file."""
+    """One nn.Module class of one source: its location there, the level it reached, and its closed file."""
 
     block: str = Field(min_length=1, description="unique: SOURCE::QUALNAME")
     name: str = Field(min_length=1, description="bare name of the class")
@@ -228,74 +234,77 @@ class Block(Record):
     path: str = Field(description="of the file that defines it, relative to the root of the source")
     start_line: int = Field(ge=1, description="first line of the class in that file")
     end_line: int = Field(ge=1)
-    category: str = Field(description="what it is for, told from its names")
-    level: Level = Field(description="highest rung reached, each one including those before it")
-    error_kind: str | None = Field(description="why it came no further; null when it came as far as asked")
-    error: str | None = Field(description="that reason in one line")
+    category: str = Field(description="its purpose, inferred from its names")
+    level: Level = Field(description="highest level reached, each one including those before it")
+    error_kind: str | None = Field(description="why it stopped there; null if it reached the requested level")
+    error: str | None = Field(description="this reason in one line")
     fidelity: Literal["match", "mismatch"] | None = Field(
-        description="against the class as imported from its own package; null when that was not compared"
+        description="compared with the class as imported from its own package; null if not compared"
     )
-    code: str | None = Field(description="the closed file; null when none could be emitted")
+    code: str | None = Field(description="the closed file; null if none could be written")
     code_sha256: Sha256 | None = Field(description="SHA-256 of code, UTF-8")
     n_lines: int | None = Field(ge=0, description="lines of code")
-    requires: tuple[str, ...] = Field(description="PEP 508, beside the standard library and the declared runtime")
+    requires: tuple[str, ...] = Field(
+        description="PEP 508, in addition to the standard library and the declared runtime"
+    )
     swhid: str = Field(description="swh:1:cnt: of the file that defines it")
     license: str = Field(description="SPDX expression of the source, or NOASSERTION")
-    seconds: Seconds | None = Field(description="wall time of this block; null unless the run was asked for timings")
+    seconds: Seconds | None = Field(description="wall time of this block; null unless timings were requested")
     digest: Sha256 = Field(description="SHA-256 of the source's Python files")
     resolutions: tuple[str, ...] = Field(
-        default=(), description="definitions from elsewhere: where each is, how it was found, confidence in 0..1"
+        default=(), description="definitions from other files: location, kind of resolution, confidence in 0..1"
     )
     file: str | None = Field(default=None, description="where code lies in the extraction folder")
     arguments: str | None = Field(
-        default=None, description="that worked, as JSON: init, forward and method, values as Python expressions"
+        default=None, description="working arguments as JSON: init, forward and method, values as Python expressions"
     )
-    observed: str | None = Field(default=None, description="what was seen as it ran: an Observed record as JSON")
+    observed: str | None = Field(default=None, description="observations of its run: an Observed record as JSON")
     lean_code: str | None = Field(
-        default=None, description="the closed file cut to what its arguments reach; null where there is no lean form"
+        default=None,
+        description="the closed file reduced to the code that its arguments reach; null if there is no such form",
     )
     lean_sha256: Sha256 | None = Field(default=None, description="SHA-256 of lean_code, UTF-8")
     lean_lines: int | None = Field(default=None, ge=0, description="lines of lean_code")
     lean_requires: tuple[str, ...] = Field(
-        default=(), description="PEP 508: what lean_code imports beside the standard library and the declared runtime"
+        default=(), description="PEP 508: imports of lean_code outside of the standard library and the declared runtime"
     )
-    lean_license: str | None = Field(default=None, description="SPDX expression of all sources that lean_code is from")
+    lean_license: str | None = Field(default=None, description="SPDX expression of all sources with code in lean_code")
     dynamic: str | None = Field(
-        default=None, description="what it looks for by strings, and what its tables lack: one thing a line"
+        default=None, description="what it looks up by strings, and what its registries lack: one item per line"
     )
-    graph: Sha256 | None = Field(default=None, description="what it computes (G0); null where that is not known")
-    graph_widths: Sha256 | None = Field(default=None, description="what it computes, up to widths (G1)")
-    lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean form")
+    graph: Sha256 | None = Field(default=None, description="identity of the computation (G0); null if unknown")
+    graph_widths: Sha256 | None = Field(default=None, description="identity of the computation, ignoring widths (G1)")
+    lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean_code")
     quality: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="LEMUR's score of code by Pyflakes and Radon; null where it does not parse",
+        description="LEMUR's code score by Pyflakes and Radon; null if it does not parse",
     )
     names_compared: int | None = Field(
-        default=None, ge=0, description="global names that it reads whose bindings the original has as well, and tells"
+        default=None, ge=0, description="global names that it reads and that can be compared with the original's"
     )
     names_same: int | None = Field(default=None, ge=0, description="of these, bound to the same as in the original")
-    names_standin: int | None = Field(default=None, ge=0, description="of these, bound to a stand-in of ours")
+    names_standin: int | None = Field(default=None, ge=0, description="of these, bound to a replacement by this tool")
     names_other: tuple[str, ...] = Field(
-        default=(), description="of these, not bound to the same: module, name and why, the first so many"
+        default=(), description="of these, bound to something else: module, name and reason, truncated"
     )
 
 
 class Case(Record):
-    """One call of forward: what went in and what came out, tensors as `float32 2x16x8x8`."""
+    """One call of forward: its inputs and outputs, tensors as `float32 2x16x8x8`."""
 
-    inputs: dict[str, str] = Field(description="by argument, in order; a nested one has a dotted name")
+    inputs: dict[str, str] = Field(description="by argument, in order; nested values have dotted names")
     outputs: tuple[str, ...] = Field(description="the tensors of the output, flattened in order")
 
 
 class Observed(Record):
-    """What a block did when it was constructed and run on the CPU with the arguments that worked."""
+    """Observations of a block that was constructed and run on the CPU with working arguments."""
 
     parameters: int = Field(ge=0, description="elements of all parameters")
     trainable: int = Field(ge=0, description="elements of those with requires_grad")
     buffers: int = Field(ge=0, description="elements of all buffers")
-    layers: dict[str, int] = Field(description="bag of the submodules' class names, by count, then name")
+    layers: dict[str, int] = Field(description="number of submodules by class name, by count, then name")
     cases: tuple[Case, ...] = Field(default=(), description="calls in eval mode; the first with the recorded arguments")
     train_differs: bool | None = Field(default=None, description="train and eval mode give different outputs")
     identity_in_eval: bool | None = Field(default=None, description="eval mode returns its first input unchanged")
@@ -308,8 +317,8 @@ class SpecArgument(Record):
 
     name: str
     kind: Literal["positional", "keyword", "more positional", "more keyword"]
-    type: str | None = Field(default=None, description="of the annotation, else of the default")
-    default: str | None = Field(default=None, description="null when there is none")
+    type: str | None = Field(default=None, description="of the annotation, else of the default value")
+    default: str | None = Field(default=None, description="null if there is none")
 
 
 class SpecArguments(Record):
@@ -317,40 +326,41 @@ class SpecArguments(Record):
 
     init: dict[str, str] = Field(description="of the constructor, by name")
     forward: dict[str, str] = Field(description="of the call, by name")
-    method: str = Field(default="forward", description="that was called")
+    method: str = Field(default="forward", description="the method that was called")
 
 
 class Algorithm(Record):
-    """What a block computes; see docs/graphs.md. Never published of a source that is not permissively licensed."""
+    """The computation of a block; see docs/graphs.md. Published only for permissively licensed sources."""
 
-    sentences: tuple[str, ...] = Field(description="the operations of eval mode in turn, told from the graph alone")
-    motifs: tuple[str, ...] = Field(description="figures that they form, the commonest first")
-    told: str = Field(description="of these, what the summary ends with")
+    sentences: tuple[str, ...] = Field(description="the operations of eval mode in order, derived from the graph alone")
+    motifs: tuple[str, ...] = Field(description="patterns that they form, most frequent first")
+    told: str = Field(description="the part of these at the end of the summary")
     returns: Any = Field(
         description="what forward returns: tensor, null for anything else, lists of these, items of objects"
     )
-    route: Literal["meta", "cpu"] = Field(description="where the runs were recorded")
-    reads_values: bool = Field(description="Python saw a value on the way: another input might go another way")
+    route: Literal["meta", "cpu"] = Field(description="device of the recorded runs")
+    reads_values: bool = Field(description="Python read tensor values: other inputs may take another branch")
     unused_parameters: tuple[str, ...] = Field(description="parameters that no result depends on")
     train_error: str | None = Field(description="why there is no graph of train mode")
     sizes: dict[str, tuple[int | float, ...]] = Field(
-        description="of the inputs that are free, by letter: the values it was traced at, its own first; and numbers"
-        " U1, U2, ... for which there is no formula"
+        description="free input sizes by letter: the values it was traced at, its own first; and numbers"
+        " U1, U2, ... without a formula"
     )
-    fixed: str | None = Field(description="why no size is free, where none is")
+    fixed: str | None = Field(description="why no size is free, if none is")
     rebuilds: Literal[True] | str | None = Field(
-        description="written from this alone it is proved equal; why not; null where that was not tried"
+        description="true if the block rebuilt from this alone is proved equal; else why not; null if not tried"
     )
     eval: dict[str, Any] = Field(description="the graph of eval mode: form, torch, operations, nodes, outputs, writes")
     train: dict[str, Any] | None = Field(
-        description="how that of train mode differs; null where it is the same, or there is none"
+        description="the difference of train mode; null if there is none, or no graph of it"
     )
 
 
 class Spec(Record):
-    """What a block is and does, as facts of its design: nothing of it is a passage of its source.
+    """Facts about the design and behavior of a block, without any passage of its source.
 
-    Numbers in a row are written `3×4×6×3`, shapes `float32 2×16×8×8`, layouts `N×C×H×W`, mappings `type BN; eps 0.001`.
+    Tuples of numbers are written `3×4×6×3`, shapes `float32 2×16×8×8`, layouts `N×C×H×W`, mappings
+    `type BN; eps 0.001`.
     """
 
     block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
@@ -359,25 +369,31 @@ class Spec(Record):
     level: Level
     fidelity: Literal["match", "mismatch"] | None
     bases: tuple[str, ...] = Field(description="bare names of the base classes")
-    constructor: tuple[SpecArgument, ...] = Field(description="its own, or that of the first base in the file with one")
+    constructor: tuple[SpecArgument, ...] = Field(
+        description="its own, or that of the first base class in the file that has one"
+    )
     forward: tuple[SpecArgument, ...]
-    arguments: SpecArguments | None = Field(description="that worked; null when the block was not constructed")
+    arguments: SpecArguments | None = Field(description="working arguments; null if the block was not constructed")
     cases: tuple[Case, ...] = Field(description="calls in eval mode, the first with these arguments")
-    layout: str | None = Field(description="of the first tensor that goes in, for example N×C×H×W")
-    keeps_shape: bool | None = Field(description="one tensor comes out, in the shape of the first that goes in")
-    downsampling: float | None = Field(description="by which height, width or length shrink; below 1 where they grow")
-    changes_channels: bool | None = Field(description="null when in and out have no channels to compare")
+    layout: str | None = Field(description="of the first input tensor, for example N×C×H×W")
+    keeps_shape: bool | None = Field(description="the output is one tensor with the shape of the first input")
+    downsampling: float | None = Field(
+        description="factor by which height, width or length shrink; below 1 if they grow"
+    )
+    changes_channels: bool | None = Field(description="null if input and output have no channels to compare")
     parameters: int | None = Field(ge=0, description="elements of all parameters, with these arguments")
     train_differs: bool | None
     identity_in_eval: bool | None
     gradients: int | None = Field(ge=0, description="parameters that finite gradients reached")
     tensors: int | None = Field(ge=0, description="parameters that require gradients")
-    layers: dict[str, int] | None = Field(description="bag of the submodules' class names; null when not constructed")
-    graph: Sha256 | None = Field(default=None, description="what it computes (G0), as in the table of blocks")
-    algorithm: Algorithm | None = Field(default=None, description="null where that is not known, or not published")
-    builds: dict[str, int] = Field(description="names of the classes that its own methods call, and how often")
+    layers: dict[str, int] | None = Field(description="number of submodules by class name; null if not constructed")
+    graph: Sha256 | None = Field(
+        default=None, description="identity of the computation (G0), as in the table of blocks"
+    )
+    algorithm: Algorithm | None = Field(default=None, description="null if unknown or not published")
+    builds: dict[str, int] = Field(description="names of the classes that its own methods call, with counts")
     dependencies: dict[str, Literal["class", "function"]] = Field(
-        description="what else its file defines, without the modules in which nothing runs where that is known"
+        description="other definitions in its file, except modules known not to run"
     )
     summary: str = Field(description="the facts above in a sentence or two")
     withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
@@ -392,14 +408,14 @@ class Spec(Record):
 
 
 class SpecValue(Record):
-    """One named value of a spec: an argument with what was given, an input with its shape, a name with what it is."""
+    """One named value of a spec: an argument with its value, an input with its shape, a name with its kind."""
 
     name: str
     value: str
 
 
 class SpecCount(Record):
-    """One class of layers, and how many there are."""
+    """One class of layers with its count."""
 
     name: str
     count: int = Field(ge=0)
@@ -425,7 +441,7 @@ class SpecRow(Record):
     forward: tuple[SpecArgument, ...]
     init: tuple[SpecValue, ...] | None = Field(description="arguments of the constructor that worked")
     call: tuple[SpecValue, ...] | None = Field(description="arguments of the call that worked")
-    method: str | None = Field(description="that was called; null when the block was not constructed")
+    method: str | None = Field(description="the method that was called; null if the block was not constructed")
     cases: tuple[SpecCase, ...]
     layout: str | None
     keeps_shape: bool | None
@@ -452,12 +468,12 @@ class SpecRow(Record):
     code_sha256: Sha256
     file: str | None
     split: Split
-    cluster: str = Field(description="group that must stay in one split: 16 digits of its first member's digest")
+    cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
 
 
 SpecChatKind = Literal["describe", "specify", "choose", "shapes", "write"]
 
-#: The kinds of pairs that specs are made into; the last one only where code was asked for.
+#: The kinds of conversations from specs; the last one only if code was requested.
 SPEC_CHAT_KINDS: tuple[SpecChatKind, ...] = typing.get_args(SpecChatKind)
 
 
@@ -468,19 +484,21 @@ class SpecChatRow(Record):
     id: Sha256 = Field(description="SHA-256 of the block's id and the task, joined by ':'")
     task: SpecChatKind = Field(description="what is asked for")
     block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
-    others: tuple[str, ...] = Field(description="further blocks that it speaks of, all of the same split")
+    others: tuple[str, ...] = Field(description="other blocks that it mentions, all of the same split")
     source: str
     path: str
     start_line: int = Field(ge=1)
     end_line: int = Field(ge=1)
     swhid: str
     license: str
-    notice: str | None = Field(description="whose code the answer holds and under which licences; null without code")
-    n_tokens: int = Field(ge=1, description="words, numbers and single signs of all contents; white space not counted")
+    notice: str | None = Field(description="owners and licenses of the code in the answer; null without code")
+    n_tokens: int = Field(
+        ge=1, description="words, numbers and punctuation marks of all contents; white space not counted"
+    )
 
 
 class SpecChatDrop(Record):
-    """A kind of conversation that a block with a spec did not give, and why."""
+    """A kind of conversation that was not generated for a block with a spec, and why."""
 
     block: str = Field(min_length=1)
     source: str
@@ -490,7 +508,7 @@ class SpecChatDrop(Record):
 
 
 class Ingredient(Record):
-    """One block that went into an assembled network."""
+    """One block in an assembled network."""
 
     slot: str = Field(min_length=1)
     block: str = Field(min_length=1, description="as in the table of blocks, like all fields of the same name")
@@ -502,29 +520,29 @@ class Ingredient(Record):
 
 
 class TrainingRecord(Record):
-    """One training run, whatever became of it: what was trained, on what, how, and what came out."""
+    """One training run, whatever its outcome: network, data, recipe and results."""
 
-    name: str = Field(min_length=1, description="of the network, as LEMUR would know it")
+    name: str = Field(min_length=1, description="of the network, as LEMUR would register it")
     status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"]
     error: str | None = Field(description="why the status is not ok, in one line")
     code_sha256: Sha256 = Field(description="SHA-256 of the network's file, UTF-8")
     ingredients: tuple[Ingredient, ...] = Field(description="blocks of an assembled network; empty for other networks")
     recipe: str = Field(description="the whole recipe, JSON with sorted keys; model and slots null for other networks")
     recipe_sha256: Sha256 = Field(description="SHA-256 of that JSON")
-    prm: str = Field(description="hyperparameters that the network was constructed with, a JSON object")
+    prm: str = Field(description="hyperparameters of the network's constructor, a JSON object")
     seed: int = Field(ge=0)
     data: str = Field(description="which images: cifar-10, cifar-10 (JPEG copy, harder), synthetic (smoke test only)")
     data_sha256: Sha256 = Field(description="digest of the decoded images and labels")
-    train_images: int = Field(ge=0, description="that it was trained on")
+    train_images: int = Field(ge=0, description="number of training images")
     epochs: int = Field(ge=0, description="whole epochs trained")
     steps: int = Field(ge=0)
     parameters: int | None = Field(ge=0)
     train_loss: float | None = Field(description="mean over the last epoch, augmented images", allow_inf_nan=False)
-    val_accuracy: Ratio | None = Field(description="on held-out training images; null when all were trained on")
+    val_accuracy: Ratio | None = Field(description="on held-out training images; null if none were held out")
     test_accuracy: Ratio | None = Field(description="on the test images, read once after the last epoch")
-    train_seconds: Seconds = Field(description="of the steps, their data included; no warm-up, no evaluation")
-    data_seconds: Seconds = Field(description="part of train_seconds that steps waited for data")
-    peak_bytes: int | None = Field(ge=0, description="largest resident set of the training process")
+    train_seconds: Seconds = Field(description="of the steps, including data loading; without warm-up and evaluation")
+    data_seconds: Seconds = Field(description="part of train_seconds spent waiting for data")
+    peak_bytes: int | None = Field(ge=0, description="peak resident set size of the training process")
     device: str = Field(description="kind, model, threads")
     precision: Literal["float32", "bfloat16"]
     torch: str
@@ -532,30 +550,30 @@ class TrainingRecord(Record):
 
 
 class SynthesisAttempt(Record):
-    """One answer of a language model, or why there is none, and how far what it wrote came."""
+    """One answer of a language model, or why there is none, and the checks that its code passed."""
 
     model: str = Field(min_length=1)
     model_digest: str | None = Field(description="of its weights; null behind an endpoint")
-    attempt: int = Field(ge=0, description="number in the plan, which all models of a run share")
-    round: int = Field(ge=0, description="0, then one more for each answer to an error")
+    attempt: int = Field(ge=0, description="index in the plan, which all models of a run share")
+    round: int = Field(ge=0, description="0, plus one for each answer to an error")
     form: Literal["code", "delta"] = Field(description="a whole file, or changes to the parent")
-    blocks: tuple[str, ...] = Field(description="blocks asked for, as in the table of blocks")
-    parent: Sha256 | None = Field(description="id of the network that was to be changed, which the model saw")
+    blocks: tuple[str, ...] = Field(description="requested blocks, as in the table of blocks")
+    parent: Sha256 | None = Field(description="id of the network to change, which the model saw")
     goal: str
     prompt: str = Field(description="the messages, JSON")
-    plan: str | None = Field(description="that the model made first; null where none was asked for")
+    plan: str | None = Field(description="the model's plan before its answer; null if none was requested")
     answer: str | None
-    finish: str | None = Field(description="why the answer ended, as the model says: stop, length")
-    prompt_tokens: int | None = Field(ge=0, description="as the model counts")
+    finish: str | None = Field(description="why the answer ended, as the model reports: stop, length")
+    prompt_tokens: int | None = Field(ge=0, description="as counted by the model")
     answer_tokens: int | None = Field(ge=0)
-    sampling: str = Field(description="how the answer was drawn, JSON")
+    sampling: str = Field(description="sampling parameters, JSON")
     seed: int
-    passed: tuple[str, ...] = Field(description="steps that the code came through, in order")
-    failed: str | None = Field(description="the step that it did not; null for an accepted network")
-    error: str | None = Field(description="what was found there, whole")
-    facts: str = Field(description="conformance with each spec, and what is nearest, JSON")
+    passed: tuple[str, ...] = Field(description="checks that the code passed, in order")
+    failed: str | None = Field(description="the check that it failed; null for an accepted network")
+    error: str | None = Field(description="the complete error")
+    facts: str = Field(description="conformance with each spec, and the nearest known network, JSON")
     originality: Ratio | None = Field(
-        description="least share of 10-token shingles of an asked class that its hidden source does not have"
+        description="smallest share of 10-token shingles of a requested class that do not occur in its hidden source"
     )
     code: str | None
     code_sha256: Sha256 | None
@@ -573,52 +591,54 @@ class Synthesized(Record):
     epoch: int | None
     accuracy: Ratio | None
     duration: float | None = Field(description="of the training, nanoseconds")
-    prm: str = Field(description="hyperparameters that it was proved with, a JSON object")
+    prm: str = Field(description="hyperparameters of its proof, a JSON object")
     id: Sha256 = Field(description="SHA-256 of nn_code, UTF-8")
     model: str
     attempt: int = Field(ge=0)
     round: int = Field(ge=0)
-    blocks: tuple[str, ...] = Field(description="whose specs it was written from")
+    blocks: tuple[str, ...] = Field(description="blocks whose specs it was written from")
     block_codes: tuple[Sha256, ...] = Field(
         description="SHA-256 of the files of these blocks, which the model did not see"
     )
-    parent: Sha256 | None = Field(description="id of the network that it is a change of")
+    parent: Sha256 | None = Field(description="id of the network that it modifies")
     originality: Ratio | None = Field(description="as in the table of attempts")
     graph: Sha256 = Field(description="what it computes (G0)")
-    graph_widths: Sha256 = Field(description="what it computes, up to widths (G1)")
-    license: str = Field(description="SPDX expression that the user stated, NOASSERTION else")
+    graph_widths: Sha256 = Field(description="identity of the computation, ignoring widths (G1)")
+    license: str = Field(description="SPDX expression stated by the user, else NOASSERTION")
 
 
 class ExpertFact(Record):
-    """One fact about a block that a domain expert is asked for."""
+    """One fact about a block that a domain expert should know."""
 
     id: str = Field(min_length=1, description="BLOCK#RELATION")
-    domain: str = Field(description="or general")
+    domain: str = Field(description="domain of the block, or general")
     block: str = Field(min_length=1, description="as in the table of blocks")
-    name: str = Field(description="of the class, as questions name it")
-    package: str = Field(description="that they say it is of")
+    name: str = Field(description="of the class, as used in questions")
+    package: str = Field(description="package name used in questions")
     relation: str
-    answer: str = Field(description="the mark of the relation's scale that is nearest to the value")
-    value: int = Field(ge=0, description="the fact itself")
-    asked: bool = Field(description="false where its answer is too frequent in the domain: only told, never asked for")
-    held: bool = Field(description="of a block that no projector sees")
+    answer: str = Field(description="the nearest mark on the relation's scale")
+    value: int = Field(ge=0, description="the exact value")
+    asked: bool = Field(
+        description="false if its answer is too frequent in the domain: used for training, never as a question"
+    )
+    held: bool = Field(description="of a held-out block, which no projector sees")
     code_sha256: Sha256
 
 
 class ExpertAnswer(Record):
-    """What was answered to one question in one way."""
+    """The answer of one arm to one question."""
 
     id: str = Field(min_length=1, description="of the fact")
-    arm: str = Field(description="the way, as in the report")
-    domain: str = Field(description="that the question is of, or general")
+    arm: str = Field(description="the method, as in the report")
+    domain: str = Field(description="domain of the question, or general")
     block: str
     relation: str
     question: str
-    routed: str | None = Field(description="the domain whose token was injected; null where none was")
+    routed: str | None = Field(description="the domain whose token was injected; null if none was")
     expected: str
     answer: str
     correct: bool
-    tokens: int = Field(ge=0, description="that the base was given: of the prompt with what was put into it")
+    tokens: int = Field(ge=0, description="input tokens of the base model: the prompt with injected content")
     code_sha256: Sha256
 
 
@@ -630,7 +650,7 @@ RECORD_TYPES: tuple[type[Record], ...] = (
 
 
 def arrow_schema(record: type[Record]) -> pa.Schema:
-    """The Parquet columns of a record type, in the order of its fields."""
+    """Return the Parquet columns of a record type, in the order of its fields."""
     kinds = {name: _arrow_type(info.annotation) for name, info in record.model_fields.items()}
     return pa.schema([pa.field(name, kind, nullable=nullable) for name, (kind, nullable) in kinds.items()])
 
@@ -639,7 +659,7 @@ _ARROW: dict[object, pa.DataType] = {str: pa.string(), int: pa.int64(), float: p
 
 
 def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
-    """The type of a column, and whether it may be null; records within a row are structs."""
+    """Return the type of a column, and whether it may be null; records within a row are structs."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return _arrow_type(next(item for item in arguments if item is not type(None)))[0], True

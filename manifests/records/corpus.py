@@ -1,4 +1,4 @@
-"""Corpora: which sources are looked at together, pinned, in which order, how much of each, and where each is had."""
+"""Corpora: pinned sources that are extracted together, with priorities, quotas and download locations."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "corpora"
 Patterns = tuple[Annotated[str, Field(min_length=1)], ...]
 Digest = Sha256 | Annotated[tuple[Sha256, ...], Field(min_length=1)]
 
-#: Where a source may be fetched: wherever it can be had, as a release alone, or as a commit alone. Folders are there.
+#: Where a source may be fetched from: anywhere, only as a release, or only as a commit. Folders are local.
 Fetch = Literal["either", "package", "git"]
 
 _PATHS = "files, folders or globs, relative to the root of the source; all when empty"
@@ -23,7 +23,7 @@ _DIGEST = "SHA-256 of the source's Python files; several where the builds for di
 
 
 class Alternative(Record):
-    """Where else the same code can be had."""
+    """Another location of the same code."""
 
     source: str = Field(min_length=1, description="NAME@VERSION, git+URL@REVISION or a folder")
     digest: Digest | None = Field(default=None, description=_DIGEST)
@@ -46,14 +46,14 @@ class CorpusSource(Record):
     alternative: Alternative | None = None
 
     def places(self, fetch: Fetch) -> tuple["CorpusSource | Alternative", ...]:
-        """Where the source may be had, in order. Args: fetch: of the corpus, which counts where this has none."""
+        """Return the locations of the source, in order. Args: fetch: of the corpus, the default for its sources."""
         wanted = self.fetch or fetch
         known = (self,) if self.alternative is None else (self, self.alternative)
         return tuple(place for place in known if wanted == "either" or kind_of(place.source) in ("folder", wanted))
 
 
 class Corpus(Record):
-    """Sources in the order in which a bare name is looked up, as far as their priorities are equal."""
+    """Sources in the order in which a bare name is looked up, if their priorities are equal."""
 
     name: str = Field(min_length=1)
     description: str = ""
@@ -82,19 +82,19 @@ class Corpus(Record):
 
 
 def kind_of(source: str) -> Literal["git", "folder", "package"]:
-    """What a source's text names, without a look at what is there."""
+    """Return the kind of source that a text names, without accessing it."""
     if source.startswith("git+"):
         return "git"
     return "folder" if "/" in source or source.startswith((".", "~")) else "package"
 
 
 def corpus_names() -> list[str]:
-    """The corpora that are shipped, sorted."""
+    """Return the names of the bundled corpora, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def load_corpus(name: str) -> Corpus:
-    """A corpus that is shipped, or that a JSON file describes.
+    """Load a bundled corpus, or one described by a JSON file.
 
     Raises: UsageError if there is no such corpus; UserError if there is no such file, or it is not a corpus.
     """

@@ -224,7 +224,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no table": (_edit(lambda stated: stated["recordSet"].pop(1)), "records is not described"),
     "a table too many": (
         _edit(lambda stated: stated["recordSet"].append({"@type": "cr:RecordSet", "@id": "more", "name": "more"})),
-        "more is no table of this folder",
+        "more is not a table of this folder",
     ),
     "a column less": (_edit(lambda stated: stated["recordSet"][1]["field"].pop()), "records has other columns: nn, "),
     "no digest": (_edit(lambda stated: stated["distribution"][0].pop("sha256")), "At least one of these properties"),

@@ -1,1 +1,1 @@
-"""Recording the operations of one run, as values that never change."""
+"""Record the operations of one run as immutable values."""

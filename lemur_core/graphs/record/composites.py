@@ -1,8 +1,8 @@
-"""Operations that are recorded whole, before torch chooses how to compute them.
+"""Record composite operations as one, before torch decides how to compute them.
 
-Attention, recurrent layers, normalisation and products of matrices become other operations on the CPU than without
-values, with gradients than without, and for one layout in memory than for another. So they are caught where Python
-calls them; everything else is seen at the dispatcher.
+Attention, recurrent layers, normalization and matrix products are decomposed differently on the CPU and on the meta
+device, with and without gradients, and for different memory layouts. So their Python entry points are intercepted;
+all other operations are recorded in the dispatcher.
 """
 
 import functools
@@ -20,7 +20,7 @@ from lemur_core.graphs.graph import RANDOM
 
 
 def _signature(parameters: str) -> Signature:
-    """The signature of these parameters, some with the default None, a number or a truth value."""
+    """Build a signature from these parameters, some with the default None, a number or a boolean."""
     made = []
     for parameter in parameters.split():
         name, has_default, text = parameter.partition("=")
@@ -71,36 +71,36 @@ SIGNATURES = {
     "feature_alpha_dropout": _DROPOUT,
 }
 
-_METHODS = {"__matmul__": "matmul"}  # of a tensor, beside those of the same name
+_METHODS = {"__matmul__": "matmul"}  # methods of a tensor, in addition to those of the same name
 _IN_PLACE = {f"{name}_": name for name in RANDOM}
 _PLACES: tuple[Any, ...] = (torch, functional, torch._C._nn, torch._VF, Tensor)
 
-#: Is given the name of an operation, a function that computes it, its arguments by name, and whether its input is
-#: changed in place; returns what the operation returns.
+#: Called with the name of an operation, a function that computes it, its arguments by name, and whether it changes its
+#: input in place; returns the result of the operation.
 Handler = Callable[[str, Callable[[], Any], dict[str, Any], bool], Any]
 
 
 @contextmanager
 def catch(handle: Handler) -> Iterator[None]:
-    """Calls of these operations go through a handler while this lasts."""
+    """Route calls of these operations through a handler while the context is open."""
     with ExitStack() as undo:
         for name, op in {**{name: name for name in SIGNATURES}, **_METHODS, **_IN_PLACE}.items():
             for place in _PLACES:
                 original = getattr(place, name, None)
-                if original is not None and not inspect.isfunction(original):  # a Python function calls one that is not
+                if original is not None and not inspect.isfunction(original):  # Python functions call a built-in
                     undo.enter_context(replaced(place, name, _caught(op, original, handle, name in _IN_PLACE)))
         yield
 
 
 @contextmanager
 def replaced(place: Any, name: str, value: Any) -> Iterator[None]:
-    """A member of a module or class is another one while this lasts."""
-    original = vars(place).get(name)  # as it stands there: a class holds its class methods unbound
+    """Replace a member of a module or class while the context is open."""
+    original = vars(place).get(name)  # as stored: a class holds its class methods unbound
     setattr(place, name, value)
     try:
         yield
     finally:
-        if original is None:  # it came from elsewhere
+        if original is None:  # inherited
             delattr(place, name)
         else:
             setattr(place, name, original)
@@ -112,7 +112,7 @@ def _caught(op: str, original: Callable[..., Any], handle: Handler, in_place: bo
         packed = SIGNATURES[op] is _RECURRENT and len(args) > 3 and isinstance(args[3], list | tuple)
         try:
             bound = (_PACKED if packed else SIGNATURES[op]).bind(*args, **kwargs)
-        except TypeError:  # another way to call it, or a wrong one: the dispatcher sees what comes of it
+        except TypeError:  # an unknown or wrong signature: leave it to the dispatcher
             return original(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if not name.startswith("cudnn_enable")}

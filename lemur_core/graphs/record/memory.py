@@ -1,7 +1,7 @@
-"""What each tensor holds, as values that never change: functionalisation.
+"""Functionalization: track the immutable value that each tensor holds.
 
-Tensors that share memory are views of one base. An operation in place gives the base a new value; whatever else looks
-at that memory is computed anew from it when it is next read. So what is recorded is functional whatever the code does.
+Tensors that share memory are views of one base. An in-place operation gives the base a new value; other views of that
+memory are recomputed from it when they are next read. So the recording is functional whatever the code does.
 
 Idea: `torch.func.functionalize`, https://pytorch.org/docs/stable/generated/torch.func.functionalize.html
 """
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lemur_core.graphs.graph import Argument, Node, Ref, TensorType
 
-_SHOWN = 16  # elements of a constant that are kept as such; of a larger one, a digest
+_SHOWN = 16  # maximum elements of a constant stored by value; larger ones are stored as a digest
 
-#: Views that lose nothing: what is written through them is all of what they look at.
+#: Views that show every element: writing through them replaces the whole source.
 _RESHAPES = frozenset(
     {"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "alias", "detach", "lift_fresh"}
 )
@@ -28,18 +28,18 @@ Arguments = tuple[tuple[str, Argument], ...]
 
 
 class Append(Protocol):
-    """Records one operation and names what it gives."""
+    """Record one operation and return references to its outputs."""
 
     def __call__(self, op: str, arguments: Arguments, outputs: Sequence[TensorType]) -> list[Ref]:
-        """The values that it gives, one for each of these outputs."""
+        """Return the values of the outputs, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One view, to be taken again of another value."""
+    """One view, which can be reapplied to another value."""
 
     op: str
-    first: str  # the name of the argument that is looked at
+    first: str  # name of the argument that is viewed
     rest: Arguments
     before: TensorType
     outputs: tuple[TensorType, ...]
@@ -48,7 +48,7 @@ class _View:
 
 @dataclass(slots=True)
 class _Base:
-    """What tensors that share memory look at."""
+    """The memory that several tensors share."""
 
     value: Ref
     version: int = 0
@@ -56,7 +56,7 @@ class _Base:
 
 @dataclass(slots=True)
 class _Holding:
-    """A tensor that was seen: the views that lead to it from its base, and its value as of a version of the base."""
+    """A known tensor: the views that lead to it from its base, and its value as of a version of the base."""
 
     tensor: Tensor
     base: _Base
@@ -67,7 +67,7 @@ class _Holding:
 
 
 class Memory:
-    """The values of tensors, each known by its identity, and kept alive for it."""
+    """The values of tensors, keyed by identity; the tensors are kept alive for that."""
 
     def __init__(self, append: Append, nodes: Sequence[Node]) -> None:
         self._append, self._nodes = append, nodes
@@ -75,7 +75,7 @@ class Memory:
         self._bases: dict[int, _Base] = {}
 
     def read(self, tensor: Tensor) -> Ref:
-        """The value that a tensor has now."""
+        """Return the current value of a tensor."""
         holding = self._find(tensor)
         if holding.version != holding.base.version:
             value = holding.base.value
@@ -85,16 +85,16 @@ class Memory:
         return holding.value
 
     def hold(self, tensor: Tensor, value: Ref) -> None:
-        """A tensor with memory of its own."""
+        """Register a tensor with its own memory."""
         base = self._bases[storage_of(tensor)] = _Base(value)
         self._holdings[id(tensor)] = _Holding(tensor, base, (), value, 0, storage_of(tensor))
 
     def hold_apart(self, tensor: Tensor, value: Ref) -> None:
-        """A tensor with a value of its own, though others may share its memory."""
+        """Register a tensor with its own value, even if others share its memory."""
         self._holdings[id(tensor)] = replace(self._find(tensor), base=_Base(value), views=(), value=value, version=0)
 
     def look(self, op: str, arguments: Arguments, source: Tensor, results: Sequence[Tensor]) -> None:
-        """Views of a tensor: what they show follows what is written to it."""
+        """Register views of a tensor: they reflect later writes to it."""
         holding = self._find(source)
         outputs = tuple(type_of(tensor) for tensor in results)
         refs = self._append(op, arguments, outputs)
@@ -105,7 +105,7 @@ class Memory:
             )
 
     def write(self, tensor: Tensor, value: Ref) -> None:
-        """A tensor is given a new value in place, and so is all that it looks at."""
+        """Write a new value to a tensor in place, and to all memory that it views."""
         self.read(tensor)
         holding = self._find(tensor)
         seen = [holding.base.value]
@@ -123,7 +123,7 @@ class Memory:
         return holding if holding and holding.storage == storage_of(tensor) else self._adopt(tensor)
 
     def _adopt(self, tensor: Tensor) -> _Holding:
-        """A tensor that no operation made: another name for memory that is known, or a constant."""
+        """Register a tensor that no recorded operation created: an alias of known memory, or a constant."""
         base = self._bases.get(storage_of(tensor))
         if base is None:
             (ref,) = self._append("constant", (("value", value_of(tensor)),), (type_of(tensor),))
@@ -143,7 +143,7 @@ class Memory:
         return self._append(view.op, ((view.first, value), *view.rest), view.outputs)[view.output]
 
     def _put(self, view: _View, before: Ref, new: Ref) -> Ref:
-        """What a view looks at, once the view shows something new."""
+        """Return the source of a view after the view got a new value."""
         if view.op in _RESHAPES:
             return self._append("reshape", (("input", new), ("shape", view.before.shape)), (view.before,))[0]
         part = (("output", view.output),) if len(view.outputs) > 1 else ()
@@ -152,12 +152,12 @@ class Memory:
 
 
 def type_of(tensor: Tensor) -> TensorType:
-    """Type and shape of a tensor."""
+    """Return dtype and shape of a tensor."""
     return TensorType(str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape))
 
 
 def value_of(tensor: Tensor) -> Argument:
-    """A small constant by its elements, a larger one by a digest of its bytes; None on the meta device."""
+    """Return a small constant by its elements, a larger one as a digest of its bytes; None on the meta device."""
     if tensor.is_meta:
         return None
     if tensor.numel() <= _SHOWN and not tensor.is_complex():
@@ -167,7 +167,7 @@ def value_of(tensor: Tensor) -> Argument:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors among arguments or results."""
+    """Return the tensors among arguments or results."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, list | tuple):
@@ -176,7 +176,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Which memory a tensor looks at."""
+    """Return the memory address that a tensor views."""
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -1,9 +1,9 @@
-"""Records what torch does, operation by operation.
+"""Record what torch computes, operation by operation.
 
-Below autograd, a dispatch mode sees every operation; those of `composites` are caught above it. Two further things are
-noticed. A value that a gradient could reach, but that is used where none is recorded (`detach`, `.data`, `no_grad`),
-goes through `stop_gradient`. A `torch.autograd.Function` becomes `custom_gradient` of what its forward computes and of
-what its own backward makes of a `cotangent`, which stands for any gradient.
+A dispatch mode below autograd sees every operation; those of `composites` are intercepted above it. Two more things are
+recorded. A value that a gradient could reach, but that is used where none is recorded (`detach`, `.data`, `no_grad`),
+gets a `stop_gradient`. A `torch.autograd.Function` becomes a `custom_gradient` of the result of its forward and the
+result of its own backward for a `cotangent`, which represents any gradient.
 """
 
 import inspect
@@ -25,19 +25,19 @@ from lemur_core.graphs.graph import RANDOM, Argument, Graph, Node, Ref, TensorTy
 from lemur_core.graphs.record import composites
 from lemur_core.graphs.record.memory import Arguments, Memory, tensors_in, type_of, value_of
 
-#: How and where an operation is computed, and not what.
+#: Arguments that say how and where an operation is computed, not what.
 _IGNORED = frozenset(
     {"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking", "implicit", "copy"}
 )
-#: Operations in place that do not read what was there before.
+#: In-place operations that do not read the previous value.
 _FILLS = frozenset({"zero", "fill"})
 _DRAWS = frozenset({"uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal", "random"})
-#: What Python gets to see of values: elements, or how many of them are so.
+#: Operations that show values to Python: elements, or how many of them satisfy a condition.
 _OF_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 _CHECKPOINT = torch.utils.checkpoint.checkpoint
 _CHECKPOINT_OPTIONS = frozenset(inspect.signature(_CHECKPOINT).parameters)
 _COPY = torch.ops.aten._to_copy.default
-#: What makes tensors of values that Python holds.
+#: Functions that create tensors from Python values.
 _CONSTRUCTORS = ("tensor", "as_tensor", "from_numpy")
 
 
@@ -50,7 +50,7 @@ class _Parameter:
 
 
 class Recorder(TorchDispatchMode):
-    """Records inside `recording()`; what tensors hold stays known from one run to the next.
+    """Records inside `recording()`; the values of tensors remain known from one run to the next.
 
     Args:
         device: "meta": tensors have shapes and no values; "cpu".
@@ -60,9 +60,9 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = torch.device(device)
         self.nodes: list[Node] = []
-        self.reads_values = False  # whether Python saw a value: with another one, it might go another way
+        self.reads_values = False  # whether Python saw a value: another value might lead to another branch
         self._memory = Memory(self._append, self.nodes)
-        self._live: set[Ref] = set()  # what a gradient could reach
+        self._live: set[Ref] = set()  # values that a gradient could reach
         self._stopped: dict[Ref, Ref] = {}
         self._scopes: list[tuple[str, type]] = []
         self._paused = 0
@@ -70,9 +70,9 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what torch does, in the one setting in which all routes agree.
+        """Record what torch computes, under settings for which all routes agree.
 
-        Gradients are recorded, the fast paths of inference are off, attention is plain arithmetic.
+        Gradients are recorded, the inference fast paths are off, attention is plain arithmetic.
         """
         fastpath = torch.backends.mha.get_fastpath_enabled()
         with ExitStack() as undo:
@@ -91,7 +91,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What happens in here is not recorded."""
+        """Record nothing while the context is open."""
         self._paused += 1
         try:
             yield
@@ -100,7 +100,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def scopes(self, net: nn.Module) -> Iterator[None]:
-        """Note with each operation the module of this network in which it runs."""
+        """Annotate each operation with the module of this network in which it runs."""
         names = {id(module): name for name, module in net.named_modules()}
 
         def enter(module: nn.Module, _inputs: object) -> None:
@@ -123,7 +123,7 @@ class Recorder(TorchDispatchMode):
         return self._scopes[-1][0] if self._scopes else ""
 
     def leaf(self, op: str, tensor: Tensor, name: str = "", **notes: Argument) -> Ref:
-        """A tensor as something that is given, whatever led to it before; its name stands as its scope."""
+        """Register a tensor as a leaf, whatever computed it before; its name becomes its scope."""
         (ref,) = self._append(op, tuple(notes.items()), (type_of(tensor),))
         self.nodes[ref.node] = replace(self.nodes[ref.node], scope=name)
         self._memory.hold(tensor, ref)
@@ -132,11 +132,11 @@ class Recorder(TorchDispatchMode):
         return ref
 
     def value_of(self, tensor: Tensor) -> Ref:
-        """The value that a tensor has now."""
+        """Return the current value of a tensor."""
         return self._memory.read(tensor)
 
     def graph_of(self, output: Any, buffers: Sequence[tuple[Ref, Tensor]] = ()) -> Graph:
-        """What led to an output, and to those buffers that hold another value now than the one that was given."""
+        """Return the graph of an output and of the buffers whose values have changed."""
         outputs = tuple(self._read(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
         writes = tuple((given, value) for given, tensor in buffers if (value := self.value_of(tensor)) != given)
         return Graph(tuple(self.nodes), outputs, writes)
@@ -156,7 +156,7 @@ class Recorder(TorchDispatchMode):
         if any(tensor.is_floating_point() for tensor in tensors_in(list(given.values()))):
             for parameter in parameters:
                 if parameter.is_number and type(given[parameter.name]) is int:
-                    given[parameter.name] = float(given[parameter.name])  # as the operation takes it
+                    given[parameter.name] = float(given[parameter.name])  # as the operation receives it
         op = func._schema.name.removeprefix("aten::")
         arguments = {name: self._argument(value) for name, value in given.items() if name not in _IGNORED}
         targets = {parameter.name: given[parameter.name] for parameter in parameters if parameter.is_written}
@@ -176,7 +176,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute an operation; a network without values that goes to the CPU on its own stays without them."""
+        """Compute an operation; a tensor without values does not get any when the network moves it to the CPU."""
         given = partial(tensors_in, [*args, *kwargs.values()])
         try:
             result = func(*args, **kwargs)
@@ -189,18 +189,18 @@ class Recorder(TorchDispatchMode):
                 raise
             return func(*tree_map(_without_values, args), **tree_map(_without_values, kwargs))
         if isinstance(result, Tensor) and not result.is_meta and any(tensor.is_meta for tensor in given()):
-            return _without_values(result)  # what it holds was never computed
+            return _without_values(result)  # the values were never computed
         return result
 
     def _write(
         self, op: str, arguments: dict[str, Argument], targets: dict[str, Any], results: Sequence[Tensor]
     ) -> None:
-        """An operation in place, or with `out=`: what it writes gets a new value."""
+        """Record an in-place operation, or one with `out=`: its targets get new values."""
         written = [tensor for target in targets.values() for tensor in tensors_in(target)]
         made = [tensor for tensor in results if not any(tensor is other for other in written)]
         function = op if op.startswith("__") else op.rstrip("_")
         fresh = function in _FILLS | _DRAWS
-        if fresh or function == op:  # what was there before does not count
+        if fresh or function == op:  # the previous value is not read
             arguments = {name: value for name, value in arguments.items() if name not in targets}
         if fresh:
             arguments = {"size": type_of(written[0]).shape} | arguments
@@ -242,7 +242,7 @@ class Recorder(TorchDispatchMode):
         return str(value).removeprefix("torch.")
 
     def _read(self, tensor: Tensor) -> Ref:
-        """The value of a tensor where it is used, behind `stop_gradient` where a gradient ends."""
+        """Return the value of a tensor at its use, wrapped in `stop_gradient` where a gradient ends."""
         ref = self.value_of(tensor)
         goes_on = tensor.requires_grad or ref not in self._live or not tensor.dtype.is_floating_point
         if goes_on or self._in_function or not torch.is_grad_enabled():  # without gradients: where the result is used
@@ -280,7 +280,7 @@ class Recorder(TorchDispatchMode):
             yield
 
     def _function(self, compute: Callable[[], Any], args: tuple[Any, ...]) -> Any:
-        """A function with a gradient of its own, whose backward runs once."""
+        """Record a function with a custom gradient, whose backward runs once."""
         if self._paused:
             return compute()
         sources = [tensor for tensor in tensors_in(args) if tensor.requires_grad]
@@ -304,12 +304,12 @@ class Recorder(TorchDispatchMode):
             arguments = (("input", value), ("sources", towards), ("gradients", backward))
             (ref,) = self._append("custom_gradient", arguments, (type_of(tensor),))
             self._live.add(ref)
-            self._memory.hold_apart(tensor, ref)  # it may look at the memory of what it was made of
+            self._memory.hold_apart(tensor, ref)  # it may share memory with its sources
         return result
 
     @contextmanager
     def _catch_constructors(self) -> Iterator[None]:
-        """On the meta device the values that Python hands over would be lost: they are noted on the way."""
+        """Register the values of tensors built from Python data, which the meta device would lose."""
 
         def noting(name: str) -> Callable[..., Any]:
             original = getattr(torch, name)
@@ -341,7 +341,7 @@ def _parameters(func: OpOverload) -> tuple[_Parameter, ...]:
             argument.name,
             argument.alias_info is not None and argument.alias_info.is_write,
             str(argument.real_type).removeprefix("Optional[").rstrip("]")
-            in ("number", "Tensor"),  # a number may stand for a tensor
+            in ("number", "Tensor"),  # a number may replace a tensor
             argument.default_value if argument.has_default_value() else None,
         )
         for argument in func._schema.arguments
@@ -349,9 +349,9 @@ def _parameters(func: OpOverload) -> tuple[_Parameter, ...]:
 
 
 def _checkpoint(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-    """`torch.utils.checkpoint.checkpoint`: what it computes, and not that it computes it twice.
+    """`torch.utils.checkpoint.checkpoint` without recomputation.
 
-    The reentrant variant, the default, gives no gradient where none of its arguments needs one.
+    The reentrant variant, the default, produces no gradient if none of its arguments requires one.
     """
     if function is None or "context_fn" in kwargs:
         return _CHECKPOINT(function, *args, **kwargs)
@@ -367,9 +367,9 @@ def _without_values(value: Any) -> Any:
 
 
 def _normalised(given: Mapping[str, Any]) -> Tensor | None:
-    """What batch normalisation gives on the meta device, where torch takes it apart into twenty operations first.
+    """Return the result of batch normalization on the meta device, which torch would split into twenty operations.
 
-    None where it might not run: torch says why.
+    None if it might fail: torch then raises the error.
     """
     source: Tensor = given["input"]
     others = [given[name] for name in ("weight", "bias", "running_mean", "running_var") if given[name] is not None]
@@ -383,10 +383,10 @@ def _normalised(given: Mapping[str, Any]) -> Tensor | None:
 
 
 def _shows_values(func: OpOverload, given: Mapping[str, Any]) -> bool:
-    """Whether an operation gives Python elements, or as many of them as have a property."""
+    """Return whether an operation gives Python elements, or a tensor whose size depends on values."""
     if _OF_VALUES.isdisjoint(func.tags):
         return False
-    chosen = given.get("indices")  # by places, as many as these, or by truth
+    chosen = given.get("indices")  # with boolean masks the size depends on values
     return chosen is None or any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(chosen))
 
 

@@ -1,1 +1,1 @@
-"""One network run and recorded in the sandbox, and the proof that two graphs compute the same."""
+"""Run and record one network in the sandbox, and prove that two graphs compute the same."""

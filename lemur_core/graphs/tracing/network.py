@@ -1,7 +1,7 @@
-"""Inside the sandbox: what a LEMUR network computes, as LEMUR's trainer constructs and calls it.
+"""Inside the sandbox: trace a LEMUR network, constructed and called as LEMUR's trainer does it.
 
-First on the meta device, where tensors have shapes and no values: no memory, hardly any time. A network that needs
-values on its way (a branch, a size read from data) is traced on the CPU, on the same operations.
+First on the meta device, where tensors have shapes but no values: no memory, hardly any time. A network that needs
+values along the way (a branch, a size read from data) is traced on the CPU, with the same operations.
 """
 
 import ast
@@ -27,7 +27,7 @@ from lemur_core.sandbox.net import (
     tuples,
 )
 
-_GLUE = ("train_setup", "learn")  # how LEMUR's trainer has a network trained, beside what it computes
+_GLUE = ("train_setup", "learn")  # methods with which LEMUR's trainer trains a network, besides its computation
 
 
 class _Reading(dict[str, Any]):
@@ -54,13 +54,13 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
     """Trace one network in eval and in train mode.
 
     Args:
-        payload: `code`; `prm`; `seed`, 0 where it is left out; `cases`, each as `lemur_core.sandbox.net.run_network`
-            takes one: the first that the network runs with counts.
+        payload: `code`; `prm`; `seed`, default 0; `cases`, each as for `lemur_core.sandbox.net.run_network`: the first
+            one with which the network runs counts.
 
     Returns: `{"runs": false, "category", "error", "missing"}`, of the first case, or `{"runs": true, "route",
         "in_shape", "graph", "graph_widths", "graph_repeats", "train_error", "reads_values", "initial", "glue",
         "prm_read", "dead_classes", "unused_parameters"}`, and the graphs `eval` and `train`, packed (`unpack`).
-    Raises: MemoryError and the like, which the sandbox tells.
+    Raises: MemoryError and the like, which the sandbox reports.
     """
     stub_weights()
     torch.jit._state.disable()
@@ -77,7 +77,7 @@ def trace_network(payload: dict[str, Any]) -> dict[str, Any]:
         forms = {mode: canonical(graph) for mode, graph in traced.graphs.items()}
         packed = {mode: pack(form) for mode, form in forms.items()}
         return {"runs": True, **traced.answer(forms), **packed, **about}
-    return failures[len(ROUTES) - 1].answer()  # on the CPU: what it says is of the network, not of the route
+    return failures[len(ROUTES) - 1].answer()  # on the CPU: this error is due to the network, not to the route
 
 
 def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> Traced:
@@ -103,7 +103,7 @@ def _trace(code: str, case: dict[str, Any], prm: dict[str, Any], route: str) -> 
 
 
 def glue_of(code: str) -> str:
-    """A digest of how a network has itself trained, without comments and layout."""
+    """Digest how a network trains itself, without comments and layout."""
     methods = [
         ast.dump(method)
         for found in ast.walk(ast.parse(code))

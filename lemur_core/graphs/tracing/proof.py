@@ -1,9 +1,8 @@
-"""Whether a rebuilt module is the original: both run side by side, with one state and one seed.
+"""Check whether a rebuilt module equals the original: run both side by side, with the same state and seed.
 
-Compared are the outputs, the gradients of inputs and parameters, and the buffers after it, in eval and in train mode.
-Equal means equal in every bit, or, where an operation is written in another way, nearer than `TOLERANCE` of the largest
-value of the tensor (of gradients: also nearer than a thousandth of it of the largest gradient, below which they are
-rounding).
+Compares the outputs, the gradients of inputs and parameters, and the buffers after the run, in eval and in train mode.
+Equal means bit-identical, or, where an operation is written differently, within `TOLERANCE` of the largest value of the
+tensor (gradients: also within `TOLERANCE` of a thousandth of the largest gradient; below that they are rounding noise).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,26 +20,26 @@ TOLERANCE = 1e-4
 
 
 def change_all(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A value with every tensor in it changed."""
+    """Apply a function to every tensor in a value."""
     return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs first, and by how much of the largest value; `bits`: nothing does, not in one bit."""
+    """The first difference, and its size relative to the largest value; `bits`: there is none, not in one bit."""
 
     what: str = ""
     error: float = 0.0
 
     @property
     def bits(self) -> bool:
-        """Whether everything is equal in every bit."""
+        """True if everything is bit-identical."""
         return not self.what and self.error == 0.0
 
 
 @dataclass(slots=True)
 class Seen:
-    """What is seen of a run."""
+    """The observable results of a run."""
 
     outputs: list[Tensor]
     gradients: dict[str, Tensor | None]
@@ -49,14 +48,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a module is run.
+    """How to run a module.
 
     Args:
-        inputs: what the original is given, made anew.
+        inputs: builds the arguments of the original.
         seed: seeds every random generator.
-        gradients: whether they are worked out; where the original has none, outputs and buffers can be compared.
-        find: the tensors in what goes in and comes out, in order.
-        change: a value with each of these changed.
+        gradients: whether to compute them; if the original has none, outputs and buffers can still be compared.
+        find: the tensors in arguments and results, in order.
+        change: applies a function to each of these in a value.
     """
 
     inputs: Callable[[], Inputs]
@@ -67,11 +66,11 @@ class Trial:
     change: Callable[[Any, Callable[[Tensor], Tensor]], Any] = change_all
 
     def run(self, module: nn.Module) -> "Seen":
-        """What is seen of the original. Raises: whatever it raises."""
+        """Run the original. Raises: whatever it raises."""
         return self._run(module, lambda args, kwargs: module(*args, **kwargs), {})
 
     def run_rebuilt(self, module: nn.Module, mapping: Mapping[str, str], takes: Sequence[int] | None) -> "Seen":
-        """What is seen of a rebuilt module, under the names of the original. Raises: whatever it raises."""
+        """Run a rebuilt module, with results under the names of the original. Raises: whatever it raises."""
 
         def call(args: list[Any], kwargs: dict[str, Any]) -> Any:
             found = self.find([args, kwargs])
@@ -92,7 +91,7 @@ class Trial:
             if not leaf.is_floating_point() or not self.gradients:
                 return leaf
             leaves.append(leaf.detach().clone().requires_grad_())
-            return leaves[-1] * 1  # what works in place may not write to a leaf
+            return leaves[-1] * 1  # an in-place operation may not write to a leaf
 
         with torch.set_grad_enabled(self.gradients):
             args, kwargs = self.change(list(given), watch)
@@ -114,11 +113,11 @@ def compare(
     trial: Trial,
     takes: Sequence[int] | None = None,
 ) -> Difference:
-    """How two modules differ that hold the same state.
+    """Compare two modules with the same state.
 
     Args:
-        mapping: the original's name of each parameter and buffer, by the rebuilt one's.
-        takes: which tensors of what the original is given the rebuilt module takes, in order; None: all.
+        mapping: the original's name of each parameter and buffer, by the rebuilt module's name.
+        takes: indices of the original's input tensors that the rebuilt module takes, in order; None: all.
 
     Raises: whatever the modules raise.
     """

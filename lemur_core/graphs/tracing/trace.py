@@ -1,4 +1,4 @@
-"""Runs of a module as graphs: one run, and what is told of a module that ran in eval and in train mode."""
+"""Trace runs of a module as graphs, and summarize a module that ran in eval and in train mode."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from lemur_core.graphs.record.recorder import Recorder
 
 Failure = TypeVar("Failure", bound=Exception)
 
-#: Where a run is recorded: without values first, with them where they are needed on the way.
+#: Devices to record on: "meta" first, without values; "cpu" where values are needed along the way.
 ROUTES = ("meta", "cpu")
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in a value, in the order in which `torch.utils._pytree` finds them."""
+    """Return the tensors in a value, in the order of `torch.utils._pytree`."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
@@ -38,11 +38,11 @@ def run(
     """Run a module while a recorder is recording.
 
     Args:
-        inputs: what `forward` is given; the tensors in it are the inputs of the graph, in the order of `find`.
-        named: what it is given by name, after that.
-        find: the tensors in what goes in and comes out.
+        inputs: positional arguments of `forward`; the tensors in them are the graph's inputs, in the order of `find`.
+        named: keyword arguments of `forward`.
+        find: the tensors in arguments and results.
 
-    Returns: what was recorded, before it is canonical. Names of parameters, buffers and inputs stand as their scopes; a
+    Returns: the recorded graph, not yet canonical. Scopes hold the names of parameters, buffers and inputs; a
         positional input is `*0`, the second tensor within it `*0.1`.
     Raises: whatever the module raises.
     """
@@ -50,7 +50,7 @@ def run(
     for name, parameter in module.named_parameters():
         recorder.leaf("parameter", parameter, name, trained=parameter.requires_grad)
     buffers = {name: (recorder.leaf("buffer", tensor, name), tensor) for name, tensor in module.named_buffers()}
-    module.train(train)  # some work out then what they keep for eval mode
+    module.train(train)  # some modules now precompute what they keep for eval mode
     leaves = [
         (argument if tensor is value else f"{argument}.{place}", tensor)
         for argument, value in [*((f"*{place}", value) for place, value in enumerate(inputs)), *named.items()]
@@ -61,7 +61,7 @@ def run(
         recorder.leaf("input", tensor, name, number=number, **live)
     with recorder.scopes(module):
         output = module(*inputs, **named)
-    after = dict(module.named_buffers())  # a buffer may be another tensor now
+    after = dict(module.named_buffers())  # a buffer may have been replaced
     held = [(given, after.get(name, tensor)) for name, (given, tensor) in buffers.items()]
     return recorder.graph_of(find(output), held)
 
@@ -69,12 +69,12 @@ def run(
 def trace(
     build: Callable[[], nn.Module], inputs: Callable[[], Sequence[Any]], *, device: str = "meta", train: bool = False
 ) -> Graph:
-    """The canonical graph of one run.
+    """Return the canonical graph of one run.
 
     Args:
-        build: makes the module; it is called while recording, so that what it computes on the way is known.
-        inputs: makes what `forward` is given.
-        device: "meta", where nothing is computed, or "cpu".
+        build: builds the module; it is called while recording, so that its computations are known.
+        inputs: builds the arguments of `forward`.
+        device: "meta", where no values are computed, or "cpu".
 
     Raises: whatever the module raises; on the meta device also where values are needed.
     """
@@ -89,13 +89,13 @@ def trace(
 def both_modes(
     go: Callable[[bool], Graph], failure: type[Failure], *, route: str
 ) -> tuple[dict[str, Graph], Failure | None]:
-    """What is recorded in eval and in train mode.
+    """Record eval and train mode.
 
     Args:
-        go: records one run, in train mode if it is told so; raises `failure` where that does not work.
-        route: on the last one a module need not run in train mode.
+        go: records one run, in train mode if called with True; raises `failure` if that fails.
+        route: on the last route a module may fail in train mode.
 
-    Returns: the graphs by mode, and why there is none of train mode.
+    Returns: the graphs by mode, and the error if there is none of train mode.
     """
     graphs = {"eval": go(False)}
     try:
@@ -114,13 +114,13 @@ class Traced:
     file: ModuleType
     net: nn.Module
     recorder: Recorder
-    graphs: Mapping[str, Graph]  # by mode, before they are canonical
-    initial: Mapping[str, Ref]  # of each parameter: the value that it was made with
+    graphs: Mapping[str, Graph]  # by mode, not yet canonical
+    initial: Mapping[str, Ref]  # of each parameter: its initial value
     route: str
     train_error: str | None
 
     def answer(self, forms: Mapping[str, Graph]) -> dict[str, Any]:
-        """What is told of it outside of the sandbox, without its graphs.
+        """Return the facts about the module that leave the sandbox, without its graphs.
 
         Args: forms: the canonical graphs by mode.
 
@@ -138,7 +138,7 @@ class Traced:
         }
 
     def _initial(self, form: Graph) -> str:
-        """How the parameters that are used were made, in the order in which the graph meets them."""
+        """Digest how the used parameters are initialized, in the order in which the graph meets them."""
         made = canonical(Graph(tuple(self.recorder.nodes), tuple(self.initial.values())))
         colours = leading_to(made)
         by_name = {name: colours[ref.node].hex() for name, ref in zip(self.initial, made.outputs, strict=True)}
@@ -147,7 +147,7 @@ class Traced:
         return hashlib.sha256("\n".join(by_name[name] for name in names).encode()).hexdigest()
 
     def _live_classes(self, used: set[str]) -> set[str]:
-        """Those in which an operation runs that leads to a result, or that hold a parameter which is used."""
+        """Return the classes that run an operation leading to a result, or that hold a used parameter."""
         nodes = self.recorder.nodes
         results = [ref for graph in self.graphs.values() for ref in graph.results]
         live = {kind for place in reachable(nodes, results) for kind in nodes[place].within}
@@ -157,12 +157,12 @@ class Traced:
 
 
 def initial_values(recorder: Recorder, module: nn.Module) -> dict[str, Ref]:
-    """Of each parameter the value that it was made with, before the first run."""
+    """Return the initial value of each parameter, before the first run."""
     return {name: recorder.value_of(tensor) for name, tensor in module.named_parameters()}
 
 
 def _classes(file: ModuleType) -> set[str]:
-    """The modules and functions with a gradient that a file defines."""
+    """Return the names of the modules and autograd functions that a file defines."""
     kinds = (nn.Module, torch.autograd.Function)
     found = (value for value in vars(file).values() if isinstance(value, type) and issubclass(value, kinds))
     return {kind.__qualname__ for kind in found if kind.__module__ == file.__name__}

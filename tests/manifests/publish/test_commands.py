@@ -72,7 +72,7 @@ def test_a_terminal_is_asked(
 
 def test_nobody_to_ask(server: Any, hub: Hub, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    with pytest.raises(UserError, match="there is no terminal to ask on; add --yes, or --dry-run"):
+    with pytest.raises(UserError, match="no terminal to confirm on; add --yes, or --dry-run"):
         run_publish(sample, REPO, hub=hub)
     assert not server.requests
 

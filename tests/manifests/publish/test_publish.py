@@ -202,7 +202,7 @@ def test_tags(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
         send(tag="v1")
     assert len(repo.log) == 2, "a tag in the way is told before anything is sent"
     assert send(tag="v2").commit == repo.tags["v2"]
-    with pytest.raises(UserError, match="v1 is a tag, which stays where it is; name a branch"):
+    with pytest.raises(UserError, match="v1 is a tag, which cannot move; name a branch"):
         send(revision="v1")
 
 
@@ -222,7 +222,7 @@ def test_names_of_repositories(name: str) -> None:
 
 
 def test_names_are_looked_at_before_anything_else(server: Any, send: Send, sample: Path) -> None:
-    with pytest.raises(UserError, match="--tag main: the branch is called so"):
+    with pytest.raises(UserError, match="--tag main: the branch has this name"):
         send(tag="main")
     with pytest.raises(UserError, match="not a repository name"):
         send(repo_id="data")
@@ -319,7 +319,7 @@ def test_rights(
 
 def test_a_folder_that_fails_its_checks(server: Any, send: Send, sample: Path) -> None:
     (sample / "report.md").write_text("changed")
-    with pytest.raises(UserError, match=r"digests: report.md differs from its digest; `lemur verify` tells more"):
+    with pytest.raises(UserError, match=r"digests: report.md differs from its digest; see `lemur verify`"):
         send()
     assert not server.requests
 
@@ -328,7 +328,7 @@ def test_what_is_written_while_it_is_asked_for_does_not_leave(server: Any, send:
     def edit(plan: Published) -> bool:
         return bool((sample / "report.md").write_text("# Rep0rt\n"))
 
-    with pytest.raises(UserError, match=r"report.md: was written anew while it was to be published"):
+    with pytest.raises(UserError, match=r"report.md: was changed during publishing"):
         send(confirm=edit)
     assert len(server.repos[REPO].log) == 1
     assert server.requests["commit"] == 0
@@ -342,7 +342,7 @@ def test_a_folder_that_is_replaced_while_it_is_checked(
         change(sample, finished)
         return checks
 
-    with pytest.raises(UserError, match=r"manifest.json was written anew meanwhile; run again"):
+    with pytest.raises(UserError, match=r"manifest.json was changed meanwhile; run again"):
         send(verify=verify_then_replace)
     assert not server.requests
 
@@ -351,7 +351,7 @@ def test_a_folder_that_is_replaced_while_it_is_checked(
 def test_names_that_the_hub_does_not_take(server: Any, send: Send, sample: Path, finished: Finished, name: str) -> None:
     (sample / name).parent.mkdir(parents=True, exist_ok=True)
     (sample / name).write_text("x")
-    with pytest.raises(UserError, match=f"takes no file named {name}"):
+    with pytest.raises(UserError, match=f"accepts no file named {name}"):
         send(finished(sample))
     assert not server.requests
 
@@ -362,7 +362,7 @@ def test_what_the_hub_leaves_out_is_told(send: Send, sample: Path, repo: Any, fi
         send(finished(sample))
     repo.edit(**{".gitignore": b"*.png"})
     for force in (True, False):
-        with pytest.raises(UserError, match=r"holds .gitignore, by which the Hub leaves files out; remove it there"):
+        with pytest.raises(UserError, match=r"contains .gitignore, with which the Hub ignores files; remove it there"):
             send(force=force)
 
 

@@ -80,7 +80,7 @@ def test_a_silent_server_is_not_waited_for(server: Any, fetch: Fetch, whole: dic
         ({"report.md": None}, "report.md is missing"),
         ({"report.md": b"# Rep0rt\n"}, "report.md differs from its digest"),
         ({"more.txt": b"x"}, "more.txt is not in the manifest"),
-        ({"manifest.json": None}, "holds no manifest.json at main; only what lemur published can be pulled"),
+        ({"manifest.json": None}, "has no manifest.json at main; only what lemur has published can be pulled"),
         ({"manifest.json": b"{}"}, "its manifest.json at main is not one that lemur wrote"),
     ],
 )
@@ -103,7 +103,7 @@ def test_revisions(hub: Hub, fetch: Fetch, repo: Any, whole: dict[str, bytes], t
     assert repo.edit(**{"report.md": b"x"}) != old
     for out in ("v1", old):
         assert pull(REPO, tmp_path / out, revision=out, hub=hub).commit == old
-    with pytest.raises(UserError, match="no such revision; give a branch, a tag or a commit that is there"):
+    with pytest.raises(UserError, match="no such revision; use an existing branch, tag or commit"):
         fetch("none", revision="v2")
     with pytest.raises(UserError, match="no such repository"):
         fetch("none", "owner/none")

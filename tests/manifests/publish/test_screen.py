@@ -160,7 +160,7 @@ def test_what_only_looks_like_a_secret_may_leave_by_its_digest(tmp_path: Path, k
 
 @pytest.mark.parametrize("digest", ["", "xyz", "ghp_aB3dE6gH", "0123456789AB", "0123456789abc"])
 def test_a_digest_that_is_none(digest: str) -> None:
-    with pytest.raises(UserError, match="give the 12 digits that stand in brackets"):
+    with pytest.raises(UserError, match="use the 12 digits in brackets"):
         check_digests([digest])
 
 
@@ -177,7 +177,7 @@ def test_a_secret_in_what_a_table_says_of_itself(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "t.parquet")
     assert only(tmp_path).where == "row 0, column names"
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"t.parquet: not readable: .*; make the folder anew"):
+    with pytest.raises(UserError, match=r"t.parquet: not readable: .*; create the folder again"):
         found(tmp_path)
 
 
@@ -217,7 +217,7 @@ def test_people_s_paths_stay_in_their_own_code_alone(tmp_path: Path, path: str) 
     (note,) = check_findings(tmp_path, items)
     assert note.startswith("left as written: 4 absolute paths in the code of others, in 2 files: ")
     (tmp_path / "specs.jsonl").write_text(f'{{}}\n{{"a": "{path}"}}')
-    with pytest.raises(UserError, match=r"specs.jsonl, line 2: absolute path .*; make it anew without"):
+    with pytest.raises(UserError, match=r"specs.jsonl, line 2: absolute path .*; create it again without"):
         check_findings(tmp_path, found(tmp_path))
 
 
